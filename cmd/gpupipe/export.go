@@ -13,7 +13,7 @@ type exportCommand struct {
 	Step      *int   `help:"Step of the checkpoint to export. Default: the run's latest." placeholder:"N"`
 	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
-	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Force     bool   `help:"Replace an existing export."`
 	JSON      bool   `help:"Print a JSON object."`
 }

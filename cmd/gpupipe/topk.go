@@ -13,7 +13,7 @@ type topKCommand struct {
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
 	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
 	Force     bool     `help:"Replace an existing file."`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context." placeholder:"TOKENS"`
 	BatchSize int      `help:"Windows in a batch." default:"4"`

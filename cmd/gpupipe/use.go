@@ -16,7 +16,7 @@ import (
 type evalCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
 	BatchSize int      `help:"Sequences in a batch." default:"4"`
@@ -76,7 +76,7 @@ type generateCommand struct {
 	TopK        int     `help:"Sample from this many of the likeliest tokens; 0: from all." default:"0"`
 	TopP        float64 `help:"Sample from the smallest set of tokens with this total probability." default:"1"`
 	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
-	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	Device      string  `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON        bool    `help:"Print a JSON object at the end."`
@@ -153,7 +153,7 @@ func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sam
 type dataCommand struct {
 	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files, or globs."`
 	Out         string   `help:"Folder for the shards." required:"" placeholder:"DIR"`
-	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or its folder." default:"gpt2"`
+	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder." default:"gpt2"`
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`

@@ -48,7 +48,7 @@ type Data struct {
 	ValFraction float64  `yaml:"val_fraction" help:"Share of the training tokens to hold out for validation. Unused with data.val."`
 	Aligned     []string `yaml:"aligned,flow,omitempty" help:"Safetensors files with one row for each training token, for hooks."`
 	Field       string   `yaml:"field" help:"Field of a jsonl object that has its text."`
-	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or its folder."`
+	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
 }

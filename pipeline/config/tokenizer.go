@@ -1,11 +1,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -32,16 +28,15 @@ func (c *Config) completeVocabulary(d *strictyaml.Document) error {
 
 // completeTokenizer takes the tokenizer in the folder of the initial weights. A model for bytes needs none there.
 func (c *Config) completeTokenizer(d *strictyaml.Document) error {
-	path := filepath.Join(c.Init.From, tokenizer.File)
-	_, err := os.Stat(path)
+	path, err := tokenizer.In(c.Init.From)
 	switch size, _ := tokenizer.VocabSize(c.Data.Tokenizer); {
-	case err == nil:
+	case path != "":
 		c.Data.Tokenizer = path
-	case !errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	case c.Model.VocabSize != size:
-		return fmt.Errorf("%s: init.from: %s has no %s, and its vocabulary of %d is not that of %s: expected data.tokenizer to name the tokenizer of its weights",
-			d.At("init.from"), c.Init.From, tokenizer.File, c.Model.VocabSize, c.Data.Tokenizer)
+		return fmt.Errorf("%s: init.from: %s has no %s and no %s, and its vocabulary of %d is not that of %s: expected data.tokenizer to name the tokenizer of its weights",
+			d.At("init.from"), c.Init.From, tokenizer.File, tokenizer.SentencePieceFile, c.Model.VocabSize, c.Data.Tokenizer)
 	}
 	return nil
 }

@@ -182,18 +182,19 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 }
 
 func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
-	own := filepath.Join(src.Dir, "tokenizer.json")
-	_, err := os.Stat(own)
+	own, err := tokenizer.In(src.Dir)
 	switch {
 	case name != "":
 	case src.config != nil && slices.Contains([]string{"bytes", "gpt2"}, src.config.Data.Tokenizer):
 		name = src.config.Data.Tokenizer
-	case err == nil:
+	case err != nil:
+		return nil, err
+	case own != "":
 		name = own
 	case src.Model.Size().VocabSize == 256:
 		name = "bytes"
 	default:
-		return nil, fmt.Errorf("%s: no tokenizer.json: name a tokenizer with --tokenizer", src.Dir)
+		return nil, fmt.Errorf("%s: no %s or %s: name a tokenizer with --tokenizer", src.Dir, tokenizer.File, tokenizer.SentencePieceFile)
 	}
 	return tokenizer.Open(name)
 }

@@ -8,9 +8,8 @@ import (
 
 // bpe is the model of byte-pair encoding: a vocabulary and the ranked merges of its tokens.
 type bpe struct {
-	tokens []string          // by id; "" where a hole is
-	ids    map[string]uint32 // of the vocabulary, as written in the file
-	merges map[uint64]merge  // keyed by pairKey of the two tokens
+	vocabulary
+	merges map[uint64]merge // keyed by pairKey of the two tokens
 
 	prefix, suffix string // continuing_subword_prefix, end_of_word_suffix
 	unk            int64  // id of unk_token; -1 if none
@@ -18,29 +17,16 @@ type bpe struct {
 	byteFallback   bool
 	ignoreMerges   bool
 
-	byteLevel bool              // words are raw bytes, spelled in GPT-2's alphabet in the vocabulary
-	byteIDs   [256]int64        // byteLevel: id of each byte; else of "<0xXX>"; -1 if none
-	whole     map[string]uint32 // ignoreMerges: id of a whole word
-	joins     map[uint64]bool   // pairs of initial symbols that some merge can bring together; nil if unknown
+	whole map[string]uint32 // ignoreMerges: id of a whole word
+	joins map[uint64]bool   // pairs of initial symbols that some merge can bring together; nil if unknown
 }
 
 type merge struct{ rank, id uint32 }
 
 func pairKey(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
 
-// index prepares what encode looks up. byteLevel says what the pre-tokenizer does.
 func (m *bpe) index(byteLevel bool) {
-	m.byteLevel = byteLevel
-	for b := range m.byteIDs {
-		name := fmt.Sprintf("<0x%02X>", b)
-		if byteLevel {
-			name = byteChars[b]
-		}
-		m.byteIDs[b] = -1
-		if id, ok := m.ids[name]; ok {
-			m.byteIDs[b] = int64(id)
-		}
-	}
+	m.vocabulary.index(byteLevel)
 	if !m.ignoreMerges {
 		return
 	}
@@ -114,30 +100,8 @@ func (m *bpe) symbols(dst []uint32, word string) ([]uint32, error) {
 	return dst, nil
 }
 
-func (m *bpe) fallback(dst []uint32, s string) ([]uint32, bool) {
-	for i := range len(s) {
-		id := m.byteIDs[s[i]]
-		if id < 0 {
-			return nil, false
-		}
-		dst = append(dst, uint32(id))
-	}
-	return dst, true
-}
-
-// scratch is the memory of one encoding goroutine.
-type scratch struct {
-	cache map[string][]uint32 // words already merged
-	syms  []uint32
-	nodes []node
-	heap  []candidate
-}
-
-const (
-	cacheWords    = 1 << 16 // what a cache holds at most
-	cacheWordSize = 64      // longer words are hardly ever seen twice
-	scanLimit     = 48      // symbols up to which a plain scan for the best pair beats the heap
-)
+// scanLimit is the number of symbols up to which a plain scan for the best pair beats the heap.
+const scanLimit = 48
 
 // encode appends the ids of one word.
 func (m *bpe) encode(dst []uint32, word string, s *scratch) ([]uint32, error) {
@@ -164,9 +128,7 @@ func (m *bpe) encode(dst []uint32, word string, s *scratch) ([]uint32, error) {
 			from = i
 		}
 	}
-	if len(word) <= cacheWordSize && len(s.cache) < cacheWords {
-		s.cache[string([]byte(word))] = append([]uint32(nil), dst[start:]...)
-	}
+	s.remember(word, dst[start:])
 	return dst, nil
 }
 

@@ -9,15 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// bpeTokenizer is a tokenizer.json: text → sections between added tokens → normalizer → pre-tokenizer → bpe.
-type bpeTokenizer struct {
+// fileTokenizer is a tokenizer.json: text → sections between added tokens → normalizer → pre-tokenizer → model.
+type fileTokenizer struct {
 	name, hash string
 	json       []byte
-	model      *bpe
+	model      subword
 	normalize  normalizer // nil for none
 	pre        preTokenizer
 	decode     decoder
 	eos        int64 // -1 for none
+	restarts   bool  // a line break is a space: a piece after one begins as a document does
 
 	raw, normalized matcher           // added tokens searched before and after normalisation
 	added           map[uint32]string // spelling of added tokens, by id
@@ -27,17 +28,35 @@ type bpeTokenizer struct {
 	pool sync.Pool // of *scratch
 }
 
-func (t *bpeTokenizer) Name() string   { return t.name }
-func (t *bpeTokenizer) VocabSize() int { return t.size }
-func (t *bpeTokenizer) Hash() string   { return t.hash }
-func (t *bpeTokenizer) JSON() []byte   { return slices.Clone(t.json) }
-func (t *bpeTokenizer) EOS() (uint32, bool) {
+func (t *fileTokenizer) Name() string   { return t.name }
+func (t *fileTokenizer) VocabSize() int { return t.size }
+func (t *fileTokenizer) Hash() string   { return t.hash }
+func (t *fileTokenizer) JSON() []byte   { return slices.Clone(t.json) }
+func (t *fileTokenizer) EOS() (uint32, bool) {
 	return uint32(max(t.eos, 0)), t.eos >= 0
 }
 
-func (t *bpeTokenizer) Encode(text []byte) ([]uint32, error) { return t.EncodePart(text, true) }
+func (t *fileTokenizer) Encode(text []byte) ([]uint32, error) { return t.EncodePart(text, true) }
 
-func (t *bpeTokenizer) EncodePart(text []byte, first bool) ([]uint32, error) {
+func (t *fileTokenizer) EncodePart(text []byte, first bool) ([]uint32, error) {
+	return t.encode(text, first || t.restarts)
+}
+
+// findRestarts compares the two ways to encode a piece that follows a line break with what the whole text gives.
+func (t *fileTokenizer) findRestarts() {
+	parts := func(first bool) []uint32 {
+		before, err := t.encode([]byte("a\n"), true)
+		after, err2 := t.encode([]byte("a"), first)
+		if err != nil || err2 != nil {
+			return nil
+		}
+		return append(before, after...)
+	}
+	whole, err := t.encode([]byte("a\na"), true)
+	t.restarts = err == nil && slices.Equal(whole, parts(true)) && !slices.Equal(whole, parts(false))
+}
+
+func (t *fileTokenizer) encode(text []byte, first bool) ([]uint32, error) {
 	s, _ := t.pool.Get().(*scratch)
 	if s == nil {
 		s = &scratch{cache: map[string][]uint32{}}
@@ -69,7 +88,7 @@ func (t *bpeTokenizer) EncodePart(text []byte, first bool) ([]uint32, error) {
 	return ids, nil
 }
 
-func (t *bpeTokenizer) section(ids []uint32, text string, head, continued bool, s *scratch) ([]uint32, error) {
+func (t *fileTokenizer) section(ids []uint32, text string, head, continued bool, s *scratch) ([]uint32, error) {
 	words, err := t.pre.cut(nil, text, head, continued)
 	if err != nil {
 		return nil, err
@@ -83,7 +102,7 @@ func (t *bpeTokenizer) section(ids []uint32, text string, head, continued bool, 
 }
 
 // byteDecoded prepares the bytes of each id where a token's bytes do not depend on its neighbours.
-func (t *bpeTokenizer) byteDecoded() {
+func (t *fileTokenizer) byteDecoded() {
 	if _, ok := lastPre(t.pre).(byteLevelPre); !ok {
 		return
 	}
@@ -99,17 +118,17 @@ func (t *bpeTokenizer) byteDecoded() {
 }
 
 // spelling is a token as the vocabulary writes it; "" in a hole.
-func (t *bpeTokenizer) spelling(id uint32) string {
+func (t *fileTokenizer) spelling(id uint32) string {
 	if s, ok := t.added[id]; ok {
 		return s
 	}
-	if int(id) < len(t.model.tokens) {
-		return t.model.tokens[id]
+	if v := t.model.vocab(); int(id) < len(v.tokens) {
+		return v.tokens[id]
 	}
 	return ""
 }
 
-func (t *bpeTokenizer) Decode(ids []uint32) ([]byte, error) {
+func (t *fileTokenizer) Decode(ids []uint32) ([]byte, error) {
 	var tokens []string
 	for i, id := range ids {
 		if int64(id) >= int64(t.size) {
@@ -142,10 +161,10 @@ type addedToken struct {
 }
 
 // add checks the added tokens against the vocabulary and sets size.
-func (t *bpeTokenizer) add(list []addedToken) error {
-	m := t.model
-	all := make(map[string]uint32, len(m.ids)+len(list))
-	for s, id := range m.ids {
+func (t *fileTokenizer) add(list []addedToken) error {
+	ids := t.model.vocab().ids
+	all := make(map[string]uint32, len(ids)+len(list))
+	for s, id := range ids {
 		all[s] = id
 	}
 	t.added = make(map[uint32]string, len(list))
@@ -184,7 +203,7 @@ func (t *bpeTokenizer) add(list []addedToken) error {
 	return nil
 }
 
-func (t *bpeTokenizer) addedID(name string) (uint32, bool) {
+func (t *fileTokenizer) addedID(name string) (uint32, bool) {
 	for id, s := range t.added {
 		if s == name {
 			return id, true

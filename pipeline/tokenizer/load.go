@@ -24,7 +24,8 @@ type file struct {
 type modelFile struct {
 	Type         string            `json:"type"`
 	Dropout      *float64          `json:"dropout"`
-	Unk          *string           `json:"unk_token"`
+	Unk          *string           `json:"unk_token"` // of BPE
+	UnkID        *int64            `json:"unk_id"`    // of Unigram
 	Prefix       *string           `json:"continuing_subword_prefix"`
 	Suffix       *string           `json:"end_of_word_suffix"`
 	FuseUnk      bool              `json:"fuse_unk"`
@@ -39,7 +40,7 @@ type modelFile struct {
 const maxHoles = 1 << 16
 
 // parse reads a tokenizer.json. eos is the name of the token that ends a document; "" looks for the usual names.
-func parse(name string, data []byte, eos string) (*bpeTokenizer, error) {
+func parse(name string, data []byte, eos string) (*fileTokenizer, error) {
 	var f file
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, fmt.Errorf("not a tokenizer.json: %w", jsonError(err))
@@ -51,7 +52,7 @@ func parse(name string, data []byte, eos string) (*bpeTokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	t := &bpeTokenizer{name: name, json: data, hash: hashOf(data), model: m}
+	t := &fileTokenizer{name: name, json: data, hash: hashOf(data), model: m}
 	if t.normalize, err = parseNormalizer(f.Normalizer); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
@@ -67,6 +68,7 @@ func parse(name string, data []byte, eos string) (*bpeTokenizer, error) {
 	_, byteLevel := lastPre(t.pre).(byteLevelPre)
 	m.index(byteLevel)
 	t.byteDecoded()
+	t.findRestarts()
 	return t, t.findEOS(eos)
 }
 
@@ -87,14 +89,21 @@ func jsonError(err error) error {
 	return err
 }
 
-func parseModel(raw json.RawMessage) (*bpe, error) {
+func parseModel(raw json.RawMessage) (subword, error) {
 	var f modelFile
 	if err := json.Unmarshal(raw, &f); err != nil {
 		return nil, jsonError(err)
 	}
-	if f.Type != "BPE" && (f.Type != "" || f.Merges == nil) {
-		return nil, fmt.Errorf("type is %q: expected \"BPE\"", f.Type)
+	switch {
+	case isUnigram(f):
+		return parseUnigram(f)
+	case f.Type == "BPE" || f.Type == "" && f.Merges != nil:
+		return parseBPE(f)
 	}
+	return nil, fmt.Errorf("type is %q: expected \"BPE\" or \"Unigram\"", f.Type)
+}
+
+func parseBPE(f modelFile) (*bpe, error) {
 	if f.Dropout != nil && *f.Dropout != 0 {
 		return nil, fmt.Errorf("dropout is %v: expected none, for tokens must not change from run to run", *f.Dropout)
 	}
@@ -102,7 +111,7 @@ func parseModel(raw json.RawMessage) (*bpe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vocab: %w", err)
 	}
-	m := &bpe{ids: ids, unk: -1, fuseUnk: f.FuseUnk, byteFallback: f.ByteFallback, ignoreMerges: f.IgnoreMerges,
+	m := &bpe{vocabulary: vocabulary{ids: ids}, unk: -1, fuseUnk: f.FuseUnk, byteFallback: f.ByteFallback, ignoreMerges: f.IgnoreMerges,
 		prefix: deref(f.Prefix), suffix: deref(f.Suffix)}
 	if f.Unk != nil {
 		id, ok := ids[*f.Unk]
@@ -261,7 +270,7 @@ func parsePair(raw json.RawMessage) (a, b string, err error) {
 // usualEOS are the names under which published BPE vocabularies keep the token that ends a document.
 var usualEOS = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "[EOS]"}
 
-func (t *bpeTokenizer) findEOS(name string) error {
+func (t *fileTokenizer) findEOS(name string) error {
 	names := usualEOS
 	if name != "" {
 		names = []string{name}
@@ -271,7 +280,7 @@ func (t *bpeTokenizer) findEOS(name string) error {
 			t.eos = int64(id)
 			return nil
 		}
-		if id, ok := t.model.ids[n]; ok {
+		if id, ok := t.model.vocab().ids[n]; ok {
 			t.eos = int64(id)
 			return nil
 		}

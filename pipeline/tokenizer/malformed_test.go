@@ -16,7 +16,7 @@ func TestOpenErrors(t *testing.T) {
 	for spec, want := range map[string]string{
 		"":                                 `expected "bytes", "gpt2"`,
 		filepath.Join(dir, "nothing.json"): "no such file",
-		dir:                                "the folder has no tokenizer.json",
+		dir:                                "the folder has no tokenizer.json and no tokenizer.model",
 	} {
 		_, err := Open(spec)
 		assert.ErrorContains(t, err, want)
@@ -30,6 +30,7 @@ func TestOpenErrors(t *testing.T) {
 
 func TestMalformedTokenizerJSON(t *testing.T) {
 	model := func(s string) string { return `{"model":{"type":"BPE",` + s + `}}` }
+	unigram := func(s string) string { return `{"model":{"type":"Unigram","vocab":` + s + `}}` }
 	good := `"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}`
 	deep := strings.Repeat(`{"type":"Sequence","normalizers":[`, 20) + "null" + strings.Repeat("]}", 20)
 	for data, want := range map[string]string{
@@ -38,36 +39,44 @@ func TestMalformedTokenizerJSON(t *testing.T) {
 		`[1]`:            "JSON array",
 		`{}`:             `no "model"`,
 		`{"model":null}`: `no "model"`,
-		`{"model":{"type":"WordPiece","vocab":{"a":0}}}`:        `model: type is "WordPiece": expected "BPE"`,
-		`{"model":{"type":"Unigram","vocab":[["a",0.5]]}}`:      `model: type is "Unigram": expected "BPE"`,
-		`{"model":{"vocab":{"a":0}}}`:                           `type is ""`,
-		model(`"merges":[]`):                                    "vocab: missing",
-		model(`"vocab":{},"merges":[]`):                         "vocab: empty",
-		model(`"vocab":["a"],"merges":[]`):                      "expected an object",
-		model(`"vocab":{"a":0,"b":0},"merges":[]`):              `id 0 belongs to both "a" and "b"`,
-		model(`"vocab":{"a":0,"a":1},"merges":[]`):              `token "a" is listed twice`,
-		model(`"vocab":{"a":-1},"merges":[]`):                   `token "a": id is -1`,
-		model(`"vocab":{"a":1.5},"merges":[]`):                  `token "a": id is 1.5`,
-		model(`"vocab":{"a":"0"},"merges":[]`):                  `token "a": id is 0: expected a number`,
-		model(`"vocab":{"a":{}},"merges":[]`):                   `token "a": id is {`,
-		model(`"vocab":{"a":99999999999999999999},"merges":[]`): "expected an integer",
-		model(`"vocab":{"a":2000000000},"merges":[]`):           "largest id is 2000000000, of 1 tokens",
-		model(`"vocab":{"a":0},"merges":["a b"]`):               `merges: number 0 ("a" + "b"): token "b" is not in the vocab`,
-		model(`"vocab":{"a":0,"b":1},"merges":[["a","b"]]`):     `token "ab" is not in the vocab`,
-		model(`"vocab":{"a":0},"merges":["a"]`):                 `merges: number 0: "a": expected two tokens`,
-		model(`"vocab":{"a":0},"merges":["a b c"]`):             "expected two tokens",
-		model(`"vocab":{"a":0},"merges":[["a"]]`):               "expected two tokens",
-		model(`"vocab":{"a":0},"merges":[["a",1]]`):             "number 0",
-		model(`"vocab":{"a":0},"merges":[7]`):                   `expected "a b"`,
-		model(`"vocab":{"a":0},"merges":"a b"`):                 `"merges"`,
-		model(`"vocab":{"a":0,"aa":1},"merges":["a a","a a"]`):  "listed twice",
-		model(`"vocab":{"a":0},"merges":[],"unk_token":"?"`):    `unk_token "?" is not in the vocab`,
-		model(`"vocab":{"a":0},"merges":[],"dropout":0.1`):      "dropout is 0.1",
-		`{"normalizer":{"type":"Precompiled"},` + good + `}`:    `normalizer: type "Precompiled" is not supported`,
-		`{"normalizer":{"type":"Replace"},` + good + `}`:        "normalizer: Replace: pattern",
-		`{"normalizer":7,` + good + `}`:                         "normalizer: a JSON number: expected an object",
-		`[]`:                                                    "not a tokenizer.json: a JSON array: expected an object",
-		`{"normalizer":` + deep + `,` + good + `}`:              "nested more than",
+		`{"model":{"type":"WordPiece","vocab":{"a":0}}}`:                                           `model: type is "WordPiece": expected "BPE"`,
+		unigram(`[["a",0.5]],"unk_id":1`):                                                          "unk_id is 1: expected an id from 0 to 0",
+		unigram(`[]`):                                                                              "vocab: empty",
+		unigram(`null`):                                                                            "vocab: missing",
+		unigram(`[["a"]]`):                                                                         `vocab: ["a"]: expected ["token", score]`,
+		unigram(`[["a",null]]`):                                                                    `expected ["token", score]`,
+		unigram(`{"a":0}`):                                                                         "expected",
+		`{"model":{"vocab":{"a":0}}}`:                                                              `type is ""`,
+		model(`"merges":[]`):                                                                       "vocab: missing",
+		model(`"vocab":{},"merges":[]`):                                                            "vocab: empty",
+		model(`"vocab":["a"],"merges":[]`):                                                         "expected an object",
+		model(`"vocab":{"a":0,"b":0},"merges":[]`):                                                 `id 0 belongs to both "a" and "b"`,
+		model(`"vocab":{"a":0,"a":1},"merges":[]`):                                                 `token "a" is listed twice`,
+		model(`"vocab":{"a":-1},"merges":[]`):                                                      `token "a": id is -1`,
+		model(`"vocab":{"a":1.5},"merges":[]`):                                                     `token "a": id is 1.5`,
+		model(`"vocab":{"a":"0"},"merges":[]`):                                                     `token "a": id is 0: expected a number`,
+		model(`"vocab":{"a":{}},"merges":[]`):                                                      `token "a": id is {`,
+		model(`"vocab":{"a":99999999999999999999},"merges":[]`):                                    "expected an integer",
+		model(`"vocab":{"a":2000000000},"merges":[]`):                                              "largest id is 2000000000, of 1 tokens",
+		model(`"vocab":{"a":0},"merges":["a b"]`):                                                  `merges: number 0 ("a" + "b"): token "b" is not in the vocab`,
+		model(`"vocab":{"a":0,"b":1},"merges":[["a","b"]]`):                                        `token "ab" is not in the vocab`,
+		model(`"vocab":{"a":0},"merges":["a"]`):                                                    `merges: number 0: "a": expected two tokens`,
+		model(`"vocab":{"a":0},"merges":["a b c"]`):                                                "expected two tokens",
+		model(`"vocab":{"a":0},"merges":[["a"]]`):                                                  "expected two tokens",
+		model(`"vocab":{"a":0},"merges":[["a",1]]`):                                                "number 0",
+		model(`"vocab":{"a":0},"merges":[7]`):                                                      `expected "a b"`,
+		model(`"vocab":{"a":0},"merges":"a b"`):                                                    `"merges"`,
+		model(`"vocab":{"a":0,"aa":1},"merges":["a a","a a"]`):                                     "listed twice",
+		model(`"vocab":{"a":0},"merges":[],"unk_token":"?"`):                                       `unk_token "?" is not in the vocab`,
+		model(`"vocab":{"a":0},"merges":[],"dropout":0.1`):                                         "dropout is 0.1",
+		`{"normalizer":{"type":"BertNormalizer"},` + good + `}`:                                    `normalizer: type "BertNormalizer" is not supported`,
+		`{"normalizer":{"type":"Precompiled"},` + good + `}`:                                       "normalizer: Precompiled: precompiled_charsmap: 0 bytes",
+		`{"normalizer":{"type":"Precompiled","precompiled_charsmap":"?"},` + good + `}`:            "illegal base64",
+		`{"normalizer":{"type":"Precompiled","precompiled_charsmap":"CAAAAAAAAAA="},` + good + `}`: "a trie of 8 bytes, of 4 in all",
+		`{"normalizer":{"type":"Replace"},` + good + `}`:                                           "normalizer: Replace: pattern",
+		`{"normalizer":7,` + good + `}`:                                                            "normalizer: a JSON number: expected an object",
+		`[]`:                                                                                       "not a tokenizer.json: a JSON array: expected an object",
+		`{"normalizer":` + deep + `,` + good + `}`:                                                 "nested more than",
 		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},` + good + `}`:               "pre_tokenizer: Split: pattern",
 		`{"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"X"},` + good + `}`:                     `behavior is "X"`,
 		`{"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},` + good + `}`:                                      "expected one character",
@@ -134,6 +143,11 @@ func FuzzTokenizerJSON(f *testing.F) {
 	f.Add([]byte(`{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"decoder":{"type":"Metaspace","replacement":"▁"},`+model), "ab ab")
 	f.Add([]byte(`{"pre_tokenizer":{"type":"ByteLevel","use_regex":false},"decoder":{"type":"ByteLevel"},`+model), "ab\xff")
 	f.Add([]byte(`{"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a|b(?!a)"},"behavior":"MergedWithNext","invert":true},"decoder":{"type":"BPEDecoder"},`+model), "abbab")
+	for _, name := range []string{"t5-style", "llama-unigram-style"} {
+		data, err := os.ReadFile("testdata/" + name + ".json")
+		require.NoError(f, err)
+		f.Add(data, "a\nb e\u0301 \xff")
+	}
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		tok, err := parse("fuzz", data, "")
 		if err != nil {
@@ -149,4 +163,32 @@ func FuzzTokenizerJSON(f *testing.F) {
 		_, err = tok.Decode(ids)
 		require.NoError(t, err)
 	})
+}
+
+// No tokenizer.model makes the loader panic.
+func FuzzSentencePiece(f *testing.F) {
+	for _, name := range []string{"sentencepiece-bpe", "sentencepiece-unigram"} {
+		data, err := os.ReadFile("testdata/" + name + ".model")
+		require.NoError(f, err)
+		f.Add(data)
+	}
+	f.Add([]byte("\x0a\x03\x0a\x01a"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if data, err := fromSentencePiece(data); err == nil {
+			_, _ = parse("fuzz", data, "")
+		}
+	})
+}
+
+func TestMalformedSentencePiece(t *testing.T) {
+	for data, want := range map[string]string{
+		"":                                  "it has no pieces",
+		"text":                              "not a SentencePiece model",
+		"\x0a\x03\x0a\x01\xff":              "piece 0 is not UTF-8",
+		"\x0a\x03\x0a\x01a\x12\x02\x18\x03": "model_type is 3: expected 1 (unigram) or 2 (BPE)",
+		"\x0a\x03\x0a\x01a\x1a\x02\x28\x00": "escape_whitespaces is not",
+	} {
+		_, err := fromSentencePiece([]byte(data))
+		assert.ErrorContains(t, err, want)
+	}
 }

@@ -36,6 +36,7 @@ type component struct {
 	PrependScheme    string   `json:"prepend_scheme"`
 	Split            *bool    `json:"split"`
 	Suffix           *string  `json:"suffix"`
+	CharsMap         string   `json:"precompiled_charsmap"`
 }
 
 // maxDepth bounds Sequences within Sequences.
@@ -151,6 +152,16 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 			return nil, fmt.Errorf("%s: %w", c.Type, err)
 		}
 		return func(s string, _ bool) (string, error) { return replaceAll(find, s, c.Content) }, nil
+	case "Precompiled":
+		m, err := parseCharsMap(c.CharsMap)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.Type, err)
+		}
+		return plain(m.normalize)
+	case "Nmt":
+		return plain(neuralTranslation)
+	case "StripAccents":
+		return plain(withoutMarks)
 	case "NFC":
 		return plain(norm.NFC.String)
 	case "NFD":
@@ -172,7 +183,7 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 			return s
 		})
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase or Strip", c.Type)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase or Strip", c.Type)
 }
 
 func normalizerSequence(raw []json.RawMessage, depth int) (normalizer, error) {

@@ -126,13 +126,14 @@ func findRunes(s string, f func(rune) bool) (found [][]int) {
 
 type sequencePre []preTokenizer
 
-func (q sequencePre) cut(dst []string, s string, head, continued bool) ([]string, error) {
-	pieces := []string{s}
+func (q sequencePre) cut(dst []string, text string, head, continued bool) ([]string, error) {
+	pieces := []string{text}
 	for _, p := range q {
 		var next []string
 		var err error
 		for i, s := range pieces {
-			if next, err = p.cut(next, s, head && i == 0, continued); err != nil {
+			// A piece after removed text does not begin the text.
+			if next, err = p.cut(next, s, head && i == 0 && strings.HasPrefix(text, s), continued); err != nil {
 				return nil, err
 			}
 		}

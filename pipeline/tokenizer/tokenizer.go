@@ -1,5 +1,5 @@
-// Package tokenizer turns text into token ids and back: raw bytes, GPT-2's BPE, and every Hugging Face
-// tokenizer.json whose model is BPE.
+// Package tokenizer turns text into token ids and back: raw bytes, GPT-2's BPE, every Hugging Face tokenizer.json whose
+// model is BPE or Unigram, and SentencePiece's tokenizer.model.
 package tokenizer
 
 import (
@@ -59,22 +59,25 @@ func VocabSize(spec string) (int, error) {
 const gpt2Tokens = 50257
 
 // Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a
-// Hugging Face tokenizer.json or of the folder that it is in.
+// Hugging Face tokenizer.json, of a SentencePiece tokenizer.model, or of the folder that one is in.
 func Open(spec string) (Tokenizer, error) {
 	switch spec {
 	case "":
-		return nil, errors.New(`tokenizer: no name given: expected "bytes", "gpt2", a tokenizer.json or its folder`)
+		return nil, errors.New(`tokenizer: no name given: expected "bytes", "gpt2", a tokenizer.json, a tokenizer.model or its folder`)
 	case "bytes":
 		return byteTokenizer{}, nil
 	case "gpt2":
 		return openGPT2()
 	}
 	if st, err := os.Stat(spec); err == nil && st.IsDir() {
-		folder := spec
-		spec = filepath.Join(folder, File)
-		if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("tokenizer %q: the folder has no %s", folder, File)
+		path, err := In(spec)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		case path == "":
+			return nil, fmt.Errorf("tokenizer %q: the folder has no %s and no %s", spec, File, SentencePieceFile)
 		}
+		spec = path
 	}
 	data, err := readLimited(spec, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,6 +90,11 @@ func Open(spec string) (Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if filepath.Ext(spec) == filepath.Ext(SentencePieceFile) {
+		if data, err = fromSentencePiece(data); err != nil {
+			return nil, fmt.Errorf("%s: %w", spec, err)
+		}
+	}
 	t, err := parse(spec, data, eos)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", spec, err)
@@ -94,7 +102,21 @@ func Open(spec string) (Tokenizer, error) {
 	return t, nil
 }
 
-// maxFile bounds what is read of a tokenizer.json; the largest in use are below 40 MB.
+// In returns the path of the tokenizer in a folder; it is empty if there is none.
+func In(folder string) (path string, err error) {
+	for _, name := range []string{File, SentencePieceFile} {
+		path = filepath.Join(folder, name)
+		if _, err = os.Stat(path); err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// maxFile bounds what is read of a tokenizer; the largest in use are below 40 MB.
 const maxFile = 256 << 20
 
 func readLimited(path string, limit int64) ([]byte, error) {
@@ -103,10 +125,10 @@ func readLimited(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file: expected a tokenizer.json", path)
+		return nil, fmt.Errorf("%s: not a regular file: expected a tokenizer.json or tokenizer.model", path)
 	}
 	if st.Size() > limit {
-		return nil, fmt.Errorf("%s: %d bytes: expected a tokenizer.json of at most %d", path, st.Size(), limit)
+		return nil, fmt.Errorf("%s: %d bytes: expected a tokenizer of at most %d", path, st.Size(), limit)
 	}
 	return os.ReadFile(path)
 }

@@ -131,7 +131,8 @@ func TestRoundTripOfAnyBytes(t *testing.T) {
 // A document cut at a line break between two non-spaces encodes to the tokens of the whole.
 func TestEncodingADocumentInPieces(t *testing.T) {
 	text := goSource(t)[:20_000]
-	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json", "testdata/llama2-style.json", "testdata/metaspace-style.json"} {
+	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json", "testdata/llama2-style.json", "testdata/metaspace-style.json",
+		"testdata/t5-style.json", "testdata/llama-unigram-style.json", "testdata/sentencepiece-unigram.model"} {
 		tok := open(t, spec)
 		whole, err := tok.Encode(text)
 		require.NoError(t, err)
@@ -175,7 +176,7 @@ func TestEncodeIsSafeForConcurrentUse(t *testing.T) {
 func TestMergesAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, spec := range []string{"testdata/gpt2-style.json", "testdata/llama2-style.json"} {
-		m := open(t, spec).(*bpeTokenizer).model
+		m := open(t, spec).(*fileTokenizer).model.(*bpe)
 		require.NotNil(t, m.joins)
 		plain := *m
 		plain.joins = nil
