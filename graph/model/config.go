@@ -38,7 +38,7 @@ type Config struct {
 type Norm struct {
 	Place      string  `yaml:"place" json:"place" help:"Place of a block's norms: pre is x + f(norm(x)), post x + norm(f(x)), both x + norm(f(norm(x)))."`
 	QK         string  `yaml:"qk" json:"qk" help:"Norm of queries and keys before they are rotated: of each head, of the full width, or none."`
-	Weight     bool    `yaml:"weight" json:"weight" help:"Norms have weights. Without them, so have those of queries and keys none."`
+	Weight     bool    `yaml:"weight" json:"weight" help:"Norms have weights. If they have none, neither have those of queries and keys."`
 	QKWeight   bool    `yaml:"qk_weight" json:"qk_weight" help:"Norms of queries and keys have weights."`
 	Embedding  bool    `yaml:"embedding" json:"embedding" help:"Normalize the embeddings, without a weight."`
 	UnitOffset bool    `yaml:"unit_offset" json:"unit_offset" help:"Multiply by 1 + weight; weights begin at 0."`

@@ -51,8 +51,23 @@ type hfConfig struct {
 	UseCache         bool     `json:"use_cache"`
 }
 
-// HuggingFace is the model's config.json, as transformers' LlamaForCausalLM reads it.
+// Exportable returns a *FieldError of the first key for whose value Transformers has no class.
+func (c Config) Exportable() error {
+	llama := Defaults()
+	llama.Arch, llama.VocabSize, llama.DModel, llama.NLayers, llama.NHeads, llama.NKVHeads = c.Arch, c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads
+	llama.SeqLen, llama.TieEmbeddings, llama.FFN.DFF, llama.Rope.Theta, llama.Norm.Eps = c.SeqLen, c.TieEmbeddings, c.FFN.DFF, c.Rope.Theta, c.Norm.Eps
+	llama.ZeroInit = c.ZeroInit
+	if key, found, want := c.Diff(llama); key != "" {
+		return fielderror.New(key, found, "%s, which LlamaForCausalLM of Transformers has", fielderror.Text(want))
+	}
+	return nil
+}
+
+// HuggingFace is the model's config.json, as transformers' LlamaForCausalLM reads it; nil if it is not Exportable.
 func (c Config) HuggingFace() []byte {
+	if c.Exportable() != nil {
+		return nil
+	}
 	out, err := json.MarshalIndent(hfConfig{
 		Architectures: []string{"LlamaForCausalLM"}, ModelType: "llama", VocabSize: c.VocabSize, HiddenSize: c.DModel,
 		IntermediateSize: c.FFN.DFF, NumLayers: c.NLayers, NumHeads: c.NHeads, NumKVHeads: c.NKVHeads, HeadDim: c.HeadDim(),

@@ -72,6 +72,10 @@ func (c Config) validateNames() error {
 
 func (c Config) validateShape() error {
 	switch {
+	case c.Norm.UnitOffset && !c.Norm.Weight:
+		return fielderror.New("norm.unit_offset", true, "false without norm.weight")
+	case !c.Norm.QKWeight && (c.Norm.QK == QKNone || !c.Norm.Weight):
+		return fielderror.New("norm.qk_weight", false, "true where norms of queries and keys have no weights anyway")
 	case c.VocabSize < 2:
 		return fielderror.New("vocab_size", c.VocabSize, "at least 2")
 	case c.NHeads%c.NKVHeads != 0:
@@ -164,9 +168,9 @@ func (c Config) validateNumbers() error {
 
 // validateBuilt refuses features that are not implemented yet.
 func (c Config) validateBuilt() error {
-	built := Defaults()
-	built.Arch, built.VocabSize, built.DModel, built.NLayers, built.NHeads, built.NKVHeads = c.Arch, c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads
-	built.SeqLen, built.TieEmbeddings, built.FFN.DFF, built.Rope.Theta, built.Norm.Eps = c.SeqLen, c.TieEmbeddings, c.FFN.DFF, c.Rope.Theta, c.Norm.Eps
+	built := c
+	built.Attention.Window, built.Attention.Pattern = 0, nil
+	built.Rope.Scaling, built.MoE = Scaling{}, MoE{}
 	if key, found, want := c.Diff(built); key != "" {
 		return fielderror.New(key, found, "%s, the only value that is implemented", fielderror.Text(want))
 	}

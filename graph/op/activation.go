@@ -7,7 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-func activations() []func() graph.Op { return []func() graph.Op{silu, gelu, geluTanh} }
+func activations() []func() graph.Op { return []func() graph.Op{silu, gelu, geluTanh, squaredReLU} }
 
 func init() {
 	for _, f := range activations() {
@@ -15,7 +15,7 @@ func init() {
 	}
 }
 
-// IsActivation reports whether o is SiLU, GELU or GELUTanh.
+// IsActivation reports whether o is SiLU, GELU, GELUTanh or SquaredReLU.
 func IsActivation(o graph.Op) bool {
 	return slices.ContainsFunc(activations(), func(f func() graph.Op) bool { return f().Name() == o.Name() })
 }
@@ -81,6 +81,28 @@ func geluTanh() graph.Op {
 			s := Sigmoid(Mul(x, Shift(Scale(x2, 2*geluRoot*geluCube), 2*geluRoot)))
 			slope := Shift(Scale(x2, 6*geluRoot*geluCube), 2*geluRoot)
 			return Mul(d, Mul(s, Shift(Mul(Mul(x, slope), Shift(Neg(s), 1)), 1)))
+		}),
+	}
+}
+
+// SquaredReLU is max(x, 0)² (So et al., Primer, arXiv 2109.08668).
+func SquaredReLU(x *graph.Value) *graph.Value { return graph.Apply1(squaredReLU(), x) }
+
+func squaredReLU() graph.Op {
+	return &pointwise{
+		name: "squared_relu", inputs: 1, low: -4, high: 4,
+		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
+			x := e.Let("f32", a[0])
+			return "select(" + x + " * " + x + ", 0f, " + x + " < 0f)" // of NaN NaN
+		},
+		eval: float1(func(x float64) float64 {
+			if x < 0 {
+				return 0
+			}
+			return x * x
+		}),
+		grad: one(func(x, _, d *graph.Value) *graph.Value {
+			return Mul(d, Scale(Maximum(x, Scalar(x.Builder(), graph.F32, 0)), 2))
 		}),
 	}
 }

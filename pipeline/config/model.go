@@ -146,7 +146,7 @@ func ReadModel(dir string) (model.Config, error) {
 	if err != nil {
 		return model.Config{}, err
 	}
-	c, err := model.FromHuggingFace(text)
+	c, err := model.FromJSON(text)
 	if err != nil {
 		return model.Config{}, fmt.Errorf("%s: %w", path, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -168,7 +169,10 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	if err != nil {
 		return nil, err
 	}
-	fields, module := src.describe(as.torch)
+	fields, module, err := src.describe(as.torch)
+	if err != nil {
+		return nil, err
+	}
 	// Where these are missing, transformers takes Llama's own tokens 1 and 2.
 	ends := map[string]any{"bos_token_id": nil, "eos_token_id": nil}
 	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.Size().SeqLen, "clean_up_tokenization_spaces": false}
@@ -189,7 +193,12 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 }
 
 // describe returns config.json, and the module of a model that a hook builds.
-func (src *Source) describe(dtype string) (fields map[string]any, module []safetensors.Output) {
+func (src *Source) describe(dtype string) (fields map[string]any, module []safetensors.Output, err error) {
+	if c, ok := src.Model.(model.Config); ok {
+		if err := c.Exportable(); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", src.Dir, fielderror.In("model", err))
+		}
+	}
 	text := src.Model.HuggingFace()
 	if text == nil {
 		by, _ := src.hooks.ModelModule()
@@ -201,7 +210,7 @@ func (src *Source) describe(dtype string) (fields map[string]any, module []safet
 		panic(err) // what was just made
 	}
 	fields["torch_dtype"] = dtype
-	return fields, module
+	return fields, module, nil
 }
 
 func jsonFile(name string, v map[string]any) safetensors.Output {

@@ -116,7 +116,7 @@ func (j *job) modelJSON() json.RawMessage {
 	if m, ok := j.hooks.ModelModule(); ok {
 		return m.JSON(j.model.Size(), "float32")
 	}
-	return j.config.Model.HuggingFace()
+	return j.config.Model.JSON()
 }
 
 // initialWeights are given weights, or random ones.

@@ -1,0 +1,113 @@
+package model
+
+import (
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// This file is one layer of a Config: attention and a feed-forward layer, each a branch of the residual stream.
+
+// linear multiplies x [..., in], in the model's precision, by the layer's matrix [out, in].
+func (n *net) linear(layer int, name string, x *graph.Value) *graph.Value {
+	return n.product(x, n.parameter(layerName(layer, name)))
+}
+
+// rms is the norm of x, in the model's precision, along the last axis: f32. The norm has the weight of a name, or none
+// for "" and in models without weights.
+func (n *net) rms(name string, x *graph.Value) *graph.Value {
+	var weight *graph.Value
+	switch {
+	case name == "" || !n.Norm.Weight:
+		weight = op.Full(n.b, graph.F32, 1, x.Shape[len(x.Shape)-1])
+	case n.Norm.UnitOffset:
+		weight = op.Shift(n.parameter(name), 1)
+	default:
+		weight = n.parameter(name)
+	}
+	return op.RMSNorm(n.kept(x), weight, n.Norm.Eps)
+}
+
+// branch adds f(x) to the residual stream x. The input of f and its result are normalized if there are norms for them.
+// Norms read the residual stream as the backward pass will; the stream itself is never rounded.
+func (n *net) branch(layer int, norms branchNorms, x *graph.Value, f func(h *graph.Value) *graph.Value) *graph.Value {
+	h := x
+	if norms.before != "" {
+		h = n.rms(layerName(layer, norms.before), x)
+	}
+	y := f(n.operand(h))
+	if norms.after != "" {
+		y = n.rms(layerName(layer, norms.after), y)
+	}
+	return op.Add(x, y)
+}
+
+// attend computes attention of the rotated queries [B, T, H, D], and of the rotated keys and the values [B, T, KV, D].
+type attend func(q, k, v *graph.Value) *graph.Value
+
+// layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. position is that of the first token, u32 [1];
+// nil is 0.
+func (n *net) layer(i int, x, position *graph.Value, attend attend) (y *graph.Value) {
+	attention, feedForward := n.norms()
+	n.b.Scope(LayerScope(i), func() {
+		x = n.branch(i, attention, x, func(h *graph.Value) *graph.Value { return n.selfAttention(i, h, position, attend) })
+		y = n.branch(i, feedForward, x, func(h *graph.Value) *graph.Value { return n.feedForward(i, h) })
+	})
+	return y
+}
+
+func (n *net) selfAttention(i int, h, position *graph.Value, attend attend) *graph.Value {
+	batch, seq := h.Shape[0], h.Shape[1]
+	heads := func(name string, count int) *graph.Value {
+		return op.Reshape(n.linear(i, name, h), batch, seq, count, n.HeadDim())
+	}
+	rotate := func(x *graph.Value) *graph.Value {
+		if !n.Layer(i).Rope {
+			return x
+		}
+		return op.RoPE(x, n.cos, n.sin, position)
+	}
+	q := rotate(n.qkNorm(i, queryNorm, heads("self_attn.q_proj", n.NHeads)))
+	k := rotate(n.qkNorm(i, keyNorm, heads("self_attn.k_proj", n.NKVHeads)))
+	v := heads("self_attn.v_proj", n.NKVHeads)
+	a := op.Reshape(attend(n.operand(q), n.operand(k), n.operand(v)), batch, seq, n.queryWidth())
+	return n.linear(i, "self_attn.o_proj", a)
+}
+
+// qkNorm normalizes queries or keys [B, T, H, D] if the model does.
+func (n *net) qkNorm(layer int, name string, x *graph.Value) *graph.Value {
+	if name = layerName(layer, name); !n.Norm.QKWeight {
+		name = ""
+	}
+	switch n.Norm.QK {
+	case QKHead:
+		return n.rms(name, x)
+	case QKFull:
+		s := x.Shape
+		return op.Reshape(n.rms(name, op.Reshape(x, s[0], s[1], s[2]*s[3])), s...)
+	}
+	return x
+}
+
+// feedForward is the dense feed-forward layer.
+func (n *net) feedForward(i int, h *graph.Value) *graph.Value {
+	up := func() *graph.Value { return n.kept(n.linear(i, "mlp.up_proj", h)) }
+	if n.FFN.Kind == ReLU2 {
+		return n.linear(i, "mlp.down_proj", op.SquaredReLU(up()))
+	}
+	gate := n.kept(n.linear(i, "mlp.gate_proj", h))
+	return n.linear(i, "mlp.down_proj", n.gated(gate, up()))
+}
+
+// gated is the product of an activated gate and up.
+func (n *net) gated(gate, up *graph.Value) *graph.Value {
+	activation := op.SiLU
+	if n.FFN.Kind == GeGLU {
+		activation = op.GELUTanh
+	}
+	return op.Mul(n.kept(activation(gate)), up)
+}
+
+// block is layer i of whole sequences. With segments [B, T], tokens attend to tokens of their own segment only.
+func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return n.attention(q, k, v, segments) })
+}

@@ -1,0 +1,88 @@
+package model_test
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// features are small models that together have every feature of Config. Their layers differ.
+func features() map[string]model.Config {
+	head := small()
+	head.Attention.HeadDim, head.Norm.QK = 6, model.QKHead
+	post := small()
+	post.Norm.Place, post.Norm.QK, post.TieEmbeddings = model.NormPost, model.QKFull, false
+	post.Attention.Rope = []int{1, 0}
+	both := small()
+	both.Norm.Place, both.Norm.UnitOffset, both.FFN.Kind, both.Logits.Softcap = model.NormBoth, true, model.GeGLU, 2
+	bare := small()
+	bare.Norm.Weight, bare.Norm.Embedding, bare.Norm.QK, bare.FFN.Kind = false, true, model.QKHead, model.ReLU2
+	bare.Logits.Softcap, bare.TieEmbeddings = 3, false
+	return map[string]model.Config{"head": head, "post": post, "both": both, "bare": bare}
+}
+
+// Each feature is kept by a checkpoint's config.json, decodes as it trains, and has the gradients of its loss for all
+// parameters.
+func TestFeatures(t *testing.T) {
+	for name, c := range features() {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, c.Validate())
+			back, err := model.FromJSON(c.JSON())
+			require.NoError(t, err)
+			assert.Equal(t, c, back)
+			assert.Error(t, c.Exportable())
+			assert.Nil(t, c.HuggingFace())
+			decodeAgrees(t, c)
+			gradientsAreThoseOfTheLoss(t, c, model.StageOptions{Batch: 1, Microbatches: 1})
+			everyParameterIsTrained(t, c)
+		})
+	}
+}
+
+// Every cut of a model with any feature equals the whole model, to the last bit.
+func TestStagesHaveFeatures(t *testing.T) {
+	for _, c := range features() {
+		stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2})
+	}
+}
+
+// Tensors have the names and sizes of published models.
+func TestParametersOfFeatures(t *testing.T) {
+	shapes := func(c model.Config) map[string]graph.Shape {
+		all := map[string]graph.Shape{}
+		for _, p := range c.Reads(1, 2) {
+			all[p.Name[len("model.layers.0."):len(p.Name)-len(".weight")]] = p.Type.Shape
+		}
+		return all
+	}
+	fs := features()
+	assert.Equal(t, map[string]graph.Shape{"input_layernorm": {8}, "self_attn.q_proj": {12, 8}, "self_attn.k_proj": {6, 8}, "self_attn.v_proj": {6, 8},
+		"self_attn.q_norm": {6}, "self_attn.k_norm": {6}, "self_attn.o_proj": {8, 12}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8},
+		"mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["head"]))
+	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8}, "self_attn.q_norm": {8},
+		"self_attn.k_norm": {4}, "self_attn.o_proj": {8, 8}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8}, "mlp.up_proj": {12, 8},
+		"mlp.down_proj": {8, 12}, "post_feedforward_layernorm": {8}}, shapes(fs["post"]))
+	both := shapes(fs["both"])
+	for _, name := range []string{"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"} {
+		assert.Contains(t, both, name)
+	}
+	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8}, "self_attn.o_proj": {8, 8},
+		"mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["bare"]))
+}
+
+func TestInitialValuesOfFeatures(t *testing.T) {
+	c := features()["both"]
+	c.ZeroInit = true
+	for _, p := range c.Parameters() {
+		first := p.Initial(1)[0]
+		switch p.Name {
+		case "model.layers.0.self_attn.o_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight":
+			assert.Zero(t, first, p.Name)
+		case "model.layers.0.mlp.up_proj.weight":
+			assert.NotZero(t, first, p.Name)
+		}
+	}
+}
