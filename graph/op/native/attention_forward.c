@@ -16,7 +16,7 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
   turned(qt, placed(os, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES), QUERY_ROW, QUERIES);
   memset(os, 0, sizeof os);
   for (int i = 0; i < QUERIES; i++) { top[i] = LOWEST; sum[i] = 0; }
-  for (int j0 = start / KEYS * KEYS; j0 < past; j0 += KEYS) {
+  for (int j0 = POSITION ? start : start / KEYS * KEYS; j0 < past; j0 += KEYS) {
     const int cols = LEAST(KEYS, past - j0);
     const int from = position ? 0 : MOST(j0 - i0, 0) / PART * PART; // queries before it see none of these keys
     const i64 newest = (i64)j0 + cols - 1 + WINDOW - i0 - position; // queries from it on see none of these keys, if there is a window
