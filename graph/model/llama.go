@@ -101,7 +101,8 @@ func (c Config) net(b *graph.Builder) *net {
 	for _, p := range c.Parameters() {
 		n.params[p.Name] = b.Variable(p.Name, p.Type)
 	}
-	cos, sin := op.RoPETables(c.Rope.Theta, c.SeqLen, c.HeadDim())
+	scaling := op.RoPEScaling{Factor: c.Rope.Scaling.Factor, Low: c.Rope.Scaling.Low, High: c.Rope.Scaling.High, Original: float64(c.Rope.Scaling.Original)}
+	cos, sin := op.RoPETables(c.Rope.Theta, c.SeqLen, c.HeadDim(), scaling)
 	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
 	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
 	return n

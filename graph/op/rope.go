@@ -122,14 +122,32 @@ func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
 	return graph.Apply1(new(RoPEOp), in...)
 }
 
-// RoPETables are the cosines and sines of t·θ^(−2i/d), rows t < s, columns i < d/2.
-func RoPETables(theta float64, s, d int) (cos, sin []float64) {
+// RoPETables are the cosines and sines of t·f, rows t < s, columns i < d/2, where f is the scaled frequency θ^(−2i/d).
+func RoPETables(theta float64, s, d int, scaling RoPEScaling) (cos, sin []float64) {
 	h := d / 2
 	cos, sin = make([]float64, s*h), make([]float64, s*h)
 	for t := range s {
 		for i := range h {
-			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * math.Pow(theta, -2*float64(i)/float64(d)))
+			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * scaling.frequency(math.Pow(theta, -2*float64(i)/float64(d))))
 		}
 	}
 	return cos, sin
+}
+
+// RoPEScaling adapts the frequencies of a model to contexts longer than the one it was first trained with, as Llama 3.1
+// does and as Hugging Face's transformers compute it. A frequency that turns less than Low times within Original
+// positions is divided by Factor. One that turns more than High times is kept. Frequencies in between are interpolated.
+// The zero value does not scale.
+type RoPEScaling struct {
+	Factor, Low, High float64 // Low < High
+	Original          float64 // positions of the first training
+}
+
+func (s RoPEScaling) frequency(f float64) float64 {
+	if s == (RoPEScaling{}) {
+		return f
+	}
+	turns := s.Original * f / (2 * math.Pi)
+	kept := min(max((turns-s.Low)/(s.High-s.Low), 0), 1)
+	return (1-kept)*f/s.Factor + kept*f
 }

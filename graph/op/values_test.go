@@ -97,16 +97,38 @@ var goldenInit = []float32{-2.5350242e-05, 0.020550799, -0.0027215292, 0.0176132
 const fnvLow, fnvHigh = 0x8601ec8c, 0xaf63dc4c
 
 func TestRoPETables(t *testing.T) {
-	cos, sin := op.RoPETables(10000, 5, 8)
+	cos, sin := op.RoPETables(10000, 5, 8, op.RoPEScaling{})
 	require.Len(t, cos, 20)
 	angle := 3 * math.Pow(10000, -2.0*2/8)
 	assert.InDelta(t, math.Cos(angle), cos[3*4+2], 1e-15)
 	assert.InDelta(t, math.Sin(angle), sin[3*4+2], 1e-15)
 }
 
+// The frequencies are those that transformers 5.23 computes in f32 (ROPE_INIT_FUNCTIONS["llama3"]).
+func TestRoPEScaling(t *testing.T) {
+	for _, c := range []struct {
+		theta       float64
+		scaling     op.RoPEScaling
+		frequencies []float64
+	}{
+		{500000, op.RoPEScaling{Factor: 8, Low: 1, High: 4, Original: 8192},
+			[]float64{1, 0.193922758, 0.0376060307, 0.00729266508, 0.000524846022, 3.42810235e-05, 6.64786967e-06, 1.28917316e-06}},
+		{10000, op.RoPEScaling{Factor: 32, Low: 1, High: 4, Original: 64},
+			[]float64{1, 0.0363949612, 0.000784964475, 0.000124408456, 1.97174159e-05}},
+		{1e6, op.RoPEScaling{Factor: 2, Low: 0.5, High: 3, Original: 256},
+			[]float64{1, 0.099999994, 0.00499999942, 0.000500000024, 4.99999842e-05, 5.00000169e-06}},
+	} {
+		half := len(c.frequencies)
+		cos, sin := op.RoPETables(c.theta, 2, 2*half, c.scaling)
+		for i, f := range c.frequencies {
+			assert.InEpsilon(t, f, math.Atan2(sin[half+i], cos[half+i]), 5e-7, "frequency %d of theta %v", i, c.theta)
+		}
+	}
+}
+
 // A sequence continued at a position equals the tail of the whole.
 func TestRoPEPosition(t *testing.T) {
-	cos, sin := op.RoPETables(10000, 9, 4)
+	cos, sin := op.RoPETables(10000, 9, 4, op.RoPEScaling{})
 	x := graph.Case{Inputs: []graph.Type{graph.T(graph.F32, 1, 8, 2, 4)}}.Values(1)[0]
 	rotate := func(from int) []float64 {
 		return compute(t, func(b *graph.Builder) *graph.Value {

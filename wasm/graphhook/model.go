@@ -268,7 +268,7 @@ func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
 		if b.rotations += s * d; b.rotations > maxTables {
 			return nil, fmt.Errorf("the tables of rotary positions have more than %d elements", maxTables)
 		}
-		cos, sin := op.RoPETables(theta, s, d)
+		cos, sin := op.RoPETables(theta, s, d, op.RoPEScaling{})
 		of := graph.T(graph.F32, s, d/2)
 		t = [2]*graph.Value{b.b.Constant(name+"cos", of, cos), b.b.Constant(name+"sin", of, sin)}
 		if b.tables == nil {
