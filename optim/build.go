@@ -25,6 +25,10 @@ func (s *Shard) AddNormSquares(b *graph.Builder) {
 	var squares []*graph.Value
 	for _, param := range s.params {
 		b.Scope(layerScope(param.Layer), func() {
+			if param.balances() {
+				squares = append(squares, op.Full(b, graph.F32, 0, 1))
+				return
+			}
 			squares = append(squares, op.Reshape(op.Sum(op.Square(wholeGradient(b, param, s.o.Scaling())), nil, false), 1))
 		})
 	}
@@ -81,6 +85,11 @@ func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 			for i, g := range s.o.groups {
 				if params := g.of(layer); len(params) > 0 {
 					u.apply(g.rule, params, scalars[i])
+				}
+			}
+			for _, p := range layer {
+				if p.balances() {
+					u.balance(p)
 				}
 			}
 		})

@@ -12,8 +12,8 @@
 //
 // # The way of a gradient
 //
-// New assigns the parameters of a model to rules: those that Config.Algorithm takes, and AdamW for the others. The
-// parameters may be spread over several pipeline stages. Each stage owns a Shard and runs two programs for each batch:
+// New assigns the parameters of a model to rules: those that Config.Algorithm takes, and AdamW for the others. A
+// balancing bias has a rule of its own. The parameters may be spread over several pipeline stages. Each stage owns a Shard and runs two programs for each batch:
 //
 //	NormSquares   gradients, loss -> LocalVariable: the sum of squares of each of the shard's gradients
 //	              (the caller all-gathers the local variables into NormSquaresVariable: see Shard.Positions)

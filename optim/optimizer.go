@@ -18,7 +18,7 @@ const (
 	// InitializedVariable is u32 [1]: 1 once an update was applied. It exists where Optimizer.TracksInitialization.
 	InitializedVariable = "optim/begun"
 	// NormSquaresVariable is f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the
-	// loss.
+	// loss. It is 0 of a balancing bias.
 	NormSquaresVariable = "optim/norm_squares"
 	// LocalNormSquaresVariable is f32 [n+1]: those of one shard, in the order of its Params, and the loss or 0.
 	LocalNormSquaresVariable = "optim/local_norm_squares"
@@ -35,6 +35,8 @@ type Param struct {
 	Matrix        bool // matrices of a hidden layer, which Muon and its like take: [out, in], or a stack [n, out, in]
 	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
+	// Balance is the rate γ of a balancing bias, whose gradient is the load of each expert. 0: an ordinary parameter.
+	Balance float64
 }
 
 // matrices returns the extents of a stack of matrices, none for a single one, and those of one matrix: out and in.
@@ -131,6 +133,9 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 		rest = newGroup(a.rest())
 	}
 	for _, p := range params {
+		if p.balances() {
+			continue
+		}
 		g := &rest
 		if cfg.Algorithm.takes(p) {
 			g = &own
@@ -166,6 +171,9 @@ func checkParams(params []Param) error {
 			return fmt.Errorf("parameter %q is both for the optimizer of matrices and for AdamW", p.Name)
 		case seen[p.Name]:
 			return fmt.Errorf("parameter %q is given twice", p.Name)
+		}
+		if err := p.checkBalance(); err != nil {
+			return err
 		}
 		seen[p.Name] = true
 	}
@@ -220,12 +228,14 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 }
 
 // Ahead names the state variable that Settled adds to a parameter's newest weights. It is empty without such a
-// correction.
+// correction, and of a balancing bias.
 func (o *Optimizer) Ahead(param string) string {
-	if kind := o.correction.Ahead(); kind != "" {
-		return stateName(kind, param)
+	kind := o.correction.Ahead()
+	i := slices.IndexFunc(o.params, func(p Param) bool { return p.Name == param })
+	if kind == "" || o.params[i].balances() {
+		return ""
 	}
-	return ""
+	return stateName(kind, param)
 }
 
 // of is the group's parameters among the given ones.

@@ -12,10 +12,25 @@ type Parameter struct {
 	Name  string // as Hugging Face's Llama names it
 	Type  graph.Type
 	Scope string // the unit that it belongs to: "embed", "layers.0", …, "head"
+	Role  Role
 	// Std is the standard deviation of the normal distribution around 0 that initializes the tensor; if it is 0, every
 	// element is Fill.
 	Std, Fill float64
+	// BalanceRate is how far a BalancingBias moves towards even loads in a step.
+	BalanceRate float64
 }
+
+// Role is what a parameter is for an optimizer, beside its shape.
+type Role uint8
+
+const (
+	Ordinary Role = iota
+	// Router is the matrix [experts, d_model] that scores experts.
+	Router
+	// BalancingBias is the vector [experts] that is added to the scores by which experts are chosen. Its gradient is the
+	// load of each expert: how many tokens of the batch chose it. Nothing scales it.
+	BalancingBias
+)
 
 // LossScope is the scope of the mean of a microbatch's losses.
 const LossScope = "loss"

@@ -102,12 +102,12 @@ func (c *channels) connect(e *Engine) error {
 		}
 	}
 	for _, x := range e.exchanges { // one at a time: the owner answers contributions with weights
-		if e.options.Wire.exchangeFormats(x.gradients) == nil {
+		if e.options.exchangeFormats(x.gradients) == nil {
 			if err := c.open(e.ranks, channelKey{stage.Contribution, 0, x.from, x.to}, 1, x.gradients...); err != nil {
 				return err
 			}
 		}
-		if e.options.Wire.exchangeFormats(x.params) == nil {
+		if e.options.exchangeFormats(x.params) == nil {
 			if err := c.open(e.ranks, channelKey{stage.Weights, 0, x.to, x.from}, 1, x.params...); err != nil {
 				return err
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
-// Wire is how tensors travel between ranks, wherever these are. Losses, loss scales and gradient norms always travel
-// exactly.
+// Wire is how tensors travel between ranks, wherever these are. Losses, loss scales, gradient norms, balancing biases and
+// the loads of experts always travel exactly.
 type Wire struct {
 	Activations wire.Format // of activations and their gradients
 	// Exchange is the format of exchanges: gradients of copies, and the weights sent back. It is F32 or BF16, which
@@ -55,22 +55,33 @@ func (e *Engine) encoding(m stage.Message, to int, evaluates bool) encoding {
 			position.Kind = evaluatedActivation
 		}
 	case stage.Contribution:
-		formats = o.Wire.exchangeFormats(e.exchanges.between(m.From, to).gradients)
+		formats = o.exchangeFormats(e.exchanges.between(m.From, to).gradients)
 	case stage.Weights:
-		formats = o.Wire.exchangeFormats(e.exchanges.between(to, m.From).params)
+		formats = o.exchangeFormats(e.exchanges.between(to, m.From).params)
 	}
 	return encoding{formats, position.Key(), &e.buffers}
 }
 
 // exchangeFormats are the formats of the variables of an exchange.
-func (w Wire) exchangeFormats(variables []string) []wire.Format {
-	formats := make([]wire.Format, len(variables))
+func (o Options) exchangeFormats(variables []string) []wire.Format {
+	formats, exact := make([]wire.Format, len(variables)), o.exact()
 	for i, name := range variables {
-		if name != model.LossVariable && name != optim.ScaleVariable {
-			formats[i] = w.Exchange
+		if !slices.Contains(exact, name) {
+			formats[i] = o.Wire.Exchange
 		}
 	}
 	return sharedFormats(formats)
+}
+
+// exact lists the variables of exchanges that travel exactly.
+func (o Options) exact() []string {
+	names := []string{model.LossVariable, optim.ScaleVariable}
+	for _, p := range o.Model.Parameters() {
+		if p.Role == model.BalancingBias {
+			names = append(append(names, p.Name), o.Model.Gradients(p.Name)...)
+		}
+	}
+	return names
 }
 
 // sharedFormats is nil instead of formats that are all F32.

@@ -162,7 +162,7 @@ func TestWireFormatsOfReplicas(t *testing.T) {
 				for _, x := range e.exchanges {
 					for _, name := range slices.Concat(x.gradients, x.params) {
 						exactly := name == model.LossVariable || name == optim.ScaleVariable
-						assert.Equal(t, exactly, s.wire.exchangeFormats([]string{name}) == nil, name)
+						assert.Equal(t, exactly, e.options.exchangeFormats([]string{name}) == nil, name)
 					}
 				}
 			})
@@ -172,6 +172,19 @@ func TestWireFormatsOfReplicas(t *testing.T) {
 			want = got
 		}
 	}
+}
+
+// biased is a model with a balancing bias.
+type biased struct{ model.Model }
+
+func (b biased) Parameters() []model.Parameter {
+	return append(b.Model.Parameters(), model.Parameter{Name: "bias", Role: model.BalancingBias})
+}
+
+func TestBalancingBiasesTravelExactly(t *testing.T) {
+	o := Options{Wire: Wire{Exchange: wire.BF16}, Model: biased{sample(false)}}
+	assert.Nil(t, o.exchangeFormats([]string{model.LossVariable, "bias", model.Gradient("bias")}))
+	assert.Equal(t, []wire.Format{wire.F32, wire.BF16}, o.exchangeFormats([]string{model.Gradient("bias"), model.Gradient("weight")}))
 }
 
 // The bits of rounded tensors depend on the cut, and not on the processes that the ranks are in.

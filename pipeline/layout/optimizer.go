@@ -15,10 +15,14 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 	var params []optim.Param
 	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
 	for _, p := range m.Parameters() {
-		rank := len(p.Type.Shape)
 		all := layout.Contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Matrix: rank >= 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
+		q := optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]}
+		if p.Role == model.BalancingBias {
+			q.Balance = p.BalanceRate
+		} else if len(p.Type.Shape) >= 2 {
+			q.Matrix, q.Decay = p.Scope != first && p.Scope != last, true
+		}
+		params = append(params, q)
 	}
 	return optim.New(optim.Config{
 		Algorithm: c.Optimizer.Algorithm, AdamW: c.Optimizer.AdamW, WeightDecay: c.Optimizer.WeightDecay, Clip: c.Train.GradClip,
