@@ -192,7 +192,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 // equal compares all that was trained, bit by bit.
 func equal(t *testing.T, want, got trained, s trial) {
 	t.Helper()
-	require.Len(t, got, len(want))
+	require.Len(t, got, len(want), s.String())
 	for name := range want {
 		assert.Equal(t, want[name], got[name], "%s: %v", name, s)
 	}

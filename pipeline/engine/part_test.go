@@ -12,8 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -138,6 +140,9 @@ func (p *parts) train(t *testing.T, s trial, o Options) trained {
 		for name, x := range map[string]float64{"loss": m.Loss, "norm": m.GradNorm} {
 			out[fmt.Sprint(name, " ", m.Batch)] = binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))
 		}
+		if s.scale != nil {
+			out[fmt.Sprint("scale ", m.Batch)] = exec.F32Bytes([]float32{float32(m.Scale)})
+		}
 	}
 	for _, param := range c.Parameters() {
 		rank, err := p.engines[0].Owner(param.Name)
@@ -158,6 +163,9 @@ func (p *parts) train(t *testing.T, s trial, o Options) trained {
 func TestPartsComputeTheSame(t *testing.T) {
 	l := newLender(t)
 	sync, late, partly := layouts()[0], layouts()[1], layouts()[2]
+	rounded, scaled := late, partly
+	rounded.wire = Wire{Activations: wire.Int8, Exchange: wire.BF16}
+	scaled.scale = &optim.LossScale{Initial: 1 << 10, GrowthEvery: 2}
 	for _, x := range []struct {
 		trial
 		cut      []int
@@ -168,6 +176,9 @@ func TestPartsComputeTheSame(t *testing.T) {
 		{late, []int{1, 5}, 1, []int{0, 0, 1}},
 		{partly, []int{1, 5}, 1, []int{0, 1, 2}},
 		{partly, []int{3}, 2, []int{0, 0, 1, 1}},
+		{partly, []int{3}, 2, []int{0, 1, 2, 3}},
+		{rounded, []int{1, 5}, 1, []int{0, 1, 2}},
+		{scaled, []int{3}, 2, []int{0, 1, 2, 3}},
 	} {
 		s := x.trial
 		s.Cut, s.Stages, s.Replicas = x.cut, len(x.cut)+1, x.replicas
@@ -219,32 +230,48 @@ func TestPartsEvaluate(t *testing.T) {
 // What another process sends is checked: it cannot make a rank write beyond its tensors.
 func TestPartsRefuseWrongMessages(t *testing.T) {
 	l := newLender(t)
-	s := layouts()[0]
-	s.Cut, s.Stages = []int{3}, 2
+	activation := stage.Message{Kind: stage.Activation, VirtualStage: 1}
+	tensor := make([]byte, 4*sequences/microbatches*12*16) // sequences of 12 tokens, d_model 16
+	of := func(m stage.Message, batch, microbatch int) stage.Message {
+		m.Batch, m.Microbatch = batch, microbatch
+		return m
+	}
 	for name, x := range map[string]struct {
 		to      int
 		message stage.Message
 		payload [][]byte
-		expect  string
+		expect  string // "": it is taken
 	}{
-		"rank elsewhere":  {0, stage.Message{Kind: stage.Activation, VirtualStage: 1}, nil, "not in this process"},
-		"no such rank":    {7, stage.Message{Kind: stage.Activation, VirtualStage: 1}, nil, "not in this process"},
-		"negative rank":   {-1, stage.Message{Kind: stage.Activation, VirtualStage: 1}, nil, "not in this process"},
-		"wrong direction": {1, stage.Message{Kind: stage.Gradient, VirtualStage: 1}, nil, "unexpected message"},
-		"far batch":       {1, stage.Message{Kind: stage.Activation, VirtualStage: 1, Batch: 2}, nil, "expected a batch from 0 to 1"},
-		"no tensor":       {1, stage.Message{Kind: stage.Activation, VirtualStage: 1}, nil, "0 tensors, expected 1"},
-		"too few bytes":   {1, stage.Message{Kind: stage.Activation, VirtualStage: 1}, [][]byte{{1, 2, 3}}, "bytes, got 3"},
+		"right":              {1, activation, [][]byte{tensor}, ""},
+		"as early as can be": {1, of(activation, 3, 3), [][]byte{tensor}, ""},
+		"too early":          {1, of(activation, 4, 0), [][]byte{tensor}, "stage 1 has finished the batches before 0, expected a batch up to 3"},
+		"rank elsewhere":     {0, activation, nil, "not in this process"},
+		"no such rank":       {7, activation, nil, "not in this process"},
+		"negative rank":      {-1, activation, nil, "not in this process"},
+		"wrong direction":    {1, stage.Message{Kind: stage.Gradient, VirtualStage: 1}, nil, "unexpected message"},
+		"no such stage":      {1, stage.Message{Kind: stage.Activation, VirtualStage: 9}, nil, "unexpected message"},
+		"no such microbatch": {1, of(activation, 0, microbatches), [][]byte{tensor}, "unexpected message"},
+		"far batch":          {1, of(activation, 20, 0), [][]byte{tensor}, "expected a batch from 0 to 19"},
+		"no tensor":          {1, activation, nil, "0 tensors, expected 1"},
+		"two tensors":        {1, activation, [][]byte{tensor, tensor}, "2 tensors, expected 1"},
+		"too few bytes":      {1, activation, [][]byte{{1, 2, 3}}, "tensor 0 has 3 bytes, expected 1536"},
+		"too many bytes":     {1, activation, [][]byte{append([]byte{1}, tensor...)}, "tensor 0 has 1537 bytes, expected 1536"},
+		"norms":              {1, stage.Message{Kind: stage.NormSquares}, [][]byte{tensor}, "tensor 0 has 1536 bytes, expected "},
+		"contribution":       {0, stage.Message{Kind: stage.Contribution, From: 1}, nil, "not in this process"},
+		"weights":            {1, stage.Message{Kind: stage.Weights}, [][]byte{tensor}, "tensor 0 has 1536 bytes, expected 2560"},
+		"of no copy":         {1, stage.Message{Kind: stage.Contribution}, [][]byte{tensor}, "unexpected message"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s := layouts()[1]
+			s.Cut, s.Stages = []int{3}, 2
 			p, _ := l.split(t, s, []int{0, 1})
-			p.begin(t, Work{To: 2, Source: Tokens(noise{sample(s.tied)}.batch), Report: func(Result) {}})
-			part := p.running[1]
-			part.Grant(2)
-			err := part.Deliver(x.to, x.message, x.payload, time.Now())
-			if err == nil {
-				_, err = part.Wait()
+			p.begin(t, Work{To: 20, Source: Tokens(noise{sample(s.tied)}.batch), Report: func(Result) {}})
+			err := p.running[1].Deliver(x.to, x.message, x.payload, time.Now())
+			if x.expect == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, x.expect)
 			}
-			require.ErrorContains(t, err, x.expect)
 			for _, e := range p.distinct() {
 				e.Abort(fmt.Errorf("the test is over"))
 			}

@@ -19,10 +19,11 @@ type rank struct {
 	index       int
 	device      device.Device // nil: the rank is in another process, and has no programs and no session here
 	holdings    []holding
-	optimizer   *optim.Shard    // of its own parameters and the loss, of which it may have neither; nil on a rank of a further replica
-	slots       int             // microbatches that a chunk may have in flight
-	runs        map[string]bool // programs that exist: the first virtual stage has no input gradient
-	reads       [][]graph.Named // by chunk: the variables of a microbatch's data that its programs read
+	optimizer   *optim.Shard     // of its own parameters and the loss, of which it may have neither; nil on a rank of a further replica
+	slots       int              // microbatches that a chunk may have in flight
+	runs        map[string]bool  // programs that exist: the first virtual stage has no input gradient
+	reads       [][]graph.Named  // by chunk: the variables of a microbatch's data that its programs read
+	sizes       map[string]int64 // bytes of the variables of its programs
 	planned     Planned
 	session     Session
 	roles       stage.Roles
@@ -70,9 +71,12 @@ func (r *rank) prepare() error {
 	if err != nil {
 		return err
 	}
-	r.runs = map[string]bool{}
-	for name := range p.graphs {
+	r.runs, r.sizes = map[string]bool{}, map[string]int64{}
+	for name, g := range p.graphs {
 		r.runs[name] = true
+		for _, v := range g.Sources("variable") {
+			r.sizes[v.Node.Op.(graph.Source).Label()] = v.Type.Bytes()
+		}
 	}
 	r.planned, err = r.engine.options.Execute(r.device, p.graphs, p.pools)
 	return err

@@ -173,9 +173,7 @@ func TestTransfersToSeveralReceivers(t *testing.T) {
 	for range 2 {
 		r := x.forReceiver()
 		r.receive()
-		data, err := r.consume(4)
-		require.NoError(t, err)
-		assert.Equal(t, "1234", string(data))
+		assert.Equal(t, "1234", string(r.consume()))
 		assert.Equal(t, completed, r.state)
 	}
 	assert.Equal(t, inFlight, x.state)

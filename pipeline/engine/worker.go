@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -23,6 +24,7 @@ type worker struct {
 	events      chan event
 	operations  operationQueue
 	received    map[stage.Message]*transfer // whose Store effect is still to come
+	finished    atomic.Int64                // the first batch that is not
 	feeder      feeder
 	timeline    timeline
 	normSquares []float32 // of all parameters and the loss, as far as they are received
@@ -44,6 +46,7 @@ func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	most := 64 + 8*(slots*e.options.Layout.Chunks+len(e.ranks)+e.options.QueueDepth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
 		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.tracer, r.name())}
+	w.finished.Store(int64(seg.gate.begun + 1))
 	if r.optimizer != nil {
 		w.normSquares = make([]float32, len(e.options.Model.Parameters())+1)
 	}
@@ -142,6 +145,8 @@ func (w *worker) execute(e stage.Effect) error {
 		return w.launch(e)
 	case stage.Send:
 		return w.send(e)
+	case stage.Ready:
+		w.finished.Store(int64(e.Action.Batch + 1))
 	}
 	return nil
 }
@@ -178,7 +183,8 @@ func (w *worker) store(e stage.Effect) error {
 	from := w.rank.engine.ranks[e.Message.From]
 	defer w.timeline.receive(e.Message, from.name(), t.began, time.Now())
 	if e.Message.Kind == stage.NormSquares {
-		return w.gatherNorms(from, t)
+		w.gatherNorms(from, t)
+		return nil
 	}
 	writes, err := t.write(w.rank.port(), w.rank.stored(e))
 	if err != nil {
@@ -193,16 +199,11 @@ func (w *worker) store(e stage.Effect) error {
 }
 
 // gatherNorms puts the norms of a rank's gradients at the positions of its parameters in the model.
-func (w *worker) gatherNorms(from *rank, t *transfer) error {
-	data, err := t.consume(int(from.optimizer.LocalType().Bytes()))
-	if err != nil {
-		return err
-	}
-	own := exec.ToF32(data)
+func (w *worker) gatherNorms(from *rank, t *transfer) {
+	own := exec.ToF32(t.consume())
 	for i, at := range from.optimizer.Positions() {
 		w.normSquares[at] = own[i]
 	}
-	return nil
 }
 
 // feed uploads the microbatch's data that a chunk reads.

@@ -12,7 +12,7 @@ import (
 func (m *Machine) Received(msg Message) error {
 	_, twice := m.received[msg]
 	switch {
-	case !m.expects(msg):
+	case !m.Expects(msg):
 		return fmt.Errorf("rank %d: unexpected message: %v", m.cfg.rank(), msg)
 	case msg.Batch >= m.reader.limit:
 		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.reader.limit-1)
@@ -23,8 +23,8 @@ func (m *Machine) Received(msg Message) error {
 	return nil
 }
 
-// expects reports whether some batch has such a message.
-func (m *Machine) expects(msg Message) bool {
+// Expects reports whether some batch has such a message. It depends on the Config alone and may be called at any time.
+func (m *Machine) Expects(msg Message) bool {
 	a := schedule.Action{Microbatch: msg.Microbatch, Batch: msg.Batch, Chunk: msg.VirtualStage / m.cfg.Pipeline.Stages}
 	switch msg.Kind {
 	case Activation:
