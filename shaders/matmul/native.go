@@ -18,6 +18,12 @@ var (
 	nativeNaive string
 	//go:embed native/pack.c
 	nativePack string
+	//go:embed native/tile.c
+	nativeTile string
+	//go:embed native/whole.c
+	nativeWhole string
+	//go:embed native/panels.c
+	nativePanels string
 	//go:embed native/product.c
 	nativeProduct string
 	//go:embed native/reduce.c
@@ -185,8 +191,18 @@ func (n native) kernel(name string, cost float64) Kernel {
 	}
 	c, part := n.sums(&k)
 	t := nativeText(s, n.splits == 1)
+	n.define(t, panels, part)
+	k.Passes = append(k.Passes, t.pass(nativeTile+nativeWhole+nativePanels+nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
+	if n.splits > 1 {
+		k.Passes = append(k.Passes, n.reduce(part, c))
+	}
+	return k
+}
+
+// define adds the sizes of the product; a matrix of packed B has panels of so many elements.
+func (n native) define(t *text, panels, part int) {
 	if n.packA {
-		t.define("PACKED", s.TypeA)
+		t.define("PACKED", n.spec.TypeA)
 	}
 	t.define("PACK_A", n.packA)
 	t.define("PACK_B", n.packB)
@@ -197,11 +213,6 @@ func (n native) kernel(name string, cost float64) Kernel {
 	t.define("BLOCK", n.block)
 	t.define("STEPS", n.steps)
 	t.define("SPLIT", n.split)
-	k.Passes = append(k.Passes, t.pass(nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
-	if n.splits > 1 {
-		k.Passes = append(k.Passes, n.reduce(part, c))
-	}
-	return k
 }
 
 // sums returns where the product stores its sums: in C, or where there are several splits as parts of so many elements,

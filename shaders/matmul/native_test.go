@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/stretchr/testify/assert"
@@ -36,6 +37,7 @@ type nativeCase struct {
 	want []float64
 	a, b []byte
 	bias []float32
+	rows []int // of the groups
 }
 
 // nativeSpecs are products of every kind: edges of tiles, panels and blocks, transpositions, batches, element types,
@@ -68,6 +70,7 @@ func nativeSpecs() []Spec {
 	shared := Spec{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630, EpilogueC: testEpilogue(F32)}
 	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
 	out = append(out, pairSpecs()...)
+	out = append(out, groupedSpecs()...)
 	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
 }
 
@@ -131,13 +134,18 @@ func operand(r *rand.Rand, e Element, n int) (stored []byte, values []float32) {
 
 func newNativeCase(s Spec) nativeCase {
 	r := rand.New(rand.NewPCG(uint64(s.M), uint64(s.K)))
-	c := nativeCase{spec: s, bias: random(r, s.N)}
+	c := nativeCase{spec: s, bias: random(r, s.N), rows: groupRows(s)}
 	c.name = fmt.Sprintf("%dx%dx%dx%d,%v%v,%v%v%v", s.Batch, s.M, s.N, s.K, s.TransA, s.TransB, s.TypeA, s.TypeB, s.TypeC)
 	var a, b []float32
 	c.a, a = operand(r, s.TypeA, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
-	c.b, b = operand(r, s.TypeB, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	c.b, b = operand(r, s.TypeB, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB)
 	if s.EpilogueC != nil {
 		s.Epilogue = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
+	}
+	if s.Grouping != graph.Ungrouped {
+		c.name += fmt.Sprintf(",%d groups %v", s.Grouping, c.rows)
+		c.want = groupedReference(s, a, b, c.bias, c.rows)
+		return c
 	}
 	c.want = reference(s, a, b, c.bias)
 	return c
@@ -172,7 +180,11 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 	buffers := [][]byte{A: c.a, B: c.b, C: make([]byte, size*len(c.want)), Scratch: make([]byte, k.Scratch)}
 	bias, err := binary.Append(nil, binary.LittleEndian, c.bias)
 	require.NoError(t, err)
-	buffers = append(buffers, bias)
+	var offsets []byte
+	for _, x := range offsetsOf(c.rows) {
+		offsets = binary.LittleEndian.AppendUint32(offsets, x)
+	}
+	buffers = append(buffers, offsets, bias)
 	number(len(buffers))
 	for _, x := range buffers {
 		number(len(x))
@@ -182,7 +194,7 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 	for _, p := range k.Passes {
 		bindings := p.Bindings
 		if p.Epilogue {
-			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Scratch + 1})
+			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
 		}
 		number(len(b.kernels), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
 		for _, x := range bindings {
@@ -342,12 +354,21 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 			assert.True(t, i < 2 || ks[i-1].Cost <= k.Cost, "order of cost")
 			for _, p := range k.Passes {
 				assert.True(t, strings.HasPrefix(p.WGSL, target.C+"\n"))
-				assert.True(t, len(p.Bindings) == 3 || !p.Epilogue, "the epilogue's bindings are 3 and up")
+				own := 3
+				if s.Grouping != graph.Ungrouped {
+					own = 4
+				}
+				assert.True(t, len(p.Bindings) == own || !p.Epilogue, "the epilogue's bindings follow")
 				for _, b := range p.Bindings {
 					assert.Zero(t, b.Offset%256, k.Name)
 					assert.LessOrEqual(t, b.Offset+b.Size, k.Scratch, k.Name)
 				}
 			}
+		}
+		if s.Grouping != graph.Ungrouped {
+			p := planGrouped(s)
+			assert.LessOrEqual(t, 4*(p.block*p.steps+p.block*p.columns), 256<<10, "bytes on the stack of a thread")
+			continue
 		}
 		for _, u := range matrixUnits {
 			p := planPairs(s, u)

@@ -2,6 +2,7 @@ package matmul
 
 import (
 	_ "embed"
+	"sort"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -10,11 +11,71 @@ import (
 var (
 	//go:embed native/groupednaive.c
 	nativeGroupedNaive string
+	//go:embed native/groupedtiles.c
+	nativeGroupedTiles string
+	//go:embed native/grouped.c
+	nativeGrouped string
 )
 
 // nativeGroupedVariants returns the kernels of a CPU for a grouped product: the naive one, then by rising cost.
 func nativeGroupedVariants(s Spec, _ target.Limits) []Kernel {
-	return []Kernel{nativeGroupedNaiveKernel(s)}
+	product := planGrouped(s)
+	ks := []Kernel{nativeGroupedNaiveKernel(s), product.kernel("native", 1)}
+	if s.directB() {
+		other := product
+		other.packB = !product.packB
+		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
+	}
+	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
+	return ks
+}
+
+// grouped is a grouped product of a CPU, cut as the batch of products that it is when all groups are of one size. The
+// sums are not split: each adds its k's in order.
+type grouped struct{ native }
+
+func planGrouped(s Spec) grouped {
+	var p grouped
+	each := s
+	if s.Grouping == graph.GroupedRows {
+		each.Batch, each.M = s.Groups, ceilDiv(s.M, s.Groups)
+		p.native = planNative(each)
+	} else {
+		each.K = ceilDiv(s.K, s.Groups)
+		p.native = native{spec: each, packA: s.TypeA != F32 || s.N > 64, splits: 1, split: each.K}
+		p.planBlocks(min(int(each.flops()/groupFlops), leastBlocks))
+	}
+	p.splits, p.split = 1, s.K
+	p.spec = s
+	return p
+}
+
+// count is the number of groups of the kernel.
+func (p grouped) count() int {
+	s := p.spec
+	if s.Grouping == graph.GroupedRows {
+		return (s.M/p.rows + s.Groups) * ceilDiv(s.N, p.columns)
+	}
+	return s.Groups * ceilDiv(s.M, p.rows) * ceilDiv(s.N, p.columns)
+}
+
+// kernel returns the kernel; cost is relative to that of others for the same product.
+func (p grouped) kernel(name string, cost float64) Kernel {
+	s := p.spec
+	k := Kernel{Name: name, Cost: cost * s.flops()}
+	b, panels := Binding{Operand: B}, roundUp(s.N, panelColumns)*s.K
+	if p.packB {
+		matrices := s
+		if s.Grouping == graph.GroupedRows {
+			matrices.Batch = s.Groups
+		}
+		b = k.pack(matrices, panels)
+	}
+	t := groupedText(s, true)
+	p.define(t, panels, 0)
+	k.Passes = append(k.Passes, t.pass(nativeTile+nativeGroupedTiles+nativePanels+nativeGrouped, p.count(),
+		Binding{Operand: A}, b, Binding{Operand: C}, Binding{Operand: Offsets}))
+	return k
 }
 
 // groupedText begins the C of a pass of a grouped product.
