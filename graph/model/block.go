@@ -109,5 +109,5 @@ func (n *net) gated(gate, up *graph.Value) *graph.Value {
 
 // block is layer i of whole sequences. With segments [B, T], tokens attend to tokens of their own segment only.
 func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
-	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return n.attention(q, k, v, segments) })
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return n.attention(q, k, v, segments, n.Layer(i).Window) })
 }

@@ -210,7 +210,7 @@ type FieldError = fielderror.Error
 
 // Layer is what one layer computes. Layers with equal values have equal programs.
 type Layer struct {
-	Window int  // of attention; 0: all tokens
+	Window int  // of attention, shorter than the context; 0: all tokens
 	Rope   bool // queries and keys are rotated
 	MoE    bool // the feed-forward layer is a mixture of experts
 	DFF    int  // width of the dense feed-forward layer, or of an expert
@@ -219,7 +219,7 @@ type Layer struct {
 // Layer returns the properties of layer i.
 func (c Config) Layer(i int) Layer {
 	a, l := c.Attention, Layer{Window: c.Attention.Window, Rope: true, DFF: c.FFN.DFF}
-	if n := len(a.Pattern); n > 0 && a.Pattern[i%n] == FullLayer {
+	if n := len(a.Pattern); n > 0 && a.Pattern[i%n] == FullLayer || l.Window >= c.SeqLen {
 		l.Window = 0
 	}
 	if n := len(a.Rope); n > 0 {

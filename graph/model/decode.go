@@ -40,7 +40,8 @@ func (c Config) decode(block int) (*graph.Graph, error) {
 		x := n.embed(b.Input(TokensInput, graph.T(graph.U32, 1, block)))
 		for i := range c.NLayers {
 			x = n.layer(i, x, position, func(q, k, v *graph.Value) *graph.Value {
-				return op.Attention(q, n.cached(i, "k", k, position), n.cached(i, "v", v, position), position)
+				keys, values := n.cached(i, "k", k, position), n.cached(i, "v", v, position)
+				return (&op.AttentionOp{Window: n.Layer(i).Window}).Apply(q, keys, values, position)
 			})
 		}
 		b.Scope(HeadScope, func() {

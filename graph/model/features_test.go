@@ -12,10 +12,11 @@ import (
 // features are small models that together have every feature of Config. Their layers differ.
 func features() map[string]model.Config {
 	head := small()
+	head.Attention.Window, head.Attention.Pattern = 2, []string{model.LocalLayer, model.FullLayer}
 	head.Attention.HeadDim, head.Norm.QK = 6, model.QKHead
 	post := small()
 	post.Norm.Place, post.Norm.QK, post.TieEmbeddings = model.NormPost, model.QKFull, false
-	post.Attention.Rope = []int{1, 0}
+	post.Attention.Rope, post.Attention.Window = []int{1, 0}, 4
 	both := small()
 	both.Norm.Place, both.Norm.UnitOffset, both.FFN.Kind, both.Logits.Softcap = model.NormBoth, true, model.GeGLU, 2
 	bare := small()
@@ -85,4 +86,15 @@ func TestInitialValuesOfFeatures(t *testing.T) {
 			assert.NotZero(t, first, p.Name)
 		}
 	}
+}
+
+// Attention outside of windows is no work: 12 a query's element and the key that it meets, on average.
+func TestFLOPsOfWindows(t *testing.T) {
+	c := small()
+	full := c.FLOPsPerToken()
+	c.Attention.Window, c.Attention.Pattern = 2, []string{model.LocalLayer, model.FullLayer}
+	keys := (1 + 2*5.0) / 6 // the first token meets one, the others two
+	assert.InDelta(t, 12*8*(3-keys), full-c.FLOPsPerToken(), 12*8*0.2)
+	c.Attention.Window = c.SeqLen
+	assert.Equal(t, full, c.FLOPsPerToken())
 }

@@ -169,7 +169,6 @@ func (c Config) validateNumbers() error {
 // validateBuilt refuses features that are not implemented yet.
 func (c Config) validateBuilt() error {
 	built := c
-	built.Attention.Window, built.Attention.Pattern = 0, nil
 	built.Rope.Scaling, built.MoE = Scaling{}, MoE{}
 	if key, found, want := c.Diff(built); key != "" {
 		return fielderror.New(key, found, "%s, the only value that is implemented", fielderror.Text(want))
