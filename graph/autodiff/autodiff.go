@@ -18,19 +18,24 @@ const Suffix = " backward"
 // of the backward pass take the scope of the node whose gradient they compute with Suffix, so that no kernel spans the
 // two passes.
 func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*graph.Value {
-	b := loss.Builder()
-	if !loss.DType.Float() {
-		b.Fail("gradient", "%v has no gradient", loss)
+	return GradientsOfSum([]Seeded{{loss, seed}}, wrt...)
+}
+
+// Seeded is a loss with the gradient that flows into it, nil for ones.
+type Seeded struct{ Loss, Seed *graph.Value }
+
+// GradientsOfSum is Gradients of the sum of different losses.
+func GradientsOfSum(losses []Seeded, wrt ...*graph.Value) []*graph.Value {
+	b, last := losses[0].Loss.Builder(), losses[0].Loss.Node
+	grads := map[*graph.Value]*graph.Value{}
+	for _, l := range losses {
+		grads[l.Loss] = l.seed()
+		if l.Loss.Node.ID > last.ID {
+			last = l.Loss.Node
+		}
 	}
-	if seed == nil {
-		seed = op.Broadcast(op.Scalar(b, loss.Type.Gradient().DType, 1), loss.Shape...)
-	}
-	if want := loss.Type.Gradient(); !seed.Type.Equal(want) {
-		b.Fail("gradient", "of %v: the gradient that flows into it is %v, expected %v", loss, seed.Type, want)
-	}
-	needed := ancestors(loss.Node, wrt)
-	grads := map[*graph.Value]*graph.Value{loss: seed}
-	for id := loss.Node.ID; id >= 0; id-- {
+	needed := ancestors(last, wrt)
+	for id := last.ID; id >= 0; id-- {
 		n := b.Node(id)
 		if needed[n] {
 			propagate(b, n, grads, needed)
@@ -41,6 +46,20 @@ func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*gra
 		out[i] = grads[x]
 	}
 	return out
+}
+
+func (l Seeded) seed() *graph.Value {
+	b, loss, seed := l.Loss.Builder(), l.Loss, l.Seed
+	if !loss.DType.Float() {
+		b.Fail("gradient", "%v has no gradient", loss)
+	}
+	if seed == nil {
+		seed = op.Broadcast(op.Scalar(b, loss.Type.Gradient().DType, 1), loss.Shape...)
+	}
+	if want := loss.Type.Gradient(); !seed.Type.Equal(want) {
+		b.Fail("gradient", "of %v: the gradient that flows into it is %v, expected %v", loss, seed.Type, want)
+	}
+	return seed
 }
 
 // ancestors marks the nodes on a path from wrt to last.

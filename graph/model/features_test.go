@@ -15,6 +15,7 @@ func features() map[string]model.Config {
 	head.Attention.Window, head.Attention.Pattern = 2, []string{model.LocalLayer, model.FullLayer}
 	head.Attention.HeadDim, head.Norm.QK = 6, model.QKHead
 	post := small()
+	post.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 0.5, High: 1.5, Original: 12}
 	post.Norm.Place, post.Norm.QK, post.TieEmbeddings = model.NormPost, model.QKFull, false
 	post.Attention.Rope, post.Attention.Window = []int{1, 0}, 4
 	both := small()

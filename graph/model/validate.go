@@ -169,7 +169,7 @@ func (c Config) validateNumbers() error {
 // validateBuilt refuses features that are not implemented yet.
 func (c Config) validateBuilt() error {
 	built := c
-	built.Rope.Scaling, built.MoE = Scaling{}, MoE{}
+	built.MoE = MoE{}
 	if key, found, want := c.Diff(built); key != "" {
 		return fielderror.New(key, found, "%s, the only value that is implemented", fielderror.Text(want))
 	}
