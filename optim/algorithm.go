@@ -39,10 +39,13 @@ type withRest interface {
 	rest() *AdamW
 }
 
+// TakesAll reports whether an optimizer updates parameters of all shapes.
+func TakesAll(a Algorithm) bool { return a.takes(Param{Type: graph.T(graph.F32, 1)}) }
+
 // LeavesRest reports whether Config.AdamW updates the parameters that an optimizer does not take.
 func LeavesRest(a Algorithm) bool {
 	_, own := a.(withRest)
-	return !own && !a.takes(Param{Type: graph.T(graph.F32, 1)})
+	return !own && !TakesAll(a)
 }
 
 func learningRateField(rate *float64) Field {

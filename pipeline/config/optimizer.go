@@ -18,19 +18,27 @@ type Optimizer struct {
 	Algorithm   optim.Algorithm // the optimizer that the key name names
 	AdamW       optim.AdamW     // the section adamw: of the parameters that Algorithm does not take
 	WeightDecay float64
+	Router      string             // who updates the matrices that score experts: RouterSame or RouterAdamW
 	Corrections []optim.Correction // of every row of the table, as keys belong to them before pipeline.correction is known
 }
 
 // Keys of the section that are not fields.
 const (
 	nameKey      = "name"
+	routerKey    = "router"
 	adamWSection = "adamw"
 
 	optimizerSection = "optimizer"
 )
 
+// The values of optimizer.router. The name of the optimizer is read as RouterSame.
+const (
+	RouterSame  = "same"  // as other matrices of the layers
+	RouterAdamW = "adamw" // AdamW with the settings of the parameters that the optimizer does not take
+)
+
 func defaultOptimizer() Optimizer {
-	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay}
+	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Router: RouterSame}
 	for _, c := range optim.Corrections() {
 		o.Corrections = append(o.Corrections, c.New())
 	}
@@ -80,6 +88,9 @@ func fieldsOf(a optim.Algorithm) (fs []Field) {
 func (o *Optimizer) Fields() []Field {
 	fs := fieldsOf(o.Algorithm)
 	fs = append(fs, Field{"weight_decay", optim.WeightDecay(&o.WeightDecay)})
+	if !optim.TakesAll(o.Algorithm) {
+		fs = append(fs, routerField(&o.Router))
+	}
 	for _, c := range o.Corrections {
 		for _, f := range c.Fields() {
 			fs = append(fs, Field{f.Name, f})
@@ -89,6 +100,12 @@ func (o *Optimizer) Fields() []Field {
 		fs = append(fs, restFields(&o.AdamW)...)
 	}
 	return fs
+}
+
+// routerField is the key router of an optimizer that does not take all parameters.
+func routerField(router *string) Field {
+	return Field{routerKey, optim.Field{Name: routerKey, About: "optimizer of the matrices that score experts: same as for other matrices, or adamw",
+		Value: router, Choices: []string{RouterSame, RouterAdamW}}}
 }
 
 // restFields are the keys of the section adamw.
@@ -108,7 +125,12 @@ func (o *Optimizer) foreignFields() map[string][]optim.Field {
 		all[f.Key] = append(all[f.Key], f.Field)
 	}
 	for _, k := range optim.Optimizers() {
-		for _, f := range fieldsOf(k.New()) {
+		a := k.New()
+		fs := fieldsOf(a)
+		if !optim.TakesAll(a) {
+			fs = append(fs, routerField(new(string)))
+		}
+		for _, f := range fs {
 			all[f.Key] = append(all[f.Key], f.Field)
 		}
 	}
@@ -141,6 +163,8 @@ func (o *Optimizer) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string)
 	for _, e := range values {
 		i := slices.IndexFunc(own, func(f Field) bool { return f.Key == e.Key })
 		switch {
+		case e.Key == routerKey && e.Value.Value == o.Name(): // the optimizer by its name
+			o.Router = RouterSame
 		case i >= 0:
 			given[e.Key] = given[e.Key] || !empty(e.Value)
 			err = decode(d, e, own[i].Field, key)

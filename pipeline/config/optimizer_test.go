@@ -89,6 +89,22 @@ func TestHyperparametersThatDependOnOthers(t *testing.T) {
 	assert.Equal(t, &optim.DCASGD{Lambda: 0.5}, dc)
 }
 
+// The router's optimizer is a key of the optimizers that leave parameters to AdamW. Others read it without effect.
+func TestRouter(t *testing.T) {
+	for value, want := range map[string]string{"same": RouterSame, "muon": RouterSame, "adamw": RouterAdamW, "": RouterSame} {
+		assert.Equal(t, want, parseSmall(t, "optimizer.router="+value).Optimizer.Router, value)
+	}
+	for _, name := range []string{"adamw", "lion"} {
+		c := parseSmall(t, "optimizer.name="+name, "optimizer.router=adamw")
+		assert.Equal(t, RouterSame, c.Optimizer.Router)
+		assert.NotContains(t, string(c.YAML()), "router:")
+	}
+	for _, name := range []string{"muon", "lion"} {
+		_, err := Parse("c.yaml", []byte(smallConfig), []string{"optimizer.name=" + name, "optimizer.router=soap"})
+		assert.ErrorContains(t, err, `optimizer.router: found "soap", expected one of same, adamw`)
+	}
+}
+
 // Run folders of before the tables wrote the keys of all optimizers.
 func TestConfigsWithTheKeysOfAllOptimizers(t *testing.T) {
 	const old = `

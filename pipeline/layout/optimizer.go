@@ -20,7 +20,8 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		if p.Role == model.BalancingBias {
 			q.Balance = p.BalanceRate
 		} else if len(p.Type.Shape) >= 2 {
-			q.Matrix, q.Decay = p.Scope != first && p.Scope != last, true
+			q.AdamW = p.Role == model.Router && c.Optimizer.Router == config.RouterAdamW
+			q.Matrix, q.Decay = !q.AdamW && p.Scope != first && p.Scope != last, true
 		}
 		params = append(params, q)
 	}

@@ -1,0 +1,42 @@
+package layout
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mixture is a model with a layer of experts.
+type mixture struct{ model.Model }
+
+func (m mixture) Parameters() []model.Parameter {
+	scope := m.UnitScope(1)
+	return append(m.Model.Parameters(),
+		model.Parameter{Name: "router", Scope: scope, Type: graph.T(graph.F32, 3, 8), Role: model.Router},
+		model.Parameter{Name: "bias", Scope: scope, Type: graph.T(graph.F32, 3), Role: model.BalancingBias, BalanceRate: 1e-3},
+		model.Parameter{Name: "experts", Scope: scope, Type: graph.T(graph.F32, 3, 16, 8)})
+}
+
+func TestTheOptimizerOfAMixture(t *testing.T) {
+	for _, name := range []string{"muon", "normuon", "soap", "mars", "lion"} {
+		for _, router := range []string{"same", "adamw"} {
+			task := planned(t, "optimizer={name: "+name+", router: "+router+"}")
+			o, err := NewOptimizer(task.Config, mixture{task.Model}, nil)
+			require.NoError(t, err)
+			rules := map[string]string{}
+			for _, a := range o.Assignment() {
+				rules[a.Param] = a.Rule
+				assert.Equal(t, len(a.Type.Shape) > 1, a.Decay > 0, a.Param)
+			}
+			want := name
+			if router == "adamw" && name != "lion" {
+				want = "adamw"
+			}
+			assert.Equal(t, map[string]string{"router": want, "bias": "balance", "experts": name},
+				map[string]string{"router": rules["router"], "bias": rules["bias"], "experts": rules["experts"]}, name)
+		}
+	}
+}
