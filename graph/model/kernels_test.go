@@ -117,3 +117,40 @@ func TestRecomputationUsesTheSameKernels(t *testing.T) {
 		assert.Equal(t, i/2, others, "part %d", i)
 	}
 }
+
+// A feature of a block is part of kernels that are there without it: norms of queries and keys are computed with their
+// rotation, and activations and softcaps with the product before them. Backwards, weights of norms have a sum of their
+// own, and squared ReLU is computed again for the weights after it.
+func TestFeaturesAddNoKernel(t *testing.T) {
+	count := func(change func(*model.Config)) (n [2]int) {
+		c, err := model.Preset("tiny")
+		require.NoError(t, err)
+		c.NLayers = 1
+		change(&c)
+		s, err := c.Stage(model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 2})
+		require.NoError(t, err)
+		for i, g := range []*graph.Graph{s.Forward, s.Backward} {
+			r, err := fuse.Run(g, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
+			require.NoError(t, err)
+			n[i] = len(r.Groups)
+		}
+		return n
+	}
+	plain := count(func(*model.Config) {})
+	for _, c := range []struct {
+		name   string
+		change func(*model.Config)
+		more   [2]int // forward, backward
+	}{
+		{"geglu", func(c *model.Config) { c.FFN.Kind = model.GeGLU }, [2]int{0, 0}},
+		{"relu2: no gate", func(c *model.Config) { c.FFN.Kind = model.ReLU2 }, [2]int{-1, -1}},
+		{"softcap", func(c *model.Config) { c.Logits.Softcap = 15 }, [2]int{0, 0}},
+		{"norms of heads", func(c *model.Config) { c.Norm.QK = model.QKHead }, [2]int{0, 2}},
+		{"norms of the full width", func(c *model.Config) { c.Norm.QK = model.QKFull }, [2]int{0, 2}},
+		{"norms after", func(c *model.Config) { c.Norm.Place = model.NormPost }, [2]int{0, -2}},
+		{"no rotation", func(c *model.Config) { c.Attention.Rope = []int{0} }, [2]int{-2, -2}},
+	} {
+		n := count(c.change)
+		assert.Equal(t, [2]int{plain[0] + c.more[0], plain[1] + c.more[1]}, n, c.name)
+	}
+}

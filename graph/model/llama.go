@@ -169,7 +169,7 @@ func (n *net) logits(hidden *graph.Value) *graph.Value {
 	}
 	y := n.product(hidden, n.parameter(name))
 	if most := n.Logits.Softcap; most > 0 {
-		y = op.Scale(op.Tanh(op.Scale(y, 1/most)), most)
+		y = op.Softcap(y, most)
 	}
 	return y
 }

@@ -59,6 +59,7 @@ func TestShapeRulesRefuse(t *testing.T) {
 		"exp of integers":                  {newOp("exp"), []graph.Type{u(2)}, "not defined for u32"},
 		"neg of u32":                       {newOp("neg"), []graph.Type{u(2)}, "not defined for u32"},
 		"and of floats":                    {newOp("and"), []graph.Type{f(2), f(2)}, "not defined for f32"},
+		"softcap of 0":                     {&op.SoftcapOp{}, []graph.Type{f(2)}, "cap is 0, expected a number above 0"},
 		"clamp upside down":                {&op.ClampOp{Low: 1, High: 0}, []graph.Type{f(2)}, "low ≤ high"},
 		"clamp by NaN":                     {&op.ClampOp{Low: graph.Real(math.NaN())}, []graph.Type{f(2)}, "low ≤ high"},
 		"scale of u32":                     {&op.ScaleOp{}, []graph.Type{u(2)}, "float"},

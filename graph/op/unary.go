@@ -93,17 +93,20 @@ func Tanh(x *graph.Value) *graph.Value { return graph.Apply1(tanh(), x) }
 func tanh() graph.Op {
 	return &pointwise{
 		name: "tanh", inputs: 1, eval: float1(math.Tanh), low: -12, high: 12,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
-			// The built-in may overflow; a polynomial near zero keeps the relative precision that 1 - 2/(…) would lose.
-			x := e.Let("f32", a[0])
-			z := e.Let("f32", x+" * "+x)
-			near := polynomial(z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-			q := e.Let("f32", "exp(-2f * abs("+x+"))")
-			far := "sign(" + x + ") * ((1f - " + q + ") / (1f + " + q + "))"
-			return "select(" + far + ", " + near + " * " + z + " * " + x + " + " + x + ", abs(" + x + ") < 0.625f)"
-		},
+		emit: func(e graph.Emitter, _ graph.DType, a []string) string { return emitTanh(e, a[0]) },
 		grad: one(func(_, y, d *graph.Value) *graph.Value { return Mul(d, Shift(Neg(Square(y)), 1)) }),
 	}
+}
+
+// emitTanh does not use the built-in, which may overflow. A polynomial near zero keeps the relative precision that
+// 1 - 2/(…) would lose.
+func emitTanh(e graph.Emitter, expr string) string {
+	x := e.Let("f32", expr)
+	z := e.Let("f32", x+" * "+x)
+	near := polynomial(z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+	q := e.Let("f32", "exp(-2f * abs("+x+"))")
+	far := "sign(" + x + ") * ((1f - " + q + ") / (1f + " + q + "))"
+	return "select(" + far + ", " + near + " * " + z + " * " + x + " + " + x + ", abs(" + x + ") < 0.625f)"
 }
 
 // polynomial is Horner's scheme, the highest coefficient first.
