@@ -285,6 +285,8 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
 		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline={schedule: 2bw, stale_microbatches: all, error_feedback: true}",
 			"optimizer.name=muon", "model.tie_embeddings=true"}},
+		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline={schedule: 2bw, stale_microbatches: 5}",
+			"optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline={schedule: 2bw, depth: 1}", "optimizer.name=adamw"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

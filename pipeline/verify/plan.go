@@ -215,6 +215,19 @@ func (p *planner) partlyStale() {
 		p.unequal(partlyStale, stale(s, 1), stale(s, 2))
 		none := s.with(s.name+", 0 of 4 stale", "pipeline.stale_microbatches=0")
 		p.equal(partlyStale, undelayed("muon", true).with("muon, tied, delay 0"), none)
+		free := stale(s.with(s.name+", not clipped", "train.grad_clip=0"), 2)
+		p.equal(partlyStale, free, on2BW(free, 3))
+		p.fiveStages()
+	}
+}
+
+// fiveStages adds pipelines of five stages with the fewest stale microbatches that there can be, with half, and with
+// all.
+func (p *planner) fiveStages() {
+	for _, stale := range []int{4, 5, 10} {
+		s := delayedBy("muon", "error_feedback", stale != 5)
+		s = s.with(fmt.Sprintf("%s, %d of 10 stale", s.name, stale), "train.batch_size=10", "train.microbatches=10", fmt.Sprint("pipeline.stale_microbatches=", stale))
+		p.equal(partlyStale, s, on2BW(s, 5))
 	}
 }
 
@@ -276,9 +289,11 @@ func (p *planner) sixteenBit() {
 	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1", "pipeline.stale_microbatches=all")
 	p.equal(sixteenBit, delayed, on2BW(delayed, 2))
 	p.overflow(sixteenBit, delayed)
-	part := stale(delayed, 1)
-	p.equal(sixteenBit, part, on2BW(part, 2))
-	p.overflow(sixteenBit, part)
+	for _, n := range []int{1, 2} {
+		part := stale(delayed, n)
+		p.equal(sixteenBit, part, on2BW(part, 2))
+		p.overflow(sixteenBit, part)
+	}
 	p.stop(sixteenBit, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
 }
 
