@@ -28,7 +28,7 @@ func TestClusterFaults(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"campaign": campaignOfKills, "network": waitsForTheNetwork, "partition": trainsOneEpochInAPartition, "fewer stages": goesOnWithFewerStages,
 		"spare": usesASpareMember, "full disk": endsOnAFullDisk, "resumed": resumesWithOtherMembers, "interrupted": isInterrupted, "stopped": waitsForAStoppedCoordinator,
-		"hidden token": joinHidesTheToken, "refused": joinIsRefused, "lossy link": trainsOverALossyLink, "cut link": waitsForALinkThatIsCut,
+		"hidden token": joinHidesTheToken, "refused": joinIsRefused, "expelled": expelsAMember, "lossy link": trainsOverALossyLink, "cut link": waitsForALinkThatIsCut,
 		"encryption": encryptsAllThatItSends,
 	} {
 		running.Go(func() {

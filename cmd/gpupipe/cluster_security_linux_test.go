@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,4 +99,43 @@ func joinIsRefused(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(text, secretOf(token)), "once, in the event that shows the token")
 	host.kill()
 	first.kill()
+}
+
+// A member that is expelled ends, and a token that is revoked admits no one. The run goes on with the member of a new
+// token, to the bits of one process.
+func expelsAMember(t *testing.T) {
+	const steps = 300
+	r := newTestRun(t, steps, twoBW)
+	members := func(args ...string) (code int, text, errs string) {
+		return command(append([]string{"members", r.dir}, args...)...)
+	}
+	host := r.host("--device", "cpu:0/1")
+	token := host.token()
+	mallory := r.join(token, "mallory")
+	id := host.await(`(mallory-\w+) joined`)[1]
+	host.awaitStep(40)
+	code, _, errs := members("--expel", "mallory")
+	require.Equal(t, exitMistake, code, errs)
+	assert.Regexp(t, `--expel: found "mallory", expected one of local-\w+, `+id, errs)
+	code, text, errs := members("--expel", id, "--revoke-tokens", "--new-token", "--json")
+	require.Equal(t, exitOK, code, errs)
+	var done struct {
+		Expelled []string
+		Revoked  bool
+		Token    string
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &done))
+	assert.Equal(t, []string{id}, done.Expelled)
+	assert.True(t, done.Revoked)
+	host.await(id + ` is expelled: gpupipe members --expel`)
+	assert.Contains(t, mallory.exit(exitMistake), "the coordinator has expelled this member")
+	assert.Regexp(t, `refuses: token \w+ is revoked`, r.join(token, "mallory").exit(exitMistake))
+	other := r.join(done.Token, "other")
+	host.await(`restarted, going on from step`)
+	host.exit(exitOK)
+	other.exit(exitOK)
+	equalBits(t, r.alone(2), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+	_, text, _ = members()
+	assert.NotContains(t, text, id)
 }

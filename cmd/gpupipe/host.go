@@ -20,16 +20,15 @@ import (
 )
 
 type hostCommand struct {
-	Path      string        `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
-	Set       []string      `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Resume    bool          `help:"Continue from the newest valid checkpoint in run.dir."`
-	Device    []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
-	Members   int           `help:"Number of members to wait for." default:"1"`
-	Wait      time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
-	Listen    string        `help:"Address and port where members join; the next three ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
-	Address   []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
-	Lifetime  time.Duration `help:"How long members may join." default:"1h"`
-	SingleUse bool          `help:"The token admits one member."`
+	Path    string        `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Set     []string      `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume  bool          `help:"Continue from the newest valid checkpoint in run.dir."`
+	Device  []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
+	Members int           `help:"Number of members to wait for." default:"1"`
+	Wait    time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
+	Listen  string        `help:"Address and port where members join; the next three ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
+	Address []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
+	tokenFlags
 	TokenFile string        `help:"Write the token to this file, which only this user may read, instead of printing it; the file is removed at the end." placeholder:"PATH"`
 	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
 	Rejoin    time.Duration `help:"How long to wait for a lost member or another before the run goes on with the devices that are left." default:"30s"`
@@ -94,7 +93,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 // options are those of the host of a run.
 func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
 	costs := a.measuredCosts()
-	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, "cluster"), Address: c.Listen, Hosts: c.Address, Build: a.build,
+	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, clusterDir), Address: c.Listen, Hosts: c.Address, Build: a.build,
 		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note, OnMembers: c.saver(a, base.Run.Dir),
 		Measured: func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
 	devices := c.Device
@@ -202,7 +201,7 @@ func (c *hostCommand) invite(a *app, h *coordinator.Host, page *coordinator.Brow
 		}
 		return a.printJSON(e)
 	}
-	a.printf("On other computers, within %v:\n\n  gpupipe join %s\n\n", c.Lifetime, token)
+	printInvitation(a, c.Lifetime, token)
 	c.printPages(a, h, page)
 	return nil
 }

@@ -14,15 +14,17 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 )
 
-// membersFile, in the run folder, describes the members of a run on several computers.
-const membersFile = "cluster/members.json"
-
-// machinesFile, in the run folder, is the partition.Measured of those members.
-const machinesFile = "cluster/machines.json"
+// Files of a run on several computers, in its folder.
+const (
+	clusterDir   = "cluster"
+	membersFile  = clusterDir + "/members.json"  // describes its members
+	machinesFile = clusterDir + "/machines.json" // the partition.Measured of those members
+)
 
 type membersCommand struct {
-	Dir  string `arg:"" name:"run" help:"Run folder of gpupipe host."`
-	JSON bool   `help:"Print a JSON object."`
+	Dir string `arg:"" name:"run" help:"Run folder of gpupipe host."`
+	admissionFlags
+	JSON bool `help:"Print a JSON object."`
 }
 
 func (c *membersCommand) Help() string {
@@ -30,22 +32,22 @@ func (c *membersCommand) Help() string {
 before the run (bandwidth), and what they carry, as members report it every two seconds. Reads the run folder, so it works on the computer
 of gpupipe host.
 
-Example:
-  gpupipe members runs/a`
+--expel, --revoke-tokens and --new-token change who may be a member, while the run goes on. A run that loses a member goes on from its newest
+checkpoint. To keep someone out, expel the member and revoke the tokens: a token admits again whoever holds it. --new-token then admits others.
+
+Examples:
+  gpupipe members runs/a
+  gpupipe members runs/a --expel alice-1f2e3d4c --revoke-tokens
+  gpupipe members runs/a --new-token --lifetime 10m --single-use`
 }
 
 func (c *membersCommand) Run(a *app) error {
-	path := filepath.Join(c.Dir, membersFile)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return usererror.Errorf("%s: no such file, expected the folder of a run of gpupipe host", path)
+	if c.any() {
+		return c.change(a, c.Dir, c.JSON)
 	}
+	members, err := readMembers(c.Dir)
 	if err != nil {
-		return usererror.New(err)
-	}
-	var members []coordinator.MemberState
-	if err := json.Unmarshal(text, &members); err != nil {
-		return usererror.New(fmt.Errorf("%s: %w", path, err))
+		return err
 	}
 	if c.JSON {
 		return a.printJSON(event{"members": members})
@@ -58,6 +60,22 @@ func (c *membersCommand) Run(a *app) error {
 	a.headed(rows)
 	printLinks(a, members)
 	return nil
+}
+
+// readMembers reads the members of the run in a folder.
+func readMembers(dir string) (members []coordinator.MemberState, err error) {
+	path := filepath.Join(dir, membersFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, usererror.Errorf("%s: no such file, expected the folder of a run of gpupipe host", path)
+	}
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	if err := json.Unmarshal(text, &members); err != nil {
+		return nil, usererror.New(fmt.Errorf("%s: %w", path, err))
+	}
+	return members, nil
 }
 
 // printLinks prints the links of members: what was measured before the run, and what they carry.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 )
@@ -104,7 +105,8 @@ type welcome struct {
 // bye is the body of frameBye.
 type bye struct {
 	Text     string                  `json:"text"`
-	Closed   bool                    `json:"closed,omitempty"` // the run has ended
+	Closed   bool                    `json:"closed,omitempty"`   // the run has ended
+	Expelled bool                    `json:"expelled,omitempty"` // the member
 	Mismatch *identity.MismatchError `json:"mismatch,omitempty"`
 }
 
@@ -114,6 +116,8 @@ func (b bye) err() error {
 		return ErrCoordinatorClosed
 	case b.Mismatch != nil:
 		return usererror.New(b.Mismatch)
+	case b.Expelled:
+		return usererror.New(&identity.Refused{Code: identity.Expelled, Reason: "the coordinator has expelled this member: " + printable.Text(b.Text)})
 	}
 	return fmt.Errorf("the coordinator ended the session: %.300q", b.Text)
 }

@@ -86,9 +86,18 @@ func (g *gate) admit(member string, id uint64) string {
 // block closes the connections of a member and refuses others for a while.
 func (g *gate) block(member string, d time.Duration) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	if m := g.connections[member]; m != nil {
 		m.blocked = time.Now().Add(d)
+	}
+	g.mu.Unlock()
+	g.disconnect(member)
+}
+
+// disconnect closes the connections of a member.
+func (g *gate) disconnect(member string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m := g.connections[member]; m != nil {
 		go g.kick(m.ids)
 		m.ids = nil
 	}

@@ -201,6 +201,20 @@ func (s *Server) Drop(member, reason string) error {
 	return nil
 }
 
+// Expel ends the session of a member, which learns the reason, and closes its connections. The member does not come back
+// if its certificate is refused from now on: see [identity.Authority.Expel].
+func (s *Server) Expel(member, reason string) error {
+	m, err := s.member(member)
+	if err != nil {
+		return err
+	}
+	m.publish(m.frame(frameBye, encodeJSON(bye{Text: reason, Expelled: true})))
+	_ = s.nats.FlushTimeout(goodbyeTimeout) // without it the member only finds that it is refused
+	s.drop(m, Dropped, reason)
+	s.gate.disconnect(member)
+	return nil
+}
+
 // end stops the streams of a session and fails its requests.
 func (m *memberSession) end(reason string) {
 	m.stop()

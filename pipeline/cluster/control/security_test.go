@@ -137,6 +137,32 @@ func TestConnectionsAreRefused(t *testing.T) {
 	assert.Empty(t, r.changes.all())
 }
 
+// A member that is expelled learns why and does not come back.
+func TestExpelledMembersEnd(t *testing.T) {
+	t.Parallel()
+	r := newRun(t)
+	lost := make(chan error, 1)
+	_, id := r.connect(ClientOptions{Lost: func(err error) { lost <- err }})
+	require.NoError(t, r.authority.Expel(id))
+	require.NoError(t, r.server.Expel(id, "it sent nonsense"))
+	err := receive(t, lost)
+	require.EqualError(t, err, "the coordinator has expelled this member: it sent nonsense")
+	assert.True(t, usererror.Is(err))
+	r.changes.eventually(t, "dropped "+id)
+	assert.Empty(t, r.server.Members())
+	require.ErrorIs(t, r.server.Expel(id, ""), ErrUnknownMember)
+}
+
+// A member that ignores its expulsion finds its connection closed, and another one refused.
+func TestExpelledMembersAreDisconnected(t *testing.T) {
+	t.Parallel()
+	r := newRun(t)
+	id, _, c := r.begin("mallory")
+	require.NoError(t, r.authority.Expel(id))
+	require.NoError(t, r.server.Expel(id, "it sent nonsense"))
+	require.Eventually(t, func() bool { return !c.IsConnected() }, 5*time.Second, time.Millisecond)
+}
+
 func TestOtherBuildsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)

@@ -44,16 +44,17 @@ type HostOptions struct {
 
 // Host is a coordinator that members join. Several runs may train on it, one after the other.
 type Host struct {
-	options HostOptions
-	token   identity.Token
-	join    *identity.JoinServer
-	control *control.Server
-	node    *transport.Node
-	local   *member.Process
-	tabs    *tab.Server // nil: there is no page
-	unwatch func()
-	notes   *member.Notes
-	links   Links
+	options  HostOptions
+	token    identity.Token
+	join     *identity.JoinServer
+	control  *control.Server
+	node     *transport.Node
+	local    *member.Process
+	tabs     *tab.Server // nil: there is no page
+	unwatch  func()
+	notes    *member.Notes
+	links    Links
+	expelled *expulsions
 
 	mu        sync.Mutex
 	members   []*hostMember // in the order in which they joined
@@ -86,8 +87,8 @@ const (
 	Unreachable = "unreachable"
 )
 
-// authorityFile is the file of the CA in HostOptions.Dir.
-const authorityFile = "authority"
+// AuthorityFile is the file of the CA in HostOptions.Dir.
+const AuthorityFile = "authority"
 
 // defaultGrace is longer than an outage of ten seconds, which a run survives without going back to a checkpoint.
 const defaultGrace = 12 * time.Second
@@ -116,7 +117,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return h, err
 	}
-	authority, err := identity.OpenAuthority(filepath.Join(o.Dir, authorityFile))
+	authority, err := identity.OpenAuthority(filepath.Join(o.Dir, AuthorityFile))
 	if err != nil {
 		return h, err
 	}
@@ -128,6 +129,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 		return h, err
 	}
 	h.unwatch = h.control.Watch(h.memberChanged)
+	h.expelled = watchExpulsions(authority, h.control, o.Note)
 	if o.Browser != nil {
 		if err := h.serveBrowser(); err != nil {
 			return h, err
@@ -255,6 +257,7 @@ func (h *Host) Close() error {
 	var errs []error
 	h.options.OnMembers([]MemberState{})
 	if h.unwatch != nil {
+		h.expelled.close()
 		h.unwatch()
 	}
 	if h.join != nil {

@@ -8,8 +8,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/url"
+	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -30,6 +33,7 @@ type Authority struct {
 	now         func() time.Time
 
 	mu       sync.Mutex
+	merged   os.FileInfo // of the file whose content is taken over; nil: none
 	tokens   []issuedToken
 	expelled map[string]bool // IDs of members
 }
@@ -126,10 +130,20 @@ func newMemberID(name string) string {
 
 // Expel makes the coordinator refuse a member's certificate from now on. Open connections are not closed.
 func (a *Authority) Expel(member string) error {
+	if err := checkName("ID", member); err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expelled[member] = true
 	return a.save()
+}
+
+// Expelled lists the IDs of expelled members.
+func (a *Authority) Expelled() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.expelled))
 }
 
 func (a *Authority) isExpelled(member string) bool {

@@ -30,14 +30,15 @@ func TestTokensOfAnAuthority(t *testing.T) {
 		_, err := a.useToken(token.secret, func() error { return nil })
 		return err
 	}
-	token, once, revoked := newToken(t, a, TokenOptions{}), newToken(t, a, TokenOptions{SingleUse: true}), newToken(t, a, TokenOptions{Lifetime: time.Minute})
+	revoked := newToken(t, a, TokenOptions{Lifetime: time.Minute})
+	require.NoError(t, a.RevokeTokens())
+	token, once := newToken(t, a, TokenOptions{}), newToken(t, a, TokenOptions{SingleUse: true})
 	require.NoError(t, use(token))
 	require.NoError(t, use(token))
 	require.NoError(t, use(once))
 	assert.Equal(t, UsedToken, codeOf(t, use(once)))
-	require.NoError(t, a.Revoke(revoked.ID()))
 	assert.Equal(t, RevokedToken, codeOf(t, use(revoked)))
-	assert.EqualError(t, a.Revoke("nothing"), `token "nothing": unknown`)
+	assert.ErrorContains(t, a.Expel("Alice"), `ID: found "Alice", expected lower-case letters`)
 	assert.Equal(t, WrongToken, codeOf(t, use(newToken(t, newAuthority(t), TokenOptions{}))))
 	now = now.Add(time.Hour + time.Second)
 	err := use(token)
@@ -45,7 +46,7 @@ func TestTokensOfAnAuthority(t *testing.T) {
 	assert.Contains(t, err.Error(), "token "+token.ID()+" expired at ")
 	states := a.Tokens()
 	require.Len(t, states, 3)
-	assert.Equal(t, []int{2, 1, 0}, []int{states[0].Used, states[1].Used, states[2].Used})
+	assert.Equal(t, []int{0, 2, 1}, []int{states[0].Used, states[1].Used, states[2].Used})
 	now = now.Add(25 * time.Hour)
 	newToken(t, a, TokenOptions{})
 	assert.Len(t, a.Tokens(), 1, "old tokens are forgotten")
@@ -100,6 +101,39 @@ func TestAuthorityFile(t *testing.T) {
 		_, err = OpenAuthority(path)
 		require.ErrorContains(t, err, "found mode 0640, expected 0600")
 	}
+}
+
+// Two processes change the authority of a run: neither loses what the other does.
+func TestTwoProcessesOfAnAuthority(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	host, err := OpenAuthority(path)
+	require.NoError(t, err)
+	first := newToken(t, host, TokenOptions{SingleUse: true, Addresses: []string{"10.0.0.7:7433"}})
+	other, err := ReadAuthority(path)
+	require.NoError(t, err)
+	require.Len(t, other.Tokens(), 1)
+	assert.Equal(t, []string{"10.0.0.7:7433"}, other.Tokens()[0].Addresses)
+	_, err = host.useToken(first.secret, func() error { return nil })
+	require.NoError(t, err)
+	require.NoError(t, other.RevokeTokens())
+	second := newToken(t, other, TokenOptions{})
+	require.NoError(t, other.Expel("alice-1"))
+	assert.Equal(t, RevokedToken, codeOf(t, host.validToken(first.secret)), "as soon as it is written")
+	require.NoError(t, host.validToken(second.secret))
+	require.NoError(t, host.Expel("bob-2"))
+	assert.Equal(t, []string{"alice-1", "bob-2"}, host.Expelled())
+	require.NoError(t, other.Refresh())
+	assert.Equal(t, host.Expelled(), other.Expelled())
+	states := other.Tokens()
+	require.Len(t, states, 2)
+	assert.Equal(t, 1, states[0].Used)
+
+	stranger, err := OpenAuthority(filepath.Join(t.TempDir(), "cluster.json"))
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(stranger.path, path))
+	require.ErrorContains(t, host.Refresh(), "found the CA of another run")
+	assert.Equal(t, Unavailable, codeOf(t, host.validToken(second.secret)))
 }
 
 // A single-use token whose use cannot be recorded admits no member: it would be valid again after a restart.

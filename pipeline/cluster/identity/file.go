@@ -13,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -37,6 +38,7 @@ type authorityFile struct {
 
 type tokenFile struct {
 	Hash      string    `json:"sha256"` // of the secret
+	Addresses []string  `json:"addresses,omitempty"`
 	Expires   time.Time `json:"expires"`
 	SingleUse bool      `json:"single_use,omitempty"`
 	Used      int       `json:"used,omitempty"`
@@ -46,15 +48,21 @@ type tokenFile struct {
 // OpenAuthority loads the CA of a run from a file that only its owner may read, or makes it and the file. A coordinator
 // that restarts keeps its run ID, tokens and members this way.
 func OpenAuthority(path string) (*Authority, error) {
-	text, err := readPrivate(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		a, err := NewAuthority()
-		if err != nil {
-			return nil, err
-		}
-		a.path = path
-		return a, a.save()
+	a, err := ReadAuthority(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return a, err
 	}
+	if a, err = NewAuthority(); err != nil {
+		return nil, err
+	}
+	a.path = path
+	return a, a.save()
+}
+
+// ReadAuthority loads the CA of a run from its file. Several processes may have one authority: each takes over what the
+// others have changed, at the latest when it calls [Authority.Refresh].
+func ReadAuthority(path string) (*Authority, error) {
+	text, err := readPrivate(path)
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +93,19 @@ func readPrivate(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileSize))
 }
 
-// save writes the file, if the authority has one. The caller holds a.mu or the only reference.
+// save writes the file, if the authority has one, with what other processes have added to it. The caller holds a.mu or
+// the only reference.
 func (a *Authority) save() error {
 	if a.path == "" {
 		return nil
+	}
+	release, err := lockFolder(filepath.Dir(a.path))
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := a.merge(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	text, err := a.encode()
 	if err != nil {
@@ -107,7 +124,7 @@ func (a *Authority) encode() ([]byte, error) {
 	}
 	f := authorityFile{Format: fileFormat, Run: a.run, Key: toPEM("PRIVATE KEY", key), Certificate: toPEM("CERTIFICATE", a.certificate.Raw)}
 	for _, t := range a.tokens {
-		f.Tokens = append(f.Tokens, tokenFile{hex.EncodeToString(t.Hash[:]), t.Expires, t.SingleUse, t.Used, t.Revoked})
+		f.Tokens = append(f.Tokens, tokenFile{hex.EncodeToString(t.Hash[:]), t.Addresses, t.Expires, t.SingleUse, t.Used, t.Revoked})
 	}
 	for member := range a.expelled {
 		f.Expelled = append(f.Expelled, member)
@@ -140,7 +157,7 @@ func decodeAuthority(text []byte) (*Authority, error) {
 			return nil, fmt.Errorf("tokens[%d].sha256: expected %d hexadecimal digits", i, 2*sha256.Size)
 		}
 		sum := [sha256.Size]byte(hash)
-		a.tokens = append(a.tokens, issuedToken{TokenState{tokenID(sum), t.Expires, t.SingleUse, t.Used, t.Revoked}, sum})
+		a.tokens = append(a.tokens, issuedToken{TokenState{tokenID(sum), t.Addresses, t.Expires, t.SingleUse, t.Used, t.Revoked}, sum})
 	}
 	for _, member := range f.Expelled {
 		a.expelled[member] = true

@@ -128,11 +128,11 @@ func TestJoinRefusals(t *testing.T) {
 		assert.True(t, usererror.Is(err), "exits with code 2")
 		n.eventually(t, reason)
 	}
+	revoked := s.token(t, TokenOptions{})
+	require.NoError(t, a.RevokeTokens())
 	wrong := s.token(t, TokenOptions{})
 	wrong.secret[0] ^= 1
 	refused(wrong, WrongToken, "the coordinator does not know this token")
-	revoked := s.token(t, TokenOptions{})
-	require.NoError(t, a.Revoke(revoked.ID()))
 	refused(revoked, RevokedToken, "token "+revoked.ID()+" is revoked")
 	once := s.token(t, TokenOptions{SingleUse: true})
 	_, err := joinAs(t, once, "")

@@ -24,6 +24,7 @@ type TokenOptions struct {
 // TokenState is what an authority knows about a token.
 type TokenState struct {
 	ID        string
+	Addresses []string
 	Expires   time.Time
 	SingleUse bool
 	Used      int // members that it admitted
@@ -64,10 +65,10 @@ func (a *Authority) NewToken(o TokenOptions) (Token, error) {
 	if len(a.tokens) == maxTokens {
 		return Token{}, fmt.Errorf("token: the run has %d tokens already", maxTokens)
 	}
-	state := TokenState{ID: t.ID(), Expires: a.now().Add(o.Lifetime).UTC(), SingleUse: o.SingleUse}
+	state := TokenState{ID: t.ID(), Addresses: t.Addresses, Expires: a.now().Add(o.Lifetime).UTC(), SingleUse: o.SingleUse}
 	a.tokens = append(a.tokens, issuedToken{state, t.secret.hash()})
 	if err := a.save(); err != nil {
-		a.tokens = a.tokens[:len(a.tokens)-1]
+		a.tokens = slices.DeleteFunc(a.tokens, func(known issuedToken) bool { return known.ID == state.ID })
 		return Token{}, err
 	}
 	return t, nil
@@ -78,20 +79,20 @@ func (a *Authority) forgetTokens() {
 	a.tokens = slices.DeleteFunc(a.tokens, func(t issuedToken) bool { return a.now().After(t.Expires.Add(24 * time.Hour)) })
 }
 
-// Revoke makes a token useless. Members that it admitted stay: see [Authority.Expel].
-func (a *Authority) Revoke(tokenID string) error {
+// RevokeTokens makes all tokens useless that there are so far. Members that they admitted stay: see [Authority.Expel].
+func (a *Authority) RevokeTokens() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range a.tokens {
-		if a.tokens[i].ID == tokenID {
-			a.tokens[i].Revoked = true
-			return a.save()
-		}
+	if err := a.refresh(); err != nil {
+		return err
 	}
-	return fmt.Errorf("token %.20q: unknown", tokenID)
+	for i := range a.tokens {
+		a.tokens[i].Revoked = true
+	}
+	return a.save()
 }
 
-// Tokens lists the tokens of the run, the oldest first.
+// Tokens lists the tokens of the run that this process knows of, the oldest first.
 func (a *Authority) Tokens() []TokenState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,6 +106,9 @@ func (a *Authority) Tokens() []TokenState {
 // checkToken returns the index of the valid token with this secret. It compares with every token, each in constant
 // time.
 func (a *Authority) checkToken(s secret) (int, error) {
+	if err := a.refresh(); err != nil {
+		return 0, refuse(Unavailable, "the coordinator could not read which tokens are revoked")
+	}
 	found, hash := -1, s.hash()
 	for i := range a.tokens {
 		if subtle.ConstantTimeCompare(a.tokens[i].Hash[:], hash[:]) == 1 {
