@@ -18,8 +18,9 @@ type expulsions struct {
 	stopped   chan struct{}
 	watching  sync.WaitGroup
 
-	mu   sync.Mutex
-	done []string // members that are expelled
+	mu     sync.Mutex
+	closed bool
+	done   []string // members that are expelled
 }
 
 // authorityEvery is the time between two looks at the authority's file.
@@ -34,6 +35,9 @@ func watchExpulsions(a *identity.Authority, c *control.Server, note func(format 
 
 // close stops the watch.
 func (e *expulsions) close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
 	close(e.stopped)
 	e.watching.Wait()
 }
@@ -55,30 +59,51 @@ func (e *expulsions) watch() {
 			e.note("no member can join: %v", err)
 		}
 		for _, id := range e.authority.Expelled() {
-			e.end(id, "gpupipe members --expel")
+			if e.add(id) {
+				e.end(id, "gpupipe members --expel")
+			}
 		}
 	}
 }
 
-// expel expels a member.
+// expel expels a member. It does not wait until the member's session has ended.
 func (e *expulsions) expel(id, reason string) {
-	if err := e.authority.Expel(id); err != nil {
-		e.note("%s is expelled until the coordinator restarts: %v", id, err)
-	}
-	e.end(id, reason)
-}
-
-// end ends the session of an expelled member, once.
-func (e *expulsions) end(id, reason string) {
-	e.mu.Lock()
-	known := slices.Contains(e.done, id)
-	if !known {
-		e.done = append(e.done, id)
-	}
-	e.mu.Unlock()
-	if known {
+	if !e.add(id) {
 		return
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	e.watching.Go(func() {
+		if err := e.authority.Expel(id); err != nil {
+			e.note("%s may come back when the coordinator restarts: %v", id, err)
+		}
+		e.end(id, reason)
+	})
+}
+
+// add notes that a member is expelled. It reports whether that is new.
+func (e *expulsions) add(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(e.done, id) {
+		return false
+	}
+	e.done = append(e.done, id)
+	return true
+}
+
+// has reports whether a member is expelled, though its session may not have ended yet.
+func (e *expulsions) has(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Contains(e.done, id)
+}
+
+// end ends the session of an expelled member.
+func (e *expulsions) end(id, reason string) {
 	e.note("%s is expelled: %s", id, reason)
 	_ = e.control.Expel(id, reason) // it may be gone already
 }

@@ -44,25 +44,25 @@ type HostOptions struct {
 
 // Host is a coordinator that members join. Several runs may train on it, one after the other.
 type Host struct {
-	options  HostOptions
-	token    identity.Token
-	join     *identity.JoinServer
-	control  *control.Server
-	node     *transport.Node
-	local    *member.Process
-	tabs     *tab.Server // nil: there is no page
-	unwatch  func()
-	notes    *member.Notes
-	links    Links
-	expelled *expulsions
+	options       HostOptions
+	token         identity.Token
+	join          *identity.JoinServer
+	control       *control.Server
+	node          *transport.Node
+	local         *member.Process
+	tabs          *tab.Server // nil: there is no page
+	unwatch       func()
+	notes         *member.Notes
+	links         Links
+	expelled      *expulsions
+	announcements *announcements
 
-	mu        sync.Mutex
-	members   []*hostMember // in the order in which they joined
-	changed   chan struct{} // closed and replaced at each change
-	epoch     uint64
-	placed    []protocol.Place         // of the newest epoch, by rank
-	pipeline  atomic.Pointer[Pipeline] // of the newest epoch
-	announced time.Time                // what links carry
+	mu       sync.Mutex
+	members  []*hostMember // in the order in which they joined
+	changed  chan struct{} // closed and replaced at each change
+	epoch    uint64
+	placed   []protocol.Place         // of the newest epoch, by rank
+	pipeline atomic.Pointer[Pipeline] // of the newest epoch
 }
 
 // hostMember is a member as the host knows it.
@@ -128,8 +128,9 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	if err := h.listen(authority, credentials); err != nil {
 		return h, err
 	}
-	h.unwatch = h.control.Watch(h.memberChanged)
 	h.expelled = watchExpulsions(authority, h.control, o.Note)
+	h.announcements = announce(h.Members, o.OnMembers)
+	h.unwatch = h.control.Watch(h.memberChanged)
 	if o.Browser != nil {
 		if err := h.serveBrowser(); err != nil {
 			return h, err
@@ -255,10 +256,10 @@ func (h *Host) Token() identity.Token { return h.token }
 func (h *Host) Close() error {
 	h.notes.Close()
 	var errs []error
-	h.options.OnMembers([]MemberState{})
 	if h.unwatch != nil {
 		h.expelled.close()
 		h.unwatch()
+		h.announcements.close()
 	}
 	if h.join != nil {
 		errs = append(errs, h.join.Close())
@@ -394,7 +395,7 @@ func (h *Host) remove(gone *hostMember) {
 func (h *Host) change() {
 	close(h.changed)
 	h.changed = make(chan struct{})
-	h.options.OnMembers(h.states())
+	h.announcements.now()
 }
 
 // states describes the members. The caller holds the lock.
@@ -450,7 +451,7 @@ func (h *Host) Wait(ctx context.Context, enough func(devices, members int) bool)
 // offers lists the devices of the members that answer. The caller holds the lock.
 func (h *Host) offers() (all []protocol.Place) {
 	for _, m := range h.members {
-		if m.lost != nil {
+		if m.lost != nil || h.expelled.has(m.ID) {
 			continue
 		}
 		for _, d := range m.Info.Devices {

@@ -109,7 +109,7 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 			return err
 		}
 		if !(link.Latency >= 0 && link.Latency < time.Hour.Seconds() && link.Bandwidth > 0) {
-			return fmt.Errorf("%s: a link of %v s and %v bytes a second to %s", x.from, link.Latency, link.Bandwidth, x.to)
+			return p.malformed(x.from, fmt.Errorf("a link of %v s and %v bytes a second to %s", link.Latency, link.Bandwidth, x.to))
 		}
 		o.Links.set(x, link)
 	}

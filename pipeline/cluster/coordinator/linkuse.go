@@ -3,7 +3,6 @@ package coordinator
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -82,17 +81,4 @@ func (h *Host) linkStates(member string) (all []LinkState) {
 		all[i].Latency, all[i].Bandwidth = l.Latency, l.Bandwidth
 	}
 	return all
-}
-
-// announceEvery is the time between two announcements of what links carry.
-const announceEvery = 2 * time.Second
-
-// linksChanged announces what links carry.
-func (h *Host) linksChanged() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if now := time.Now(); now.Sub(h.announced) >= announceEvery {
-		h.announced = now
-		h.options.OnMembers(h.states())
-	}
 }

@@ -35,6 +35,8 @@ type Options struct {
 	Opened func(*Pipeline)
 	// Measured takes what was measured; nil: nothing does.
 	Measured func(partition.Measured)
+	// Expel ends a member for good that has sent what no member of this build sends. The pipeline is lost then.
+	Expel func(member, reason string)
 }
 
 // peersOf is Peers as a member reaches them in an epoch.
@@ -52,7 +54,7 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if c.Pipeline.HasScheduleFile() {
 		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
 	}
-	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, written: map[string]int64{}, reads: map[uint64]*reads{},
+	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, written: map[string]int64{}, reads: map[uint64]*reads{}, expel: o.Expel,
 		failed: make(chan struct{}), optimizer: t.Optimizer, microbatches: c.Train.Microbatches, stages: c.Pipeline.Stages, rows: c.Rows()}
 	p.second = weights.SecondOf(c.Pipeline.Delay, c.PartlyStale())
 	p.parameters = t.Model.Parameters()
@@ -110,7 +112,7 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 	}
 	for member, c := range costs {
 		if len(c.Units) != len(problem.Units) {
-			return problem, fmt.Errorf("%s: costs of %d units, expected %d", member, len(c.Units), len(problem.Units))
+			return problem, p.malformed(member, fmt.Errorf("costs of %d units, expected %d", len(c.Units), len(problem.Units)))
 		}
 		for u := range c.Units {
 			problem.Units[u].Working = max(problem.Units[u].Working, c.Units[u].Working)
@@ -144,7 +146,7 @@ func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled boo
 			return nil, err
 		}
 		if err := a.Check(len(q.Devices)); err != nil {
-			return nil, fmt.Errorf("%s: %w", member, err)
+			return nil, p.malformed(member, err)
 		}
 		costs[member] = a
 	}
@@ -218,12 +220,17 @@ func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan par
 	err := p.each(ctx, func(ctx context.Context, member string) error {
 		q := protocol.PlanRequest{Task: task, Epoch: p.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.places, Peers: o.peersOf(p.epoch, member)}
 		var a protocol.PlanReply
-		err := p.request(ctx, member, protocol.Plan, q, &a)
-		if err == nil {
-			p.replies[member].plan = a
-			p.note(member, a.Notes)
+		if err := p.request(ctx, member, protocol.Plan, q, &a); err != nil {
+			return err
 		}
-		return err
+		for rank, place := range p.places {
+			if _, ok := a.Ranks[rank]; !ok && place.Member == member {
+				return p.malformed(member, fmt.Errorf("reply to %s: found no rank %d", protocol.Plan, rank))
+			}
+		}
+		p.replies[member].plan = a
+		p.note(member, a.Notes)
+		return nil
 	})
 	if err != nil {
 		return errors.Join(err, p.Close())

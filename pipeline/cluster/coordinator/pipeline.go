@@ -58,9 +58,11 @@ type Pipeline struct {
 	microbatches int // per batch, of all replicas
 	stages       int
 	settings     trace.Settings
-	links        *Links // measured; nil: none is
-	linksChanged func() // is called after each report of links; nil: nothing is
-	rows         int    // sequences of a microbatch
+	links        *Links                      // measured; nil: none is
+	linksChanged func()                      // is called after each report of links; nil: nothing is
+	rows         int                         // sequences of a microbatch
+	granting     sync.WaitGroup              // goroutines that grant batches
+	expel        func(member, reason string) // nil: members stay
 
 	mu      sync.Mutex
 	tracing *tracing // nil: none
@@ -144,7 +146,7 @@ func (p *Pipeline) request(ctx context.Context, member, name string, q, a any) e
 		return memberError(member, name, err)
 	}
 	if err := json.Unmarshal(reply, a); err != nil {
-		return fmt.Errorf("%s: reply to %s: %w", member, name, err)
+		return p.malformed(member, fmt.Errorf("reply to %s: %w", name, err))
 	}
 	return nil
 }
@@ -202,7 +204,7 @@ func (p *Pipeline) failing() error {
 	return p.failure
 }
 
-// Close releases the ranks of all members that still answer.
+// Close releases the ranks of all members that still answer. Nothing that waits for a batch of a source may go on waiting.
 func (p *Pipeline) Close() error {
 	p.SetTrace(nil)
 	p.Abort(device.ErrClosed)
@@ -216,6 +218,7 @@ func (p *Pipeline) Close() error {
 		})
 	}
 	closing.Wait()
+	p.granting.Wait()
 	return nil
 }
 
@@ -233,21 +236,43 @@ func (p *Pipeline) Receive(from string, m transport.Message) {
 		return
 	}
 	h, err := protocol.Decode(m.Header)
+	if err == nil && h.Kind == protocol.Fault {
+		p.Abort(p.fault(from, h))
+		return
+	}
 	if err == nil {
 		err = p.receive(from, h, m.Payload)
 	}
 	if err != nil {
-		p.Abort(fmt.Errorf("%s: %w", from, err))
+		p.traced().lose(from)
+		p.Abort(p.malformed(from, err))
 	}
 }
 
+// malformed expels a member that has sent what no member of this build sends. It returns the error of a lost member.
+func (p *Pipeline) malformed(member string, err error) error {
+	if p.expel != nil && slices.Contains(p.members, member) {
+		p.expel(member, "it sent a malformed message: "+printable.Text(err.Error()))
+	}
+	return fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)
+}
+
+// fault is the failure that a member reports, of its ranks or of what another member has sent it.
+func (p *Pipeline) fault(from string, h protocol.Header) error {
+	text := printable.Text(h.Error)
+	switch {
+	case h.Malformed != "" && h.Malformed != from && slices.Contains(p.members, h.Malformed):
+		p.traced().lose(h.Malformed)
+		return p.malformed(h.Malformed, fmt.Errorf("%s: %s", from, text))
+	case h.Lost:
+		return fmt.Errorf("%s: %s (%w)", from, text, device.ErrLost)
+	}
+	return fmt.Errorf("%s: %s", from, text)
+}
+
+// receive takes a message that reports no failure. An error means that the message is malformed.
 func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) error {
 	switch h.Kind {
-	case protocol.Fault:
-		if h.Lost {
-			return fmt.Errorf("%s (%w)", printable.Text(h.Error), device.ErrLost)
-		}
-		return errors.New(printable.Text(h.Error))
 	case protocol.Events:
 		return p.traced().receive(from, h, payload)
 	case protocol.LinkReport:

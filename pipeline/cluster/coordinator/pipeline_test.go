@@ -22,6 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 const coordinatorID = "coordinator"
@@ -341,6 +342,48 @@ func (f *faulty) Train(stop context.Context, source engine.Source, from, to int,
 		}
 		return each(m)
 	})
+}
+
+// blocking is a source that has no batch until it is released.
+type blocking struct {
+	asked   chan struct{} // has room for one: a batch is asked for
+	release chan struct{} // closed when batches may come
+}
+
+func (b blocking) Prepare(int64) error {
+	signal(b.asked)
+	<-b.release
+	return nil
+}
+
+func (b blocking) Batch(int64) (engine.Batch, error) { return engine.Batch{}, nil }
+
+// A source that blocks, as a hook does that takes long, does not delay the loss of a member. Nothing is sent when it
+// returns.
+func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
+	n := newNetwork()
+	p := &Pipeline{node: node{n, coordinatorID}, members: []string{"a"}, microbatches: 1, stages: 1, written: map[string]int64{}, failed: make(chan struct{})}
+	source := blocking{asked: make(chan struct{}, 1), release: make(chan struct{})}
+	failed := make(chan error, 1)
+	n.cut["a"] = true // it need not answer
+	go func() {
+		_, err := p.Train(context.Background(), source, 0, 5, func(engine.Measured) error { return nil })
+		failed <- err
+	}()
+	<-source.asked
+	p.Lost("a", errors.New("test"))
+	select {
+	case err := <-failed:
+		require.ErrorIs(t, err, device.ErrLost)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the loss is not noticed")
+	}
+	n.mu.Lock()
+	n.cut = map[string]bool{}
+	n.mu.Unlock()
+	close(source.release)
+	p.granting.Wait()
+	assert.Empty(t, n.sent)
 }
 
 // What a member is asked is checked.

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"math"
 	"testing"
 
@@ -10,9 +11,10 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// What a member says of a segment is checked: late, repeated and foreign messages end the run, and never the process.
+// What a member says of a segment is checked. Late, repeated and foreign messages end the pipeline, and expel the member.
 func TestSegmentsCheckMessages(t *testing.T) {
 	result := func(batch, microbatch int, losses ...float32) transport.Message {
 		h, payload := protocol.EncodeResult(1, engine.Result{Batch: batch, Microbatch: microbatch, Losses: losses})
@@ -42,6 +44,8 @@ func TestSegmentsCheckMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Pipeline{members: []string{"a", "b"}, places: []protocol.Place{{Member: "a"}, {Member: "b"}}, stages: 2, failed: make(chan struct{})}
+			expelled := ""
+			p.expel = func(id, _ string) { expelled = id }
 			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3, ended: make(chan struct{}),
 				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true), limits: map[string]int{}}
 			for i, m := range x.messages {
@@ -49,7 +53,38 @@ func TestSegmentsCheckMessages(t *testing.T) {
 				p.Receive(m.from, m.Message)
 			}
 			require.ErrorContains(t, p.failing(), x.expect)
-			assert.ErrorContains(t, p.failing(), x.messages[len(x.messages)-1].from+": ")
+			require.ErrorIs(t, p.failing(), device.ErrLost)
+			from := x.messages[len(x.messages)-1].from
+			assert.ErrorContains(t, p.failing(), from+": ")
+			if from != "c" { // which is no member
+				assert.Equal(t, from, expelled)
+			}
+		})
+	}
+}
+
+// A fault is that of the member that reports it, unless it reports a malformed message of another member.
+func TestFaults(t *testing.T) {
+	for name, x := range map[string]struct {
+		fault          protocol.Header
+		expelled, text string
+		lost           bool
+	}{
+		"a defect":                 {protocol.Header{Error: "defect"}, "", "a: defect", false},
+		"a lost device":            {protocol.Header{Error: "no device", Lost: true}, "", "a: no device", true},
+		"a malformed message":      {protocol.Header{Error: "from b: nonsense", Malformed: "b"}, "b", "b: a: from b: nonsense", true},
+		"of the coordinator":       {protocol.Header{Error: "nonsense", Malformed: "coordinator"}, "", "a: nonsense", false},
+		"of the member itself":     {protocol.Header{Error: "nonsense", Malformed: "a"}, "", "a: nonsense", false},
+		"of a member that is none": {protocol.Header{Error: "nonsense", Malformed: "x"}, "", "a: nonsense", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expelled := ""
+			p := &Pipeline{members: []string{"a", "b"}, failed: make(chan struct{}), expel: func(id, _ string) { expelled = id }}
+			x.fault.Kind = protocol.Fault
+			p.Receive("a", transport.Message{Header: x.fault.Encode()})
+			require.ErrorContains(t, p.failing(), x.text)
+			assert.Equal(t, x.lost, errors.Is(p.failing(), device.ErrLost))
+			assert.Equal(t, x.expelled, expelled)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -68,12 +69,8 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 	}
 	stop, cancel := context.WithCancel(stop)
 	defer cancel()
-	var refused error
-	granted := make(chan struct{})
-	go func() {
-		refused = s.grantAll(stop)
-		close(granted)
-	}()
+	granted := make(chan error, 1)
+	p.granting.Go(func() { granted <- s.grantAll(stop) })
 	var declined error
 	report := func(m engine.Measured) {
 		if declined == nil {
@@ -93,13 +90,18 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 		break
 	}
 	cancel()
-	<-granted
+	var refused error
+	select {
+	case refused = <-granted:
+	case <-p.failed: // a source that blocks does not delay that; Close waits for it
+	}
 	s.takeResults(report)
 	if err := p.failing(); err != nil {
 		return w.from, errors.Join(err, declined)
 	}
 	end, err := s.end()
 	if err != nil {
+		err = fmt.Errorf("%w (%w)", err, device.ErrLost)
 		p.Abort(err)
 	}
 	return end, errors.Join(err, refused, declined)
@@ -128,8 +130,11 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	return s, nil
 }
 
-// send sends a message. An error means that the member is lost, which the node reports.
+// send sends a message, unless the pipeline has failed. An error means that the member is lost.
 func (p *Pipeline) send(member string, class transport.Class, h protocol.Header, payload [][]byte) {
+	if p.failing() != nil {
+		return
+	}
 	if err := p.node.Send(member, transport.Message{Class: class, Header: h.Encode(), Payload: payload}); err != nil {
 		p.Lost(member, err)
 	}
@@ -148,6 +153,9 @@ func (s *segment) grantAll(stop context.Context) error {
 		if err != nil {
 			s.finish(batch)
 			return err
+		}
+		if s.pipeline.failing() != nil {
+			return nil
 		}
 		s.grant(batch, data)
 	}

@@ -59,7 +59,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	h.epoch += 2 // the first measures links
 	h.placed = place(h.placed, h.offers(), need)
 	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
-		Opened: h.use, Measured: h.options.Measured}
+		Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
 	h.change()
 	h.mu.Unlock()
 	if len(o.Places) < need {
@@ -76,7 +76,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 func (h *Host) use(p *Pipeline) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.linksChanged = h.linksChanged
+	p.linksChanged = h.announcements.soon
 	h.pipeline.Store(p)
 }
 

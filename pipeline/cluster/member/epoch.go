@@ -18,16 +18,17 @@ import (
 
 // epoch is a layout of ranks on members, and the work of this member's.
 type epoch struct {
-	member  *Member
-	plan    protocol.PlanRequest
-	work    *workload
-	devices []device.Device // by rank; nil: the rank is elsewhere
-	engine  *engine.Engine
-	pending sync.WaitGroup // reads of variables for the coordinator, and ends of segments
-	failed  sync.Once
-	over    chan struct{} // closed by the first failure
-	using   sync.RWMutex  // held to read while a message is handled, to write by close
-	times   timestamps
+	member    *Member
+	plan      protocol.PlanRequest
+	work      *workload
+	devices   []device.Device // by rank; nil: the rank is elsewhere
+	engine    *engine.Engine
+	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
+	reporting sync.WaitGroup // of links
+	failed    sync.Once
+	over      chan struct{} // closed by the first failure
+	using     sync.RWMutex  // held to read while a message is handled, to write by close
+	times     timestamps
 
 	mu         sync.Mutex
 	written    int64            // variables
@@ -70,7 +71,7 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 			own, names = append(own, rank), append(names, p.Device)
 		}
 	}
-	devices, err := m.openDevices(names)
+	devices, err := m.openDevices(ctx, names)
 	if err != nil {
 		return e, err
 	}
@@ -84,6 +85,9 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 	}
 	o.Devices, o.Remote = e.devices, e
 	o.Execute = engine.Execute(nil, e.work.task.Config.Pipeline.MemoryBytes())
+	if ctx.Err() != nil {
+		return e, context.Cause(ctx)
+	}
 	e.engine, err = engine.New(o)
 	return e, err
 }
@@ -128,6 +132,7 @@ func (e *epoch) close() error {
 		e.engine.Abort(errors.New("the epoch has ended"))
 		e.using.Lock() // and never unlocked
 		e.pending.Wait()
+		e.reporting.Wait()
 		errs = append(errs, e.engine.Close())
 	}
 	var devices []device.Device
@@ -146,6 +151,10 @@ func (e *epoch) fail(err error) {
 		// A member that leaves is lost: the run goes on without it.
 		again := errors.As(err, &lost) || errors.Is(err, device.ErrLost) || errors.Is(err, errInterrupted)
 		h := protocol.Header{Kind: protocol.Fault, Error: protocol.Shorten(err.Error()), Lost: again}
+		var message *messageError
+		if errors.As(err, &message) && message.from != e.member.options.Coordinator {
+			h.Malformed = message.from
+		}
 		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: h.Encode()}); unsent != nil {
 			err = errors.Join(err, unsent)
 		}

@@ -45,11 +45,12 @@ type Member struct {
 	current state
 }
 
-// state is the epoch in progress.
+// state is the epoch and the request in progress.
 type state struct {
 	sync.Mutex
-	epoch *epoch // nil: none
-	steps int    // that were finished when the epoch before ended
+	epoch  *epoch                  // nil: none
+	steps  int                     // that were finished when the epoch before ended
+	cancel context.CancelCauseFunc // of the request; nil: none
 }
 
 func (s *state) get() *epoch {
@@ -70,6 +71,23 @@ func (s *state) set(e *epoch) (before *epoch) {
 	return before
 }
 
+// setCancel notes how the request in progress is canceled.
+func (s *state) setCancel(cancel context.CancelCauseFunc) {
+	s.Lock()
+	defer s.Unlock()
+	s.cancel = cancel
+}
+
+// interrupt cancels the request in progress and returns the epoch.
+func (s *state) interrupt(cause error) *epoch {
+	s.Lock()
+	defer s.Unlock()
+	if s.cancel != nil {
+		s.cancel(cause)
+	}
+	return s.epoch
+}
+
 // New makes a member that has no ranks yet. Use must be called before anything else.
 func New(o Options) *Member { return &Member{options: o} }
 
@@ -80,6 +98,10 @@ func (m *Member) Use(n Node) { m.node = n }
 func (m *Member) Request(ctx context.Context, name string, request []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	m.current.setCancel(cancel)
+	defer m.current.setCancel(nil)
 	switch name {
 	case protocol.Measure:
 		return answer(ctx, request, m.measure)
@@ -117,7 +139,7 @@ func (m *Member) measure(ctx context.Context, q protocol.MeasureRequest) (_ prot
 		return protocol.Costs{}, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	devices, err := m.openDevices(q.Devices)
+	devices, err := m.openDevices(ctx, q.Devices)
 	if err != nil {
 		return protocol.Costs{}, err
 	}
@@ -147,7 +169,7 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 	if err := m.node.Connect(q.Epoch, TransportPeers(q.Peers)); err != nil {
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
-	go e.reportLinks()
+	e.reporting.Go(e.reportLinks)
 	return e.describe(), nil
 }
 
@@ -165,9 +187,9 @@ func (m *Member) load(ctx context.Context, _ struct{}) (protocol.LoadReply, erro
 // release ends the epoch.
 func (m *Member) release(context.Context, struct{}) (struct{}, error) { return struct{}{}, m.end() }
 
-// Interrupt makes the work of the epoch fail, and with it a request in progress.
+// Interrupt cancels a request in progress and makes the work of the epoch fail.
 func (m *Member) Interrupt() {
-	if e := m.current.get(); e != nil {
+	if e := m.current.interrupt(errInterrupted); e != nil {
 		e.engine.Abort(errInterrupted)
 	}
 }
@@ -201,9 +223,20 @@ func (m *Member) Receive(from string, msg transport.Message) {
 		err = e.receive(from, h, msg.Payload)
 	}
 	if err != nil {
-		e.fail(fmt.Errorf("from %s: %w", from, err))
+		e.fail(&messageError{from, err})
 	}
 }
+
+// messageError is the error of a message. One of another member is malformed: only a message of the coordinator can
+// fail on this machine's devices.
+type messageError struct {
+	from string
+	error
+}
+
+func (m *messageError) Error() string { return fmt.Sprintf("from %s: %v", m.from, m.error) }
+
+func (m *messageError) Unwrap() error { return m.error }
 
 // Lost ends the work of the epoch: another process is gone.
 func (m *Member) Lost(peer string, err error) {

@@ -38,6 +38,9 @@ func (m *Member) open(ctx context.Context, t protocol.Task) (w *workload, err er
 			w, err = nil, errors.Join(err, w.close())
 		}
 	}()
+	if ctx.Err() != nil {
+		return w, context.Cause(ctx)
+	}
 	built, err := w.hooks.Model(c.Model, c.Rows())
 	if err == nil {
 		built, err = layout.InPrecision(c, built)
@@ -61,8 +64,11 @@ func (m *Member) open(ctx context.Context, t protocol.Task) (w *workload, err er
 func (w *workload) close() error { return w.hooks.Close() }
 
 // openDevices opens a device for each name. Ranks on the CPU divide its cores.
-func (m *Member) openDevices(names []string) (devices []device.Device, err error) {
+func (m *Member) openDevices(ctx context.Context, names []string) (devices []device.Device, err error) {
 	for i, name := range layout.Names(config.Pipeline{Stages: len(names), Replicas: 1, Devices: names}, 1) {
+		if ctx.Err() != nil {
+			return nil, errors.Join(context.Cause(ctx), closeDevices(devices))
+		}
 		dev, err := m.options.OpenDevice(name)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", names[i], err), closeDevices(devices))

@@ -64,6 +64,8 @@ type Header struct {
 	Measured *Measured     `json:"measured,omitempty"` // Result
 	Error    string        `json:"error,omitempty"`
 	Lost     bool          `json:"lost,omitempty"` // Fault: another process or a device is lost, and another attempt may work
+	// Malformed is, in a Fault, the member whose message was malformed.
+	Malformed string `json:"malformed,omitempty"`
 }
 
 // Measured is an engine.Result without its losses, which are the payload. Numbers that need not be finite are the bits
