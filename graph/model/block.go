@@ -88,19 +88,27 @@ func (n *net) qkNorm(layer int, name string, x *graph.Value) *graph.Value {
 	return x
 }
 
-// feedForward is the dense feed-forward layer.
+// feedForward is the second branch of a layer: a dense feed-forward layer or a mixture of experts.
 func (n *net) feedForward(i int, h *graph.Value) *graph.Value {
-	up := func() *graph.Value { return n.kept(n.linear(i, "mlp.up_proj", h)) }
-	if n.FFN.Kind == ReLU2 {
-		return n.linear(i, "mlp.down_proj", op.SquaredReLU(up()))
+	if n.Layer(i).MoE {
+		return n.mixture(i, h)
 	}
-	gate := n.kept(n.linear(i, "mlp.gate_proj", h))
-	return n.linear(i, "mlp.down_proj", n.gated(gate, up()))
+	return n.dense(i, densePrefix, h)
 }
 
-// gated is the product of an activated gate and up.
-func (n *net) gated(gate, up *graph.Value) *graph.Value {
-	activation := op.SiLU
+// dense is a feed-forward layer whose matrices have names with a prefix.
+func (n *net) dense(i int, prefix string, h *graph.Value) *graph.Value {
+	hidden := n.activated(func(name string) *graph.Value { return n.linear(i, prefix+"."+name, h) })
+	return n.linear(i, prefix+".down_proj", hidden)
+}
+
+// activated is what the down-projection of a feed-forward layer multiplies. project multiplies the layer's input by a
+// matrix.
+func (n *net) activated(project func(name string) *graph.Value) *graph.Value {
+	if n.FFN.Kind == ReLU2 {
+		return op.SquaredReLU(n.kept(project("up_proj")))
+	}
+	gate, up, activation := n.kept(project("gate_proj")), n.kept(project("up_proj")), op.SiLU
 	if n.FFN.Kind == GeGLU {
 		activation = op.GELUTanh
 	}

@@ -231,6 +231,19 @@ func (c Config) Layer(i int) Layer {
 	return l
 }
 
+// Routing lists the layers within units [first, last) that are mixtures of experts.
+func (c Config) Routing(first, last int) (layers []int) {
+	for u := max(first, 1); u < min(last, c.NLayers+1); u++ {
+		if c.Layer(u - 1).MoE {
+			layers = append(layers, u-1)
+		}
+	}
+	return layers
+}
+
+// SideLosses reports whether mixtures of experts have an auxiliary loss or a z-loss.
+func (c Config) SideLosses() bool { return c.MoE.Balance.Aux > 0 || c.MoE.Balance.Z > 0 }
+
 // Size returns the model's lengths.
 func (c Config) Size() Size {
 	return Size{VocabSize: c.VocabSize, SeqLen: c.SeqLen, DModel: c.DModel, Hidden: c.DModel}

@@ -23,7 +23,16 @@ func features() map[string]model.Config {
 	bare := small()
 	bare.Norm.Weight, bare.Norm.Embedding, bare.Norm.QK, bare.FFN.Kind = false, true, model.QKHead, model.ReLU2
 	bare.Logits.Softcap, bare.TieEmbeddings = 3, false
-	return map[string]model.Config{"head": head, "post": post, "both": both, "bare": bare}
+	experts := small()
+	experts.MoE = model.MoE{Experts: 3, TopK: 2, DFF: 5, Shared: 2, DenseFirst: 1, Score: model.SoftmaxScore, Scale: 1,
+		Balance: model.Balance{Aux: 0.5, Z: 0.25}}
+	sigmoid := small()
+	sigmoid.FFN.DFF, sigmoid.MoE = 0, model.MoE{Experts: 4, TopK: 2, DFF: 5, Score: model.SigmoidScore, Normalize: true, Scale: 2.5,
+		Balance: model.Balance{Bias: 1e-3, Z: 0.125, Aux: 0.5}}
+	one := small()
+	one.FFN = model.FFN{Kind: model.ReLU2}
+	one.MoE = model.MoE{Experts: 3, TopK: 3, DFF: 4, Score: model.SoftmaxScore, Scale: 1, Normalize: true}
+	return map[string]model.Config{"head": head, "post": post, "both": both, "bare": bare, "experts": experts, "sigmoid": sigmoid, "all": one}
 }
 
 // Each feature is kept by a checkpoint's config.json, decodes as it trains, and has the gradients of its loss for all

@@ -16,7 +16,10 @@ const (
 
 	LossOutput   = "loss"   // f32 [1]
 	LossesOutput = "losses" // f32 [B]
-	LogitsOutput = "logits" // f32 [V]
+	// RoutingOutput is f32 [L, E + RoutingStats], a row for each mixture of experts: how many rows of the microbatch each
+	// expert has, and the statistics.
+	RoutingOutput = "routing"
+	LogitsOutput  = "logits" // f32 [V]
 
 	// LossVariable holds the mean loss of a batch's microbatches so far, each divided by their number: f32 [1].
 	LossVariable = "loss"

@@ -88,6 +88,7 @@ type net struct {
 	params   map[string]*graph.Value
 	cos, sin *graph.Value
 	last     *graph.Value // LossInputs.Hidden, once the head is built
+	routed   []routing    // of the layers that were built so far
 }
 
 // network builds the model as if its embedding were not tied: see span.

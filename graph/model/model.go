@@ -20,12 +20,18 @@ type Model interface {
 	// Parameters lists the trained tensors in the order of their units. Reads lists those that units [first, last) use.
 	Parameters() []Parameter
 	Reads(first, last int) []Parameter
+	// Routing lists the layers within units [first, last) that are mixtures of experts.
+	Routing(first, last int) []int
+	// SideLosses reports whether mixtures of experts have losses of their own, whose gradients a backward pass adds.
+	SideLosses() bool
 	// Tied reports whether the last unit reads a parameter of the first.
 	Tied() bool
 	// Gradients names the variables whose sum, in order, is a parameter's gradient.
 	Gradients(parameter string) []string
-	// Count is the number of trained elements.
+	// Count is the number of trained elements, and ActiveCount that of those that a token is multiplied by: not those of
+	// experts that it does not choose.
 	Count() int64
+	ActiveCount() int64
 	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow
 	// from the others.
 	Redundant(tensor string) bool
@@ -87,6 +93,8 @@ type network interface {
 	unit(u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value
 	// head is what a loss may read of the last unit besides its logits: see LossInputs.
 	head() (hidden *graph.Value, parameters map[string]*graph.Value)
+	// routing is what the routers of the units that were added so far have decided, in order.
+	routing() []routing
 	// in is the network with operands of a dtype: see InPrecision.
 	in(d graph.DType) network
 }

@@ -63,7 +63,7 @@ func (r repeater) repeat(v *graph.Value) *graph.Value {
 }
 
 // repeatable reports whether v is computed again: the result of an activation or of a product in the forward pass, its
-// rounding, or a view of it.
+// rounding, rows or a view of it.
 func repeatable(v *graph.Value) bool {
 	n := v.Node
 	if passOf(n) != forwardClass {
@@ -73,7 +73,8 @@ func repeatable(v *graph.Value) bool {
 		return true
 	}
 	_, cast := n.Op.(*op.CastOp)
-	return (cast || isView(n)) && repeatable(n.Inputs[0])
+	_, rows := n.Op.(*op.TakeOp) // for the experts, of the norm's result
+	return (cast || rows || isView(n)) && repeatable(n.Inputs[0])
 }
 
 func isView(n *graph.Node) bool {

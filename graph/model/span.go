@@ -163,7 +163,15 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	for _, p := range ps {
 		wrt = append(wrt, s.net.parameter(p.Name))
 	}
-	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
+	losses, loads := []autodiff.Seeded{{Loss: y, Seed: seed}}, map[string]*graph.Value{}
+	for _, r := range s.net.routing() {
+		loads[balancingBias(r.layer)] = r.load
+		for _, l := range r.losses {
+			losses = append(losses, autodiff.Seeded{Loss: l, Seed: s.sideSeed(r, microbatches)})
+		}
+	}
+	s.reportRouting()
+	grads := autodiff.GradientsOfSum(losses, append(wrt, entry)...)
 	onEntry := grads[len(ps)]
 	if onEntry == nil {
 		s.b.Fail("loss", "no gradient flows from it to the logits or to hidden")
@@ -173,11 +181,38 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)
 	}
 	for i, p := range ps {
+		if p.Role == BalancingBias {
+			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Cast(loads[p.Name], graph.F32) }) // exact up to 2²⁴ rows
+		}
 		if grads[i] == nil { // the loss does not read the logits, nor the head
 			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Full(s.b, graph.F32, 0, p.Type.Shape...) })
 		}
 		store(p.Scope, Gradient(p.Name), grads[i])
 	}
+}
+
+// sideSeed is the gradient that flows into a side loss of a microbatch.
+func (s *span) sideSeed(r routing, microbatches int) (seed *graph.Value) {
+	s.b.Scope(LayerScope(r.layer)+autodiff.Suffix, func() {
+		if seed = op.Scalar(s.b, graph.F32, 1/float64(microbatches)); s.scale.ID != "" {
+			seed = op.Mul(op.Reshape(op.Slice(s.b.Variable(s.scale.ID, s.scale.Type), 0, 0, 1)), seed)
+		}
+	})
+	return seed
+}
+
+// reportRouting makes the loads and the statistics of the routers an output.
+func (s *span) reportRouting() {
+	var rows []*graph.Value
+	s.b.Scope(RoutingOutput, func() {
+		for _, r := range s.net.routing() {
+			row := op.Concat(0, op.Cast(r.load, graph.F32), r.stats)
+			rows = append(rows, op.Reshape(row, 1, row.Shape[0]))
+		}
+		if len(rows) > 0 {
+			s.b.Output(RoutingOutput, op.Concat(0, rows...))
+		}
+	})
 }
 
 // scaled multiplies the gradient that flows into the loss by the loss scale. The backward pass reads the scale, so it

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/split"
 )
 
@@ -21,8 +22,9 @@ type StageOptions struct {
 	Recompute bool
 	Loss      Loss // the training loss, for the chunk with the last unit; nil is CrossEntropy. Stage.Eval always uses CrossEntropy
 	Inputs    Inputs
-	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads: it computes the
-	// gradients of the loss times the first element. Without a name it computes the gradients of the loss.
+	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads, and those of chunks with
+	// side losses: they compute the gradients of the losses times the first element. Without a name they compute the
+	// gradients of the losses.
 	Scale graph.Named
 }
 
@@ -34,7 +36,7 @@ type StageOptions struct {
 //	weights            f32 [B, T]           read by the last chunk, if Inputs has them
 //	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does
 //	scalars            f32 [n]              read by the last chunk, if its loss does
-//	Scale              f32 [n]              read by the last chunk, if StageOptions has it
+//	Scale              f32 [n]              read by the last chunk and those with side losses, if StageOptions has it
 //	act/in, grad/out   f32 [B, T, d_model]  read: what the chunks before and after send
 //	act/out, grad/in   f32 [B, T, d_model]  assigned: what is sent to the chunks after and before
 //	NAME               a parameter, read; the head of a tied model reads the embedding
@@ -44,7 +46,7 @@ type StageOptions struct {
 //
 // The first microbatch of a batch runs Backward, which stores the gradients and the loss. The other microbatches run
 // BackwardNext, which adds to them. All run Forward. The last chunk's Forward also has the output "loss", the
-// microbatch's mean.
+// microbatch's mean. Forward of a chunk with mixtures of experts has the output "routing", see RoutingOutput.
 type Stage struct {
 	Forward, Backward, BackwardNext *graph.Graph
 	// The backward pass as two programs: InputGrad assigns grad/in, then WeightGrad or WeightGradNext does the rest.
@@ -56,14 +58,17 @@ type Stage struct {
 	// InputGrad keeps values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in,
 	// tokens, targets and other inputs.
 	Stash, WeightStash []graph.Named
+	// Routing lists the layers of the chunk that are mixtures of experts: the rows of RoutingOutput.
+	Routing []int
 	// Parameters are the parameters that the programs read, in the model's order.
 	Parameters []Parameter
 }
 
-// The classes of nodes: the forward pass, the microbatch's mean loss, gradients of activations, gradients of weights.
+// The classes of nodes: the forward pass, what the backward pass never recomputes (the microbatch's mean loss, and which
+// experts were chosen, since rounding could change the choice), gradients of activations, gradients of weights.
 const (
 	forwardClass = iota
-	lossClass
+	keptClass
 	inputClass
 	weightClass
 )
@@ -75,7 +80,11 @@ func passOf(n *graph.Node) int {
 	case strings.HasSuffix(n.Scope, WeightsSuffix):
 		return weightClass
 	case n.Scope == LossScope:
-		return lossClass
+		return keptClass
+	}
+	switch n.Op.(type) {
+	case *op.TopKOp, *op.GroupRowsOp:
+		return keptClass
 	}
 	return forwardClass
 }
@@ -90,7 +99,7 @@ func newStage(m Model, o StageOptions) (*Stage, error) {
 	if err := o.Inputs.check(); err != nil {
 		return nil, err
 	}
-	s := &Stage{Parameters: m.Reads(o.First, o.Last)}
+	s := &Stage{Parameters: m.Reads(o.First, o.Last), Routing: m.Routing(o.First, o.Last)}
 	var err error
 	if s.Eval, err = newSpan(m, o.First, o.Last, o.Batch).build((*span).eval); err != nil {
 		return nil, err
@@ -133,7 +142,7 @@ func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 	if err != nil {
 		return err
 	}
-	forward := split.Phase{Own: []int{forwardClass, lossClass}, Stash: "stash/"}
+	forward := split.Phase{Own: []int{forwardClass, keptClass}, Stash: "stash/"}
 	var again []int
 	if o.Recompute {
 		again = []int{forwardClass}

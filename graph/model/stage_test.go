@@ -52,7 +52,7 @@ func slotted(name string) bool {
 	return false
 }
 
-// machine runs the programs of one stage. Variables that were not assigned are NaN.
+// machine runs the programs of one stage. Variables that were not assigned are NaN, or the largest u32.
 type machine struct {
 	t      *testing.T
 	shared map[string]*graph.Tensor
@@ -75,8 +75,12 @@ func (m *machine) run(g *graph.Graph, microbatch int) map[string]*graph.Tensor {
 		home := m.home(name, microbatch)
 		if home[name] == nil {
 			home[name] = graph.NewTensor(v.Type)
+			unassigned := math.NaN()
+			if !v.Type.DType.Float() {
+				unassigned = math.MaxUint32
+			}
 			for i := range home[name].Data {
-				home[name].Data[i] = math.NaN()
+				home[name].Data[i] = unassigned
 			}
 		}
 		vars[name] = home[name]

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -108,12 +109,39 @@ func (t *tensors) layer(i int) {
 	matrix("self_attn.o_proj", t.residual(), t.DModel, t.queryWidth())
 	norm(attention.after, t.DModel)
 	norm(feedForward.before, t.DModel)
-	if t.FFN.Kind != ReLU2 {
-		matrix("mlp.gate_proj", InitStd, t.FFN.DFF, t.DModel)
+	if l := t.Layer(i); l.MoE {
+		t.mixture(i)
+	} else {
+		t.feedForward(i, densePrefix, l.DFF)
 	}
-	matrix("mlp.up_proj", InitStd, t.FFN.DFF, t.DModel)
-	matrix("mlp.down_proj", t.residual(), t.DModel, t.FFN.DFF)
 	norm(feedForward.after, t.DModel)
+}
+
+// feedForward adds a feed-forward layer's matrices [out, in], or stacks of them: [experts, out, in].
+func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
+	add := func(name string, std float64, out, in int) {
+		t.list = append(t.list, Parameter{Name: layerName(i, prefix+"."+name), Type: graph.T(graph.F32, append(slices.Clone(experts), out, in)...),
+			Scope: LayerScope(i), Std: std})
+	}
+	if t.FFN.Kind != ReLU2 {
+		add("gate_proj", InitStd, width, t.DModel)
+	}
+	add("up_proj", InitStd, width, t.DModel)
+	add("down_proj", t.residual(), t.DModel, width)
+}
+
+func (t *tensors) mixture(i int) {
+	m := t.MoE
+	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i), Std: InitStd,
+		Role: Router})
+	if rate := m.Balance.Bias; rate > 0 {
+		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i), Role: BalancingBias,
+			BalanceRate: rate})
+	}
+	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)
+	if m.Shared > 0 {
+		t.feedForward(i, sharedPrefix, m.Shared*m.DFF)
+	}
 }
 
 // qkNorms are the lengths of the weights of the norms of queries and keys; 0: there are none.
@@ -132,10 +160,21 @@ func (c Config) qkNorms() (query, key int) {
 // Count is the number of trained elements; a tied embedding counts once.
 func (c Config) Count() int64 { return count(c.Parameters()) }
 
-// FLOPsPerToken estimates the arithmetic of one trained token: 6 a matrix element (forward and backward), and 12 a
+// ActiveCount is Count without the experts that a token does not choose.
+func (c Config) ActiveCount() int64 {
+	var idle int64
+	for _, p := range c.Parameters() {
+		if len(p.Type.Shape) == 3 {
+			idle += int64(p.Type.Shape.Len()) / int64(c.MoE.Experts) * int64(c.MoE.Experts-c.MoE.TopK)
+		}
+	}
+	return c.Count() - idle
+}
+
+// FLOPsPerToken estimates the arithmetic of one trained token: 6 an active element (forward and backward), and 12 a
 // query's element and the key that it meets. Without a window these are half of the context on average.
 func (c Config) FLOPsPerToken() float64 {
-	matrices := float64(c.Count())
+	matrices := float64(c.ActiveCount())
 	if !c.TieEmbeddings {
 		matrices -= float64(c.VocabSize * c.DModel) // the input embedding is looked up, not multiplied
 	}

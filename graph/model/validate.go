@@ -40,7 +40,7 @@ func (c Config) Validate() error {
 			return fielderror.New(s.key, s.value, "an integer from %d to %d", s.least, s.most)
 		}
 	}
-	for _, check := range []func() error{c.validateNames, c.validateShape, c.validateAttention, c.validateMoE, c.validateNumbers, c.validateBuilt} {
+	for _, check := range []func() error{c.validateNames, c.validateShape, c.validateAttention, c.validateMoE, c.validateNumbers} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -162,16 +162,6 @@ func (c Config) validateNumbers() error {
 	}
 	if s.Kind != "" && s.High <= s.Low {
 		return fielderror.New("rope.scaling.high", s.High, "more than rope.scaling.low (%v)", s.Low)
-	}
-	return nil
-}
-
-// validateBuilt refuses features that are not implemented yet.
-func (c Config) validateBuilt() error {
-	built := c
-	built.MoE = MoE{}
-	if key, found, want := c.Diff(built); key != "" {
-		return fielderror.New(key, found, "%s, the only value that is implemented", fielderror.Text(want))
 	}
 	return nil
 }

@@ -164,6 +164,12 @@ func (w *Written) Parameters() []Parameter { return slices.Clone(w.params) }
 // Reads lists the parameters of units [first, last).
 func (w *Written) Reads(first, last int) []Parameter { return within(w.Parameters(), w, first, last) }
 
+// Routing is nil: layers of a module are not known to be mixtures of experts.
+func (w *Written) Routing(int, int) []int { return nil }
+
+// SideLosses is false.
+func (w *Written) SideLosses() bool { return false }
+
 // Tied is false: units share no parameter.
 func (w *Written) Tied() bool { return false }
 
@@ -172,6 +178,9 @@ func (w *Written) Gradients(parameter string) []string { return []string{Gradien
 
 // Count is the number of trained elements.
 func (w *Written) Count() int64 { return count(w.params) }
+
+// ActiveCount is Count: every token uses every parameter.
+func (w *Written) ActiveCount() int64 { return w.Count() }
 
 // Redundant is false: every tensor of a file must be a parameter.
 func (w *Written) Redundant(string) bool { return false }
@@ -274,6 +283,8 @@ func (s draftNetwork) unit(u int, x *graph.Value, read func(string) *graph.Value
 		return v
 	}, s.precision)
 }
+
+func (s draftNetwork) routing() []routing { return nil }
 
 // head returns the parameters of the last unit. Its hidden values are unknown.
 func (s draftNetwork) head() (*graph.Value, map[string]*graph.Value) {

@@ -108,6 +108,21 @@ func (xs exchanges) between(from, to int) exchange {
 	return xs[slices.IndexFunc(xs, func(x exchange) bool { return x.from == from && x.to == to })]
 }
 
+// scalesLosses reports whether the backward passes of a stage multiply losses by the loss scale: the training loss, or
+// side losses of its layers.
+func (o Options) scalesLosses(stage int) bool {
+	if stage == o.Layout.Stages-1 {
+		return true
+	}
+	for chunk := range o.Layout.Chunks {
+		first, last := o.Layout.units(chunk*o.Layout.Stages+stage, o.Model)
+		if o.Model.SideLosses() && len(o.Model.Routing(first, last)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // planExchanges lists all exchanges, by sender and owner.
 func (o Options) planExchanges() exchanges {
 	var xs exchanges
@@ -134,14 +149,13 @@ func (o Options) planExchanges() exchanges {
 		if rank >= o.Layout.Stages { // a stage of a further replica has an exchange with that of the first, even an empty one
 			to(rank % o.Layout.Stages)
 		}
-		if first := o.Layout.Stages - 1; rank > first && rank%o.Layout.Stages == first { // a further replica's loss
-			if o.Optimizer.Scaled() {
-				x := to(first)
-				x.params = append(x.params, optim.ScaleVariable) // it holds the same
-			}
-			if len(o.Optimizer.Losses()) > 0 {
-				to(first).add(o, model.LossVariable)
-			}
+		stage := rank % o.Layout.Stages
+		if rank >= o.Layout.Stages && o.Optimizer.Scaled() && o.scalesLosses(stage) {
+			x := to(stage)
+			x.params = append(x.params, optim.ScaleVariable) // it holds the same
+		}
+		if rank >= o.Layout.Stages && stage == o.Layout.Stages-1 && len(o.Optimizer.Losses()) > 0 { // a further replica's loss
+			to(stage).add(o, model.LossVariable)
 		}
 	}
 	return xs

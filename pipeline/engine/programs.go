@@ -139,7 +139,7 @@ func (p programs) addChunk(r *rank, chunk int) error {
 	return nil
 }
 
-// scale is the variable of the loss scale in the backward of the last virtual stage; none without a loss scale.
+// scale is the variable of the loss scale in the backwards of losses; none without a loss scale.
 func (o Options) scale() graph.Named {
 	s := o.Optimizer.Scaling()
 	if s == nil {

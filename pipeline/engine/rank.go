@@ -104,7 +104,7 @@ func (r *rank) load() (err error) {
 // scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by
 // it.
 func (r *rank) scales() bool {
-	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.options.Layout.Stages-1)
+	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.engine.options.scalesLosses(r.stage()))
 }
 
 // scaleAt is the loss scale that is kept with a version of the weights. Without an optimizer a rank reads it only in
