@@ -18,8 +18,8 @@ func Expand(g *Graph) (*Graph, error) {
 				}
 				var outs []*Value
 				b.Scope(n.Scope, func() {
-					if e, ok := n.Op.Kernel(n).(Expansion); ok {
-						outs, again = e.Expand(in), true
+					if expand := g.expansion(n, live); expand != nil {
+						outs, again = expand(in), true
 					} else {
 						outs = b.Apply(n.Op, in...)
 					}
@@ -43,6 +43,47 @@ func Expand(g *Graph) (*Graph, error) {
 		}
 		g = out
 	}
+}
+
+// expansion returns the function that rewrites n, nil if n stays.
+func (g *Graph) expansion(n *Node, live map[*Node]bool) func(in []*Value) []*Value {
+	switch k := n.Op.Kernel(n).(type) {
+	case Expansion:
+		return k.Expand
+	case Template:
+		if k.Update != nil && !g.replaces(n, live) {
+			return k.Update.Expand
+		}
+	}
+	return nil
+}
+
+// replaces reports whether result 0 of n replaces the variable that is its input 0, and only that one, and nothing else
+// reads the variable.
+func (g *Graph) replaces(n *Node, live map[*Node]bool) bool {
+	old, assigned := n.Inputs[0], 0
+	for _, a := range g.Assigns {
+		switch {
+		case a.Value == old, a.Value == n.Outputs[0] && a.Variable != old:
+			return false
+		case a.Value == n.Outputs[0]:
+			assigned++
+		}
+	}
+	for _, o := range g.Outputs {
+		if o.Value == old {
+			return false
+		}
+	}
+	reads := 0
+	for _, m := range g.Nodes {
+		for _, in := range m.Inputs {
+			if in == old && live[m] {
+				reads++
+			}
+		}
+	}
+	return assigned == 1 && reads == 1
 }
 
 // alive marks the nodes that outputs and assignments depend on.

@@ -81,6 +81,16 @@ type Template struct {
 	Variants func(target.Limits) []Variant
 	// Flops is the number of multiplications and additions of the op, for profiles; 0: not counted.
 	Flops float64
+	// Update is set for an op that replaces a part of a variable.
+	Update *Update
+}
+
+// Update marks an op whose result 0 has most elements of input 0. Its passes store only the others, in the memory of
+// input 0, which they do not use. That takes a variable as input 0 which the result is assigned to, and which nothing
+// else reads. Everywhere else [Expand] replaces the op.
+type Update struct {
+	Stored int                            // elements that the passes store
+	Expand func(in []*Value) (y []*Value) // computes the whole results
 }
 
 // Variant is one way to compute an op: a list of dispatches with scratch memory between them.

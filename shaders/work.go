@@ -23,7 +23,10 @@ func Flops(g *fuse.Group) float64 {
 // and scratch memory once each way.
 func Bytes(r *fuse.Result, g *fuse.Group, k Kernel) int64 {
 	var n int64
-	for _, v := range g.Stores {
+	for i, v := range g.Stores {
+		if u := fuse.Update(g); u != nil && i == 0 {
+			v = &graph.Value{Type: graph.T(v.DType, u.Stored)}
+		}
 		n += v.Type.Bytes()
 	}
 	for v, elements := range reads(r, g) {

@@ -1,6 +1,7 @@
 package fuse_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -260,6 +261,37 @@ func TestFloat16ThatBecomesF32IsNotStored(t *testing.T) {
 		for _, v := range g.Stores {
 			assert.Equal(t, v.Shape.Len() == 64*64, v.DType == graph.BF16, "%v", v)
 		}
+	}
+}
+
+// Rows are put into the variable that they replace rows of, unless something else reads it.
+func TestRowsArePutInPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		more  func(b *graph.Builder, old, all *graph.Value)
+		place bool
+	}{
+		"nothing else":           {func(b *graph.Builder, old, all *graph.Value) { b.Assign(old, all) }, true},
+		"result is read":         {func(b *graph.Builder, old, all *graph.Value) { b.Assign(old, all); b.Output("y", op.Exp(all)) }, true},
+		"result is an output":    {func(b *graph.Builder, old, all *graph.Value) { b.Assign(old, all); b.Output("y", all) }, true},
+		"old rows are read":      {func(b *graph.Builder, old, all *graph.Value) { b.Assign(old, all); b.Output("y", op.Exp(old)) }, false},
+		"old rows are an output": {func(b *graph.Builder, old, all *graph.Value) { b.Assign(old, all); b.Output("y", old) }, false},
+		"old rows move": {func(b *graph.Builder, old, all *graph.Value) {
+			b.Assign(old, all)
+			b.Assign(b.Variable("w", old.Type), old)
+		}, false},
+		"another variable": {func(b *graph.Builder, old, all *graph.Value) { b.Assign(b.Variable("w", old.Type), all) }, false},
+		"two variables": {func(b *graph.Builder, old, all *graph.Value) {
+			b.Assign(b.Variable("w", old.Type), all)
+			b.Assign(old, all)
+		}, false},
+		"no variable is assigned": {func(b *graph.Builder, old, all *graph.Value) { b.Output("y", all) }, false},
+	} {
+		r := run(t, func(b *graph.Builder) {
+			old := b.Variable("v", graph.T(graph.F32, 1, 8, 4))
+			c.more(b, old, op.PutRows(old, b.Input("rows", graph.T(graph.F32, 1, 2, 4)), b.Input("position", graph.T(graph.U32, 1))))
+		})
+		updates := slices.ContainsFunc(r.Groups, func(g *fuse.Group) bool { return fuse.Update(g) != nil })
+		assert.Equal(t, c.place, updates, name)
 	}
 }
 

@@ -63,6 +63,11 @@ func (f *fuser) order(groups []*Group) {
 		}
 		f.direct(a, w, readers[a.Variable], before)
 	}
+	for _, g := range groups {
+		if Update(g) != nil && f.directs[g.Stores[0]] == nil {
+			panic(fmt.Sprintf("fuse: %s replaces no variable", g.Nodes[0].Op.Name()))
+		}
+	}
 	f.ordered = topological(groups, before, f.turn)
 }
 

@@ -29,7 +29,10 @@ func (f *fuser) trace(g *Group) (ok bool) {
 	}
 	t := &tracer{f: f, g: g, places: map[*graph.Value][]graph.Index{}}
 	if g.Kind == Template || g.Kind == Join {
-		for _, in := range g.Nodes[0].Inputs {
+		for i, in := range g.Nodes[0].Inputs {
+			if i == 0 && Update(g) != nil {
+				continue // the result lies in its memory
+			}
 			t.operands = append(t.operands, in)
 			t.note(in)
 		}
@@ -38,6 +41,14 @@ func (f *fuser) trace(g *Group) (ok bool) {
 	}
 	g.Loads, g.InPlace, g.arrays = t.loads, t.inPlace(), t.arrays()
 	return true
+}
+
+// Update returns what a kernel does that replaces a part of a variable, nil for other kernels.
+func Update(g *Group) *graph.Update {
+	if g.Kind != Template {
+		return nil
+	}
+	return g.Nodes[0].Op.Kernel(g.Nodes[0]).(graph.Template).Update
 }
 
 type tracer struct {

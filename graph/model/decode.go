@@ -56,12 +56,8 @@ func (c Config) decode(block int) (*graph.Graph, error) {
 
 // cached stores x [1, N, KV, D] in the rows of the cache from position on and returns the whole cache [1, S, KV, D].
 func (n *net) cached(layer int, kind string, x, position *graph.Value) *graph.Value {
-	block, t := x.Shape[1], graph.T(graph.F32, 1, n.SeqLen, n.NKVHeads, n.HeadDim())
-	old := n.b.Variable(fmt.Sprintf("cache/%d/%s", layer, kind), t)
-	row := op.Sub(op.Iota(n.b, graph.U32, 1, 1, n.SeqLen), position) // of x; rows of the cache before it wrap
-	fresh := op.Reshape(op.Embedding(op.Reshape(x, block, n.keyWidth()), row), t.Shape...)
-	here := op.Less(op.Reshape(row, 1, n.SeqLen, 1, 1), op.Scalar(n.b, graph.U32, float64(block)))
-	all := op.Where(here, fresh, old)
+	old := n.b.Variable(fmt.Sprintf("cache/%d/%s", layer, kind), graph.T(graph.F32, 1, n.SeqLen, n.NKVHeads, n.HeadDim()))
+	all := op.PutRows(old, x, position)
 	n.b.Assign(old, all)
 	return all
 }

@@ -83,6 +83,22 @@ func floatGraphs() []Task {
 			m.Assign(a, op.Concat(0, b, op.Tanh(op.Slice(a, 0, 0, 64))))
 			m.out(op.Sum(op.Mul(a, a), []int{0}, false))
 		}),
+		hand("rows of variables", func(m *maker) {
+			a, b, at := m.v(2, 9, 3, 4), m.v(1, 5, 3), m.u32(1)
+			x, y := op.PutRows(a, op.Tanh(m.in(2, 2, 3, 4)), at), op.PutRows(b, m.in(1, 4, 3), at)
+			m.Assign(a, x)
+			m.Assign(b, y)
+			m.out(op.Sum(x, []int{1}, false), op.Tanh(y), y)
+		}),
+		hand("rows of variables that are read elsewhere", func(m *maker) {
+			a, b, c, d, at := m.v(1, 9, 4), m.v(1, 9, 4), m.v(1, 9, 4), m.v(1, 9, 4), m.u32(1)
+			rows := m.in(1, 3, 4)
+			x := op.PutRows(a, rows, at)
+			m.Assign(a, x)
+			m.Assign(b, op.PutRows(b, op.Slice(op.Tanh(b), 1, 0, 3), at))
+			m.Assign(c, op.PutRows(op.PutRows(c, rows, op.Full(m.Builder, graph.U32, 6, 1)), rows, at))
+			m.out(op.Tanh(a), op.PutRows(d, rows, at))
+		}),
 		hand("in place, but read elsewhere", func(m *maker) {
 			v, g := m.v(64, 64), m.in(64, 64)
 			m.out(op.Mul(op.Transpose(v), g), op.ReduceMax(v, []int{0}, false))
