@@ -82,6 +82,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if err := c.await(a, h); err != nil {
 		return err
 	}
+	c.noteSpares(a, h.Devices())
 	res, err := h.Train(a.ctx, c.configure, o)
 	r.line.clear()
 	if err != nil {
@@ -232,6 +233,23 @@ func (c *hostCommand) await(a *app, h *coordinator.Host) error {
 		return usererror.Errorf("no member joined within %v", c.Wait)
 	}
 	return nil
+}
+
+// noteSpares says which setting would give all devices a stage, if there are more than microbatches.
+func (c *hostCommand) noteSpares(a *app, devices int) {
+	found, err := c.configure(devices, c.Resume)
+	if err != nil {
+		return // the run reports it
+	}
+	p, most := found.Pipeline, found.MicrobatchesPerReplica()
+	enough := devices
+	for found.Train.BatchSize%enough != 0 && enough < found.Train.BatchSize {
+		enough++
+	}
+	if p.Stages*p.Replicas < devices && p.Stages == most && enough > found.Train.Microbatches {
+		a.note("train.microbatches: %d allows %d stages for %d devices; the others are spares. To use all: --set train.microbatches=%d", found.Train.Microbatches,
+			p.Stages, devices, enough)
+	}
 }
 
 type joinCommand struct {

@@ -124,15 +124,15 @@ func (p *Pipeline) each(ctx context.Context, f func(ctx context.Context, member 
 
 // untilFailure returns a context that also ends when the pipeline fails.
 func (p *Pipeline) untilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
 		case <-p.failed:
-			cancel()
+			cancel(p.failing())
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() { cancel(nil) }
 }
 
 // request makes a request of a member.
@@ -143,6 +143,9 @@ func (p *Pipeline) request(ctx context.Context, member, name string, q, a any) e
 	}
 	reply, err := p.control.Request(ctx, member, name, text)
 	if err != nil {
+		if cause := context.Cause(ctx); cause != nil { // the member is not at fault
+			return fmt.Errorf("%s: %s: %w", member, name, cause)
+		}
 		return memberError(member, name, err)
 	}
 	if err := json.Unmarshal(reply, a); err != nil {

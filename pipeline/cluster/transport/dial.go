@@ -41,7 +41,7 @@ func (l *link) dial() {
 		}
 		var r *refusal
 		refused := errors.As(err, &r)
-		if refused && r.code == codeState {
+		if refused && (r.code == codeState || r.code == codeOver) {
 			backoff = t.maxBackoff // the peer has left the epoch, and this node is about to
 		}
 		if !connected {

@@ -16,6 +16,7 @@ const (
 	codeState    = codes.FailedPrecondition // the states of the two sides do not fit
 	codeIdentity = codes.PermissionDenied   // not a member, or not the one that it claims to be
 	codeAbort    = codes.Aborted            // the link is over for the epoch
+	codeOver     = codes.NotFound           // the peer has begun another epoch: no fault
 )
 
 // link carries messages to and from a peer for one epoch, over one connection after the other.

@@ -82,7 +82,7 @@ func streamError(err error) error {
 		return err
 	case st.Code() == codes.ResourceExhausted:
 		return violationf("%s", st.Message())
-	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort:
+	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort, st.Code() == codeOver:
 		return remoteError{&refusal{st.Code(), st.Message()}}
 	default:
 		return remoteError{errors.New(st.Message())}
@@ -294,7 +294,9 @@ func (s *session) report() {
 	switch {
 	case s.link.node.currentEpoch() != s.link.epoch: // it has ended, here or there: no fault
 	case errors.As(err, &remote) && errors.As(err, &refused):
-		s.link.node.notes.add("member %s has closed the connection: %v", id, err)
+		if refused.code != codeOver {
+			s.link.node.notes.add("member %s has closed the connection: %v", id, err)
+		}
 	case errors.As(err, &remote):
 		s.link.node.notes.add("the connection with member %s broke: %v", id, err)
 	case errors.As(err, &broken):

@@ -228,7 +228,7 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 		return err
 	}
 	for _, l := range n.links {
-		l.end(refusalf(codeState, "epoch %d has ended", n.epoch))
+		l.end(refusalf(codeOver, "epoch %d has ended", n.epoch))
 	}
 	n.epoch, n.links = epoch, links
 	for _, l := range links {
