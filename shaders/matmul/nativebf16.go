@@ -8,6 +8,8 @@ import (
 )
 
 var (
+	//go:embed native/bf16tile.c
+	nativeBF16Tile string
 	//go:embed native/bf16.c
 	nativeBF16 string
 	//go:embed native/pairs.c
@@ -46,10 +48,18 @@ const (
 
 // pairVariants returns the kernels for products of bf16 by the instructions among the device's cooperative matrices.
 func pairVariants(s Spec, l target.Limits) []Kernel {
+	var ks []Kernel
+	for _, u := range usableUnits(s, l) {
+		ks = append(ks, planPairs(s, u).kernel())
+	}
+	return ks
+}
+
+// usableUnits returns the device's matrix units if the operands are of bf16.
+func usableUnits(s Spec, l target.Limits) (units []matrixUnit) {
 	if s.TypeA != BF16 || s.TypeB != BF16 {
 		return nil
 	}
-	var ks []Kernel
 	for _, u := range matrixUnits {
 		if !slices.Contains(l.Cooperative, u.CooperativeMatrix) {
 			continue
@@ -58,9 +68,9 @@ func pairVariants(s Spec, l target.Limits) []Kernel {
 		if u.CooperativeMatrix == target.AVX512 && slices.Contains(l.Cooperative, target.AMX) {
 			u.speed = 0.6
 		}
-		ks = append(ks, planPairs(s, u).kernel())
+		units = append(units, u)
 	}
-	return ks
+	return units
 }
 
 func planPairs(s Spec, u matrixUnit) pairs {
@@ -102,6 +112,16 @@ func (p pairs) kernel() Kernel {
 	b := p.packB(&k)
 	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
+	p.define(t, line, matrixA, part)
+	k.Passes = append(k.Passes, t.pass(nativeBF16Tile+nativeBF16, p.count(p.rows), a, b, c))
+	if p.splits > 1 {
+		k.Passes = append(k.Passes, p.reduce(part, c))
+	}
+	return k
+}
+
+// define adds the sizes of the product; A has rows of line elements.
+func (p pairs) define(t *text, line, matrixA, part int) {
 	t.define(p.unit.macro, 1)
 	t.define("GRAIN", p.unit.K)
 	t.define("LINE", line)
@@ -113,11 +133,6 @@ func (p pairs) kernel() Kernel {
 	t.define("STEPS", p.steps)
 	t.define("PITCH", p.steps+pairPad)
 	t.define("SPLIT", p.split)
-	k.Passes = append(k.Passes, t.pass(nativeBF16, p.count(p.rows), a, b, c))
-	if p.splits > 1 {
-		k.Passes = append(k.Passes, p.reduce(part, c))
-	}
-	return k
 }
 
 // text is the beginning of a pass's text.

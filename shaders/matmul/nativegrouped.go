@@ -11,6 +11,8 @@ import (
 var (
 	//go:embed native/groupednaive.c
 	nativeGroupedNaive string
+	//go:embed native/groups.c
+	nativeGroups string
 	//go:embed native/groupedtiles.c
 	nativeGroupedTiles string
 	//go:embed native/grouped.c
@@ -18,7 +20,7 @@ var (
 )
 
 // nativeGroupedVariants returns the kernels of a CPU for a grouped product: the naive one, then by rising cost.
-func nativeGroupedVariants(s Spec, _ target.Limits) []Kernel {
+func nativeGroupedVariants(s Spec, l target.Limits) []Kernel {
 	product := planGrouped(s)
 	ks := []Kernel{nativeGroupedNaiveKernel(s), product.kernel("native", 1)}
 	if s.directB() {
@@ -26,6 +28,7 @@ func nativeGroupedVariants(s Spec, _ target.Limits) []Kernel {
 		other.packB = !product.packB
 		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
 	}
+	ks = append(ks, groupedPairVariants(s, l)...)
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }
@@ -36,12 +39,10 @@ type grouped struct{ native }
 
 func planGrouped(s Spec) grouped {
 	var p grouped
-	each := s
+	each := s.evenly()
 	if s.Grouping == graph.GroupedRows {
-		each.Batch, each.M = s.Groups, ceilDiv(s.M, s.Groups)
 		p.native = planNative(each)
 	} else {
-		each.K = ceilDiv(s.K, s.Groups)
 		p.native = native{spec: each, packA: s.TypeA != F32 || s.N > 64, splits: 1, split: each.K}
 		p.planBlocks(min(int(each.flops()/groupFlops), leastBlocks))
 	}
@@ -50,13 +51,23 @@ func planGrouped(s Spec) grouped {
 	return p
 }
 
-// count is the number of groups of the kernel.
-func (p grouped) count() int {
-	s := p.spec
+// evenly returns the batch of products that a grouped product is when all groups are of one size.
+func (s Spec) evenly() Spec {
 	if s.Grouping == graph.GroupedRows {
-		return (s.M/p.rows + s.Groups) * ceilDiv(s.N, p.columns)
+		s.Batch, s.M = s.Groups, ceilDiv(s.M, s.Groups)
+	} else {
+		s.K = ceilDiv(s.K, s.Groups)
 	}
-	return s.Groups * ceilDiv(s.M, p.rows) * ceilDiv(s.N, p.columns)
+	return s
+}
+
+// groupCount is the number of groups of a kernel, each of so many rows.
+func (n native) groupCount(rows int) int {
+	s := n.spec
+	if s.Grouping == graph.GroupedRows {
+		return (s.M/rows + s.Groups) * ceilDiv(s.N, n.columns)
+	}
+	return s.Groups * ceilDiv(s.M, rows) * ceilDiv(s.N, n.columns)
 }
 
 // kernel returns the kernel; cost is relative to that of others for the same product.
@@ -71,22 +82,36 @@ func (p grouped) kernel(name string, cost float64) Kernel {
 		}
 		b = k.pack(matrices, panels)
 	}
-	t := groupedText(s, true)
+	t := groupedText(s)
 	p.define(t, panels, 0)
-	k.Passes = append(k.Passes, t.pass(nativeTile+nativeGroupedTiles+nativePanels+nativeGrouped, p.count(),
+	k.Passes = append(k.Passes, t.pass(nativeTile+nativeGroupedTiles+nativePanels+nativeGroups+nativeGrouped, p.groupCount(p.rows),
 		Binding{Operand: A}, b, Binding{Operand: C}, Binding{Operand: Offsets}))
 	return k
 }
 
+// grouped is the number of rows or k's that the groups share.
+func (s Spec) grouped() int {
+	if s.Grouping == graph.GroupedSums {
+		return s.K
+	}
+	return s.M
+}
+
 // groupedText begins the C of a pass of a grouped product.
-func groupedText(s Spec, store bool) *text {
-	t := nativeText(s, store)
-	t.define("GROUPS", s.Groups)
-	t.define("GROUPED_SUMS", s.Grouping == graph.GroupedSums)
+func groupedText(s Spec) *text {
+	t := nativeText(s, true)
+	t.defineGroups(s)
 	return t
 }
 
+// defineGroups adds what the groups of a product are.
+func (t *text) defineGroups(s Spec) {
+	t.define("GROUPS", s.Groups)
+	t.define("GROUPED", s.grouped())
+	t.define("GROUPED_SUMS", s.Grouping == graph.GroupedSums)
+}
+
 func nativeGroupedNaiveKernel(s Spec) Kernel {
-	return Kernel{Name: "naive", Cost: 50 * s.flops(), Passes: []Pass{groupedText(s, true).pass(nativeGroupedNaive, s.Batch*s.M,
+	return Kernel{Name: "naive", Cost: 50 * s.flops(), Passes: []Pass{groupedText(s).pass(nativeGroupedNaive, s.Batch*s.M,
 		Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C}, Binding{Operand: Offsets})}}
 }

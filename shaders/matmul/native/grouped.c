@@ -1,26 +1,6 @@
 // The product of groups: args[3] is their offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its group.
 // Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
 
-#if !GROUPED_SUMS
-// mm_rows finds the rows of a block, from *i0 to *i1, and returns the group that they belong to. There are at most
-// M / ROWS + GROUPS blocks; those that are too many have no rows.
-MM_INLINE u64 mm_rows(const u32 *offsets, u64 block, u64 *i0, u64 *i1) {
-	u64 begin = 0;
-	for (u64 e = 0; e < GROUPS; e++) {
-		u64 end = e + 1 < GROUPS ? MIN(offsets[e + 1], M) : M, blocks;
-		if (end < begin) end = begin;
-		blocks = (end - begin + ROWS - 1) / ROWS;
-		if (block < blocks) {
-			*i0 = begin + block * ROWS, *i1 = MIN(*i0 + ROWS, end);
-			return e;
-		}
-		block -= blocks, begin = end;
-	}
-	*i0 = *i1 = 0;
-	return 0;
-}
-#endif
-
 KERNEL {
 	const A_T *a = args[0].at;
 	const f32 *b = args[1].at;
