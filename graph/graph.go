@@ -43,7 +43,8 @@ type Output struct {
 	Value *Value
 }
 
-// Assign stores a value in a variable when a run ends; every read in the run sees the old contents.
+// Assign stores a value in a variable, or in a section of one, when a run ends. Every read in the run sees the old
+// contents.
 type Assign struct {
 	Variable *Value
 	Value    *Value
@@ -87,6 +88,8 @@ type Builder struct {
 	g     Graph
 	scope string
 	named map[string]*Value // by kind (a source's, "output" or "assign") and name
+
+	sections map[string][]*Section // by variable, in order
 }
 
 // Build runs f on a fresh builder and returns the graph, or the first mistake that an op's shape rule found.
@@ -100,7 +103,7 @@ func Build(f func(b *Builder)) (g *Graph, err error) {
 			g, err = nil, e
 		}
 	}()
-	b := &Builder{named: map[string]*Value{}}
+	b := &Builder{named: map[string]*Value{}, sections: map[string][]*Section{}}
 	f(b)
 	return &b.g, nil
 }
@@ -180,6 +183,7 @@ func (b *Builder) source(s Source) *Value {
 		}
 		return v
 	}
+	b.checkUse(s)
 	// A source belongs to no layer: its users may be anywhere.
 	var v *Value
 	b.Scope("", func() { v = b.Apply(s)[0] })
@@ -196,10 +200,15 @@ func (b *Builder) Output(name string, v *Value) {
 	b.g.Outputs = append(b.g.Outputs, Output{name, v})
 }
 
-// Assign stores v in variable when a run ends.
+// Assign stores v in a variable or section when a run ends.
 func (b *Builder) Assign(variable, v *Value) {
-	s, ok := variable.Node.Op.(*Variable)
-	if !ok {
+	var s Source
+	switch o := variable.Node.Op.(type) {
+	case *Variable:
+		s = o
+	case *Section:
+		s = o
+	default:
 		b.Fail("assign", "%v is not a variable", variable)
 	}
 	if !variable.Type.Equal(v.Type) {

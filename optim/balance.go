@@ -40,9 +40,9 @@ func (p Param) checkBalance() error {
 
 // balance adds the rule of a balancing bias.
 func (u *update) balance(p Param) {
-	load := wholeGradient(u.b, p, nil)
+	load := wholeGradient(u.b, all(p), nil)
 	// E times mean(load) − load: loads are integers, and so these are exact.
 	missing := op.Sub(op.Sum(load, nil, true), op.Scale(load, float64(p.Type.Shape[0])))
 	delta := signed(missing, op.Scalar(u.b, graph.F32, p.Balance))
-	u.move(p, u.b.Variable(p.Name, p.Type), op.Sub(op.Mean(delta, nil, true), delta))
+	u.move(all(p), u.b.Variable(p.Name, p.Type), op.Sub(op.Mean(delta, nil, true), delta))
 }

@@ -29,7 +29,7 @@ func (s *Shard) AddNormSquares(b *graph.Builder) {
 				squares = append(squares, op.Full(b, graph.F32, 0, 1))
 				return
 			}
-			squares = append(squares, op.Reshape(op.Sum(op.Square(wholeGradient(b, param, s.o.Scaling())), nil, false), 1))
+			squares = append(squares, op.Reshape(op.Sum(op.Square(wholeGradient(b, all(param), s.o.Scaling())), nil, false), 1))
 		})
 	}
 	b.Scope(normsScope, func() {
@@ -53,11 +53,11 @@ func sumLosses(b *graph.Builder, losses []string) (sum *graph.Value) {
 	return sum
 }
 
-// wholeGradient is the sum of a parameter's gradients, divided by the loss scale if there is one.
-func wholeGradient(b *graph.Builder, p Param, scaling *Scaling) *graph.Value {
+// wholeGradient is the sum of a section's gradients, divided by the loss scale if there is one.
+func wholeGradient(b *graph.Builder, s section, scaling *Scaling) *graph.Value {
 	var sum *graph.Value
-	for _, name := range append(slices.Clone(p.Contributions), p.Gradient) {
-		g := b.Variable(name, p.Type)
+	for _, name := range append(slices.Clone(s.param.Contributions), s.param.Gradient) {
+		g := s.variable(b, name, s.param.Type)
 		if sum != nil {
 			g = op.Add(sum, g)
 		}
@@ -83,8 +83,8 @@ func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 		b.Scope(layerScope(layer[0].Layer), func() {
 			scalars := s.o.scalars(input)
 			for i, g := range s.o.groups {
-				if params := g.of(layer); len(params) > 0 {
-					u.apply(g.rule, params, scalars[i])
+				for _, ss := range s.o.updatedTogether(g.rule, g.of(layer)) {
+					u.apply(g.rule, ss, scalars[i])
 				}
 			}
 			for _, p := range layer {
@@ -163,34 +163,27 @@ func (u *update) clipped(g *graph.Value) *graph.Value {
 	return op.Mul(g, op.Clamp(op.Scale(op.Reciprocal(op.Shift(u.norm, 1e-6)), u.o.cfg.Clip), 0, 1))
 }
 
-// state returns the variables of the declared kinds of state of a parameter.
-func (u *update) state(p Param, declared []graph.Named) (vs []*graph.Value) {
-	for _, k := range declared {
-		vs = append(vs, u.b.Variable(stateName(k.ID, p.Name), k.Type))
-	}
-	return vs
-}
-
-// apply updates the parameters of a layer that are under one rule.
-func (u *update) apply(rule Rule, params []Param, h Scalars) {
+// apply updates sections of a layer's parameters that are under one rule.
+func (u *update) apply(rule Rule, ss []section, h Scalars) {
 	c := u.o.correction
-	ts, corrected := make([]Tensor, len(params)), make([][]*graph.Value, len(params))
-	for i, p := range params {
-		ts[i] = Tensor{Param: p, Gradient: u.clipped(wholeGradient(u.b, p, u.o.Scaling())), State: u.state(p, rule.State(p)),
-			Staleness: u.o.cfg.Staleness}
-		corrected[i] = u.state(p, kinds(p, c.State()...))
+	ts, corrected := make([]Tensor, len(ss)), make([][]*graph.Value, len(ss))
+	for i, s := range ss {
+		gradient := u.clipped(wholeGradient(u.b, s, u.o.Scaling()))
+		ts[i] = Tensor{Param: s.param, Gradient: gradient, State: s.state(u.b, rule.State(s.param)), Staleness: u.o.cfg.Staleness}
+		ts[i].Type = gradient.Type
+		corrected[i] = s.state(u.b, kinds(s.param, c.State()...))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}
 	us := u.updates(rule, ts, h)
 	for i, t := range ts {
 		u.assign(t.State, us[i].State)
 		step, state := c.Step(t, us[i], corrected[i])
-		x := u.b.Variable(t.Name, t.Type)
+		x := ss[i].variable(u.b, t.Name, ss[i].param.Type)
 		if t.Decay {
 			// Not x·(1 − lr·λ): in f32 the factor would have few digits of lr·λ.
 			step = op.Add(step, op.Mul(x, h.Get(weightDecay)))
 		}
-		u.move(t.Param, x, step)
+		u.move(ss[i], x, step)
 		for j, kind := range c.State() {
 			if kind == AppliedState {
 				u.b.Assign(corrected[i][j], op.Where(u.ok, step, op.Scalar(u.b, graph.F32, 0)))
@@ -229,10 +222,10 @@ func (u *update) assign(state, values []*graph.Value) {
 }
 
 // move assigns the new weights: in place, or with a delay to the gradient's variable.
-func (u *update) move(p Param, x, step *graph.Value) {
+func (u *update) move(s section, x, step *graph.Value) {
 	target := x
 	if u.o.cfg.Delay > 0 {
-		target = u.b.Variable(p.Gradient, p.Type)
+		target = s.variable(u.b, s.param.Gradient, s.param.Type)
 	}
 	u.b.Assign(target, op.Where(u.ok, op.Sub(x, step), x))
 }

@@ -75,8 +75,8 @@ type host struct {
 func newHost(t *testing.T, s *Shard) machine {
 	h := &host{t: t, programs: allPrograms(t, s), vars: map[string]*graph.Tensor{}}
 	for _, g := range h.programs {
-		for _, v := range g.Sources("variable") {
-			h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
+		for _, v := range g.Variables() {
+			h.vars[v.ID] = graph.NewTensor(v.Type)
 		}
 	}
 	return h
@@ -187,8 +187,13 @@ func start(t *testing.T, cfg Config, params []Param, on maker) (*Optimizer, mach
 func small(t *testing.T, cfg Config, params []Param) *Optimizer {
 	o, err := New(cfg, params)
 	require.NoError(t, err)
+	limit(o, 2000)
+	return o
+}
+
+// limit bounds the bytes of a batch.
+func limit(o *Optimizer, bytes int64) {
 	for _, g := range o.groups {
-		const bytes = 2000
 		switch r := g.rule.(type) {
 		case *muon:
 			r.maxBatch = bytes
@@ -198,7 +203,6 @@ func small(t *testing.T, cfg Config, params []Param) *Optimizer {
 			r.maxBatch = bytes
 		}
 	}
-	return o
 }
 
 // bits are the parameters and the state, but for the sticky variable.

@@ -83,6 +83,8 @@ func newMuon(c *Muon) *muon {
 	return &muon{c.Momentum, c.Nesterov, chosen(newtonSchulzCoefficients(), c.NewtonSchulz), chosen(muonScales(), c.Scale), maxBatchBytes}
 }
 
+func (m *muon) batchBytes() int64 { return m.maxBatch }
+
 func (*muon) State(p Param) []graph.Named { return kinds(p, "momentum") }
 
 func (*muon) Hyperparameters(_ int, rate float64) Hyperparameters {

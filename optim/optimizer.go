@@ -39,6 +39,9 @@ type Param struct {
 	Balance float64
 }
 
+// stacked reports whether the parameter is a stack of matrices.
+func (p Param) stacked() bool { return len(p.Type.Shape) == 3 }
+
 // matrices returns the extents of a stack of matrices, none for a single one, and those of one matrix: out and in.
 func (p Param) matrices() (stack graph.Shape, sides [2]int) {
 	s := p.Type.Shape

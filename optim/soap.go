@@ -78,6 +78,8 @@ type soap struct {
 // sides are the two sides of a matrix. Each has a preconditioner and its eigenvectors as state, unless it is too long.
 var sides = [2]string{"left", "right"}
 
+func (s *soap) batchBytes() int64 { return s.maxBatch }
+
 func (s *soap) State(p Param) []graph.Named {
 	state := kinds(p, "exp_avg", "exp_avg_sq")
 	stack, extents := p.matrices()

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,9 +20,10 @@ func stackedParams() (ps []Param) {
 	}
 	add("norm", false, 8)
 	add("q", true, 8, 8)
-	add("down", true, 4, 8, 20)
+	add("down", true, 5, 8, 20)
 	add("up", true, 4, 20, 8)
 	add("gate", true, 4, 20, 8)
+	add("aligned", true, 3, 64, 4)
 	add("square", true, 2, 8, 8)
 	add("one", true, 1, 20, 8)
 	add("up0", true, 20, 8)
@@ -74,13 +77,14 @@ func joined(p Param, get func(Param) []float64) (x []float64) {
 // kernel of a product depends on how many matrices there are.
 func TestAStackIsItsMatrices(t *testing.T) {
 	const batches = 3
+	onDevice := map[string]int{"muon": 2, "normuon": 1} // 1 + the delay
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		exact := tolerance < 1e-9
 		for name, cfg := range testConfigs() {
-			if !exact && name != "muon" && name != "normuon" && name != "mars" && name != "soap" {
-				continue
-			}
 			for _, delay := range []int{0, 1} {
+				if !exact && onDevice[name] != delay+1 {
+					continue
+				}
 				if cfg.Delay = delay; delay == 1 {
 					cfg.Correction, cfg.Clip = &ErrorFeedback{}, 0
 					if name == "muon" {
@@ -126,4 +130,38 @@ func TestAStackIsItsMatrices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A large stack is updated by sections, whose temporary values share memory.
+func TestSectionsBoundTemporaryMemory(t *testing.T) {
+	const n, rows, cols = 16, 96, 64
+	params := []Param{{Name: "w", Type: graph.T(graph.F32, n, rows, cols), Layer: "layers.0", Gradient: "g", Matrix: true, Decay: true}}
+	matrix := int64(4 * rows * cols)
+	for name, bound := range map[string]int64{"muon": 6, "normuon": 6, "soap": 20} {
+		arena := map[int64]int64{} // by matrices in a section
+		for _, size := range []int64{2, n} {
+			cfg := testConfigs()[name]
+			if s, ok := cfg.Algorithm.(*SOAP); ok {
+				s.MaxPrecondDim = rows
+			}
+			cfg.Delay, cfg.Correction = 1, &ErrorFeedback{}
+			o, err := New(cfg, params)
+			require.NoError(t, err)
+			largest := matrix
+			if name == "soap" {
+				largest = 4 * rows * rows
+			}
+			limit(o, size*largest)
+			want := 1
+			if size < n {
+				want = int(n / size)
+			}
+			assert.Len(t, o.sections(o.groups[0].rule, params[0]), want)
+			p, err := exec.NewPlan(null.New(null.Options{}), allPrograms(t, o.All()), exec.Options{})
+			require.NoError(t, err)
+			arena[size] = p.Memory().Arena
+		}
+		assert.LessOrEqual(t, arena[2], bound*matrix, name)
+		assert.Greater(t, arena[n], 2*arena[2], name)
+	}
 }

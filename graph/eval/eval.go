@@ -39,6 +39,9 @@ func Run(g *graph.Graph, inputs, variables map[string]*graph.Tensor, options ...
 	if err := r.bind(g, "variable", variables); err != nil {
 		return nil, err
 	}
+	if err := r.bind(g, "section", sections(g, variables)); err != nil {
+		return nil, err
+	}
 	r.count(g)
 	for _, n := range g.Nodes {
 		r.step(n)
@@ -48,9 +51,33 @@ func Run(g *graph.Graph, inputs, variables map[string]*graph.Tensor, options ...
 		outputs[o.Name] = clone(r.values[o.Value])
 	}
 	for _, a := range g.Assigns {
-		variables[a.Variable.Node.Op.(graph.Source).Label()] = clone(r.values[a.Value])
+		store(variables, a.Variable.Node.Op.(graph.Source), r.values[a.Value])
 	}
 	return outputs, nil
+}
+
+// sections are the sections of variables that a graph reads, by name.
+func sections(g *graph.Graph, variables map[string]*graph.Tensor) map[string]*graph.Tensor {
+	all := map[string]*graph.Tensor{}
+	for _, v := range g.Sources("section") {
+		s := v.Node.Op.(*graph.Section)
+		if whole := variables[s.Of.ID]; whole != nil && whole.Type.Equal(s.Of.Type) && len(whole.Data) == whole.Shape.Len() {
+			all[s.ID] = &graph.Tensor{Type: s.Type, Data: whole.Data[s.Offset():][:s.Type.Shape.Len()]}
+		}
+	}
+	return all
+}
+
+// store assigns a value to a variable or a section, under a new tensor.
+func store(variables map[string]*graph.Tensor, to graph.Source, t *graph.Tensor) {
+	t = clone(t)
+	if s, ok := to.(*graph.Section); ok {
+		whole := clone(variables[s.Of.ID])
+		copy(whole.Data[s.Offset():], t.Data)
+		t = whole
+	}
+	whole, _ := graph.Whole(to)
+	variables[whole.ID] = t
 }
 
 func clone(t *graph.Tensor) *graph.Tensor {

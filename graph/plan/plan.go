@@ -147,7 +147,7 @@ func (p *planner) moves() []func(*Plan) []Copy {
 		if p.r.Direct[a.Value] == a.Variable {
 			continue
 		}
-		to := Storage{Space: Variable, Name: name(a.Variable), Size: a.Variable.Type.Bytes()}
+		to := variable(a.Variable)
 		if base := p.r.Alias.Base(a.Value); p.blocks[base] != nil || p.r.Direct[base] != nil { // that one is not copied to
 			second = append(second, func(out *Plan) []Copy { return []Copy{{out.Storage[a.Value], to}} })
 			continue
@@ -162,6 +162,12 @@ func (p *planner) moves() []func(*Plan) []Copy {
 }
 
 func name(v *graph.Value) string { return v.Node.Op.(graph.Source).Label() }
+
+// variable is the storage of a variable or a section of one.
+func variable(v *graph.Value) Storage {
+	whole, offset := graph.Whole(v.Node.Op.(graph.Source))
+	return Storage{Space: Variable, Name: whole.ID, Offset: int64(offset * v.DType.Size()), Size: v.Type.Bytes()}
+}
 
 // pack assigns offsets, the largest block first, each at the lowest place free during its lifetime.
 func (p *planner) pack() ([]int64, error) {
@@ -266,17 +272,27 @@ func (p *planner) resolve(out *Plan) error {
 func (p *planner) baseStorage(v *graph.Value) (Storage, error) {
 	size := v.Type.Bytes()
 	if u := p.r.Direct[v]; u != nil {
-		return Storage{Space: Variable, Name: name(u), Size: size}, nil
+		return variable(u), nil
 	}
 	if b := p.blocks[v]; b != nil {
 		return Storage{Space: Arena, Chunk: b.chunk, Offset: b.offset, Size: size}, nil
 	}
-	space := map[string]Space{"variable": Variable, "input": Input, "constant": Constant}[v.Node.Op.Name()]
-	if space == Arena {
+	s := Storage{Name: "", Size: size}
+	switch v.Node.Op.(type) {
+	case *graph.Variable, *graph.Section:
+		s = variable(v)
+	case *graph.Input:
+		s.Space, s.Name = Input, name(v)
+	case *graph.Constant:
+		s.Space, s.Name = Constant, name(v)
+	default:
 		panic("plan: nothing stores " + v.String())
 	}
-	if size > p.lim.MaxBindingSize {
+	switch {
+	case size > p.lim.MaxBindingSize:
 		return Storage{}, tooBig(v.String(), size, p.lim.MaxBindingSize)
+	case s.Offset%p.lim.OffsetAlignment != 0:
+		return Storage{}, fmt.Errorf("%v begins at byte %d of its variable, the device binds at multiples of %d", v, s.Offset, p.lim.OffsetAlignment)
 	}
-	return Storage{Space: space, Name: name(v), Size: size}, nil
+	return s, nil
 }

@@ -122,3 +122,24 @@ func TestVariablesMayExchangeContents(t *testing.T) {
 		assert.Equal(t, i < 2, c.From.Space == plan.Variable, "both are read before either is written")
 	}
 }
+
+// Sections lie in the memory of their variable, where the device can bind them.
+func TestSections(t *testing.T) {
+	build := func(rows int) (*plan.Plan, error) {
+		g, err := graph.Build(func(b *graph.Builder) {
+			x := b.Section("w", graph.T(graph.F32, 2*rows, 16), rows, 2*rows)
+			b.Assign(x, op.Scale(x, 2))
+		})
+		require.NoError(t, err)
+		return plan.Run(fused(t, g), noScratch, limits)
+	}
+	p, err := build(8)
+	require.NoError(t, err)
+	assert.Empty(t, p.Chunks)
+	assert.Empty(t, p.Copies)
+	for _, s := range p.Storage {
+		assert.Equal(t, plan.Storage{Space: plan.Variable, Name: "w", Offset: 512, Size: 512}, s)
+	}
+	_, err = build(7)
+	assert.ErrorContains(t, err, `section "w[7:14]" f32[7,16] begins at byte 448 of its variable, the device binds at multiples of 256`)
+}

@@ -63,8 +63,8 @@ func newReferenceSession(x *Reference, graphs map[string]*graph.Graph, pools map
 		for _, v := range g.Sources("input") {
 			s.inputs[name][Label(v)] = graph.NewTensor(v.Type)
 		}
-		for _, v := range g.Sources("variable") {
-			s.types[Label(v)] = v.Type
+		for _, v := range g.Variables() {
+			s.types[v.ID] = v.Type
 		}
 	}
 	return s
@@ -160,8 +160,8 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	}
 	g := s.graphs[program]
 	vars := map[string]*graph.Tensor{}
-	for _, v := range g.Sources("variable") {
-		if vars[Label(v)], err = s.variable(Label(v), at); err != nil {
+	for _, v := range g.Variables() {
+		if vars[v.ID], err = s.variable(v.ID, at); err != nil {
 			return err
 		}
 	}
@@ -182,7 +182,8 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 		losses.Data[0] = math.NaN()
 	}
 	for _, a := range g.Assigns {
-		s.variables[s.buffer(Label(a.Variable), at)] = vars[Label(a.Variable)]
+		whole, _ := graph.Whole(a.Variable.Node.Op.(graph.Source))
+		s.variables[s.buffer(whole.ID, at)] = vars[whole.ID]
 	}
 	return nil
 }

@@ -74,8 +74,8 @@ func (r *rank) prepare() error {
 	r.runs, r.sizes = map[string]bool{}, map[string]int64{}
 	for name, g := range p.graphs {
 		r.runs[name] = true
-		for _, v := range g.Sources("variable") {
-			r.sizes[v.Node.Op.(graph.Source).Label()] = v.Type.Bytes()
+		for _, v := range g.Variables() {
+			r.sizes[v.ID] = v.Type.Bytes()
 		}
 	}
 	r.planned, err = r.engine.options.Execute(r.device, p.graphs, p.pools)

@@ -225,13 +225,12 @@ func (p *Plan) add(low lowered, tune Chooser) error {
 
 // declare collects the buffers that a program needs.
 func (p *Plan) declare(q *program) error {
-	for _, v := range q.graph.Sources("variable") {
-		id := v.Node.Op.(graph.Source).Label()
-		if old, ok := p.variables[id]; ok && !old.Equal(v.Type) {
-			return fmt.Errorf("variable %q is %v here and %v in another program", id, v.Type, old)
+	for _, v := range q.graph.Variables() {
+		if old, ok := p.variables[v.ID]; ok && !old.Equal(v.Type) {
+			return fmt.Errorf("variable %q is %v here and %v in another program", v.ID, v.Type, old)
 		}
-		p.variables[id] = v.Type
-		if err := p.provide(id, v.Type); err != nil {
+		p.variables[v.ID] = v.Type
+		if err := p.provide(v.ID, v.Type); err != nil {
 			return err
 		}
 	}

@@ -117,8 +117,8 @@ func (s *Session) assemble(l *loaded, at Binding) (*device.Program, error) {
 // classes returns the classes of a program's variables, in order.
 func (p *Plan) classes(q *program) []string {
 	found := map[string]bool{}
-	for _, v := range q.graph.Sources("variable") {
-		if pool, ok := p.pools[v.Node.Op.(graph.Source).Label()]; ok {
+	for _, v := range q.graph.Variables() {
+		if pool, ok := p.pools[v.ID]; ok {
 			found[pool.Class] = true
 		}
 	}

@@ -50,7 +50,7 @@ func prepare(b *graphhook.Builder) {
 // Modules can apply every op of the catalog, except those listed here.
 func TestKindsAreTheCatalogue(t *testing.T) {
 	left := map[string]string{
-		"input": "named", "variable": "a hook has none",
+		"input": "named", "variable": "a hook has none", "section": "a hook has none",
 		"attention_grad": "a gradient", "eigh": "of optimizers", "qr": "of optimizers",
 		"embedding_grad": "a gradient", "random_bits": "needs a key", "uniform": "needs a key", "normal": "needs a key", "dropout": "needs a key",
 	}
