@@ -2,12 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -82,10 +84,13 @@ func (p *Pipeline) neighbors() (pairs []pair) {
 	return pairs
 }
 
-// measureLinks measures those links between neighbors that are not known, one after the other.
+// unreachable stands for the link of two members that do not reach each other.
+var unreachable = partition.Link{Latency: 1000, Bandwidth: 1}
+
+// measureLinks measures those links that are not known, one after the other.
 func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(device, what string)) error {
 	var missing []pair
-	for _, x := range p.neighbors() {
+	for _, x := range p.pairs() {
 		if _, ok := o.Links.get(x); !ok {
 			missing = append(missing, x)
 		}
@@ -102,24 +107,37 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 	if err != nil {
 		return err
 	}
+	neighbors := p.neighbors()
 	for _, x := range missing {
 		report(x.from, "the link to "+x.to)
-		var link partition.Link
-		if err := p.request(ctx, x.from, protocol.Probe, protocol.ProbeRequest{To: x.to, Bytes: probeBytes, Seconds: probeSeconds}, &link); err != nil {
-			return err
+		link, err := p.probe(ctx, x)
+		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && !slices.Contains(neighbors, x) && p.failing() == nil {
+			link, err = unreachable, nil // the order of the places does not need it
 		}
-		if !(link.Latency >= 0 && link.Latency < time.Hour.Seconds() && link.Bandwidth > 0) {
-			return p.malformed(x.from, fmt.Errorf("a link of %v s and %v bytes a second to %s", link.Latency, link.Bandwidth, x.to))
+		if err != nil {
+			return err
 		}
 		o.Links.set(x, link)
 	}
 	return nil
 }
 
+// probe measures a link.
+func (p *Pipeline) probe(ctx context.Context, x pair) (link partition.Link, err error) {
+	q := protocol.ProbeRequest{To: x.to, Bytes: probeBytes, Seconds: probeSeconds}
+	if err := p.request(ctx, x.from, protocol.Probe, q, &link); err != nil {
+		return link, err
+	}
+	if !(link.Latency >= 0 && link.Latency < time.Hour.Seconds() && link.Bandwidth > 0) {
+		return link, p.malformed(x.from, fmt.Errorf("a link of %v s and %v bytes a second to %s", link.Latency, link.Bandwidth, x.to))
+	}
+	return link, nil
+}
+
 // network is the members of the ranks and the links between them. A link that is not measured is as slow as the slowest
 // of those that are.
 func (p *Pipeline) network(links *Links) *partition.Network {
-	slowest, n := p.slowestLink(links), &partition.Network{}
+	slowest, n := slowestLink(p.neighbors(), links), &partition.Network{}
 	for _, from := range p.places {
 		n.Machines = append(n.Machines, slices.Index(p.members, from.Member))
 		row := make([]partition.Link, len(p.places))
@@ -144,10 +162,10 @@ func slower(a, b partition.Link) partition.Link {
 	return a
 }
 
-// slowestLink is the slowest of the links between neighboring ranks.
-func (p *Pipeline) slowestLink(links *Links) (link partition.Link) {
-	for _, x := range p.neighbors() {
-		if known, ok := links.get(x); ok {
+// slowestLink combines the slowest of some links.
+func slowestLink(pairs []pair, links *Links) (link partition.Link) {
+	for _, x := range pairs {
+		if known, ok := links.get(x); ok && known != unreachable {
 			link = slower(link, known)
 		}
 	}

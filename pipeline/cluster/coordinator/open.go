@@ -101,7 +101,7 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 		return problem, err
 	}
 	first := costs[p.members[0]]
-	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.places)), KeepOrder: true}
+	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.places))}
 	next := map[string]int{} // device, by member
 	for rank, place := range p.places {
 		i := next[place.Member]
@@ -153,7 +153,8 @@ func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled boo
 	return costs, nil
 }
 
-// choose decides where the model is cut and how many microbatches are in flight. It returns the task at that depth.
+// choose decides where the model is cut, how many microbatches are in flight, and on which member each stage is. It
+// returns the task at that depth.
 func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Options) (train.RemoteTask, partition.Plan, error) {
 	if t.Config.Pipeline.Stages*t.Config.Pipeline.Chunks == 1 {
 		return t, partition.Plan{}, nil // the config says whether it recomputes
@@ -161,7 +162,7 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 	if problem.Network != nil && t.Config.Pipeline.Depth == config.DepthAuto && p.messageSeconds(problem, o.Links) < noticeable {
 		t.Config.Pipeline.Depth = config.DepthNumber(0)
 	}
-	c, plan, depths, err := t.Solve(problem)
+	c, plan, depths, err := p.solve(t, problem)
 	if err != nil {
 		return t, plan, err
 	}
@@ -169,7 +170,7 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 		return t, plan, err
 	}
 	if problem.Network != nil {
-		t.Report.Note("%s", prediction(c, plan, depths, p.slowestLink(o.Links)))
+		t.Report.Note("%s", prediction(c, plan, depths, slowestLink(p.neighbors(), o.Links)))
 		if a := layout.Fastest(layout.CompareAlone(c, problem), plan.TokensPerSec); a != nil {
 			t.Report.Note("%s alone would be faster: predicted %.0f tokens/s", strings.Join(a.Devices, ", "), a.TokensPerSec)
 		}
@@ -183,8 +184,9 @@ const noticeable = 1e-3
 
 // messageSeconds is the time of an activation over the slowest link.
 func (p *Pipeline) messageSeconds(problem partition.Problem, links *Links) (seconds float64) {
+	slowest := slowestLink(p.pairs(), links)
 	for u := range problem.Units {
-		seconds = max(seconds, p.slowestLink(links).Seconds(problem.Sent(u)))
+		seconds = max(seconds, slowest.Seconds(problem.Sent(u)))
 	}
 	return seconds
 }

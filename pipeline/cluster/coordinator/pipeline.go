@@ -48,7 +48,7 @@ type Pipeline struct {
 	node      Node
 	epoch     uint64
 	places    []protocol.Place
-	members   []string            // each once, in the order of their first rank
+	members   []string            // each once, in the order of Options.Places
 	replies   map[string]*planned // by member
 	layout    *engine.Engine      // without ranks in this process: it knows which rank holds what
 	optimizer *optim.Optimizer

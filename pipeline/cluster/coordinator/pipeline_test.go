@@ -38,11 +38,14 @@ type network struct {
 	sent    map[protocol.Kind]int
 	hold    chan struct{}            // closed when variables may arrive; nil: they may
 	latency time.Duration            // of a round trip, as far as links are measured
+	far     map[string]time.Duration // of a round trip between two members, as in "a b"; others have latency
+	links   *Links                   // known before; nil: none are
+	probed  map[string]string        // by member: to which it has sent the newest filler
 	ahead   map[string]time.Duration // by member: its clock minus that of the coordinator
 }
 
 func newNetwork() *network {
-	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{}, sent: map[protocol.Kind]int{}}
+	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{}, sent: map[protocol.Kind]int{}, probed: map[string]string{}}
 }
 
 // add adds a member.
@@ -77,6 +80,9 @@ func (n node) Send(to string, m transport.Message) error {
 		return nil
 	}
 	n.sent[h.Kind]++
+	if h.Kind == protocol.Filler {
+		n.probed[n.self] = to
+	}
 	m = n.inClock(m, h)
 	m.Epoch = n.epoch
 	name := fmt.Sprint(n.self, " ", to, " ", m.Class)
@@ -105,6 +111,15 @@ func (n node) Send(to string, m transport.Message) error {
 func (n node) Links() []transport.Link { return nil }
 
 func (n node) Flush(context.Context) error {
+	n.mu.Lock()
+	to := n.probed[n.self]
+	n.mu.Unlock()
+	for _, pair := range []string{n.self + " " + to, to + " " + n.self} {
+		if d, ok := n.far[pair]; ok {
+			time.Sleep(d)
+			return nil
+		}
+	}
 	time.Sleep(n.latency)
 	return nil
 }
@@ -172,7 +187,7 @@ func (n *network) lose(id string) {
 
 // remote opens pipelines whose ranks are on members in turn.
 func (n *network) remote(members ...string) train.Remote {
-	epoch, links := uint64(0), (*Links)(nil)
+	epoch, links := uint64(0), n.links
 	if n.latency > 0 {
 		links = &Links{}
 	}

@@ -69,6 +69,10 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	if err != nil {
 		return nil, err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.placed = p.places // perhaps in another order
+	h.change()
 	return p, nil
 }
 
