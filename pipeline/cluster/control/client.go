@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/time/rate"
@@ -206,13 +208,22 @@ func (c *Client) connect() error {
 	return nil
 }
 
-// explain says in plain words why the coordinator or this member refused a connection.
+// explain says in plain words why the coordinator or this member refused a connection. It marks refusals that are the
+// user's.
 func explain(err error) error {
 	if errors.Is(err, nats.ErrAuthorization) {
-		return &identity.Refused{Code: identity.OtherRun, Reason: "the coordinator refuses this member: its log says why"}
+		err = &identity.Refused{Code: identity.OtherRun, Reason: "the coordinator refuses this member: its log says why"}
 	}
-	return identity.Explain(err)
+	err = identity.Explain(err)
+	var refused *identity.Refused
+	if errors.As(err, &refused) && slices.Contains(ofUser, refused.Code) {
+		return usererror.New(err)
+	}
+	return err
 }
+
+// ofUser are the refusals that end only if the user does something: joins again, or sets a clock.
+var ofUser = []identity.Code{identity.OtherCA, identity.OtherRun, identity.NoCertificate, identity.Expired, identity.Expelled}
 
 func (c *Client) publish(f frame) {
 	if err := c.nats.Publish(subjectUp+c.id, f.append(make([]byte, 0, frameHeader+len(f.body)))); err != nil && !errors.Is(err, nats.ErrReconnectBufExceeded) {

@@ -104,6 +104,12 @@ func TestConnectionsAreRefused(t *testing.T) {
 	t.Run("through Connect", func(t *testing.T) {
 		_, err := Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: expelled})
 		require.ErrorContains(t, err, "the other side refuses this certificate")
+		assert.True(t, usererror.Is(err), "exits with code 2")
+		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: stranger})
+		assert.True(t, usererror.Is(err), "%v", err)
+		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{"127.0.0.1:1"}, Credentials: member})
+		require.Error(t, err)
+		assert.False(t, usererror.Is(err), "the coordinator may only be away: %v", err)
 	})
 	t.Run("no TLS", func(t *testing.T) {
 		c, err := net.Dial("tcp", r.address())

@@ -34,6 +34,19 @@ const clockMoves = time.Second // the least time in which the offset in use chan
 
 // take takes a measurement, which may have been made a while before now. It returns the error of all conversions since
 // the one before. The offset changes for events after now only: earlier ones may be converted already.
+//
+// With o(t) = the offset in use at a time t of the member's clock, m ± e = the measured offset at t₁, e₀ = the error of
+// the measurement before at t₀, r = clockDrift, d = |m − o(t₁)|:
+//
+//	aged = e₀ + r (t₁ − t₀)        how far o(t₁) is from the true offset at most, by the measurement before
+//	d ≤ e + aged                   both measurements may be right; otherwise the member's clock has been set
+//	e ≥ aged                       the measurement is no better than what is known, and nothing changes
+//	min(aged, d + e)               how far o(t₁) is at most by both: the true offset is within e of m
+//
+// From start = now on, o moves to m in a straight line, during T = max(1 s, 2 |m − o(start)|). Its slope is at most a
+// half, so converted times t − o(t) grow. Until the end of T, o is between its value before and m:
+//
+//	|o(t) − true offset| ≤ max(d, |m − o(start)|) + e + r (now − t₁ + T) = moving
 func (c *memberClock) take(m control.Clock, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
