@@ -47,7 +47,7 @@ type attend func(q, k, v *graph.Value) *graph.Value
 // layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. position is that of the first token, u32 [1];
 // nil is 0.
 func (n *net) layer(i int, x, position *graph.Value, attend attend) (y *graph.Value) {
-	attention, feedForward := n.norms()
+	attention, feedForward := n.blockNorms()
 	n.b.Scope(LayerScope(i), func() {
 		x = n.branch(i, attention, x, func(h *graph.Value) *graph.Value { return n.selfAttention(i, h, position, attend) })
 		y = n.branch(i, feedForward, x, func(h *graph.Value) *graph.Value { return n.feedForward(i, h) })

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -14,18 +15,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The counts that Hugging Face publishes for SmolLM2; tiny's follows from its sizes.
+// Published counts of parameters, and of those that a token uses; tiny's follow from its sizes.
 func TestPresetParameterCounts(t *testing.T) {
-	want := map[string]int64{"tiny": 869504, "smollm2-135m": 134515008, "smollm2-360m": 361821120}
+	want := map[string][2]int64{
+		"tiny": {869504}, "smollm2-135m": {134515008}, "smollm2-360m": {361821120}, "smollm3-3b": {3075098624},
+		"llama3.2-1b": {1235814400}, "llama3.2-3b": {3212749824}, "llama3.1-8b": {8030261248}, "mistral-7b-v0.1": {7241732096},
+		"mixtral-8x7b": {46702792704, 12879925248}, "qwen3-0.6b": {596049920}, "qwen3-1.7b": {1720574976}, "qwen3-4b": {4022468096},
+		"qwen3-8b": {8190735360}, "qwen3-30b-a3b": {30532122624, 3353032704}, "olmo2-1b": {1484916736}, "olmo2-7b": {7298617344},
+		"olmo2-13b": {13716198400}, "olmo3-7b": {7298011136}, "olmoe-1b-7b": {6919161856, 1282017280},
+		"dots1-142b": {142774381696, 14016588928}, "nanochat-d20": {560988160},
+	}
 	assert.Len(t, model.Presets(), len(want))
 	for name, count := range want {
 		c, err := model.Preset(name)
 		require.NoError(t, err)
-		require.NoError(t, c.Validate())
-		assert.Equal(t, count, c.Count(), name)
+		require.NoError(t, c.Validate(), name)
+		assert.Equal(t, count[0], c.Count(), name)
+		assert.Equal(t, cmp.Or(count[1], count[0]), c.ActiveCount(), name)
 	}
 	_, err := model.Preset("huge")
-	assert.ErrorContains(t, err, `unknown preset "huge", expected one of smollm2-135m, smollm2-360m, tiny`)
+	assert.ErrorContains(t, err, `unknown preset "huge", expected one of dots1-142b, llama3.1-8b,`)
 }
 
 func TestValidateNamesTheKey(t *testing.T) {
@@ -254,11 +263,11 @@ func everyParameterIsTrained(t *testing.T, c model.Config) {
 	}
 }
 
-func TestHuggingFaceRoundTrip(t *testing.T) {
+func TestPresetsAsJSON(t *testing.T) {
 	for _, name := range model.Presets() {
 		c, err := model.Preset(name)
 		require.NoError(t, err)
-		back, err := model.FromHuggingFace(c.HuggingFace())
+		back, err := model.FromJSON(c.JSON())
 		require.NoError(t, err)
 		assert.Equal(t, c, back)
 	}

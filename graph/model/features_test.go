@@ -56,8 +56,39 @@ func TestFeatures(t *testing.T) {
 // Every cut of a model with any feature equals the whole model, to the last bit.
 func TestStagesHaveFeatures(t *testing.T) {
 	for _, c := range features() {
-		stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2})
+		stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, allCuts(c.Units()))
 	}
+}
+
+// shrunk is a preset with all of its features, small enough for tests.
+func shrunk(t *testing.T, name string) model.Config {
+	t.Helper()
+	c, err := model.Preset(name)
+	require.NoError(t, err)
+	kept := small()
+	c.VocabSize, c.DModel, c.NKVHeads, c.SeqLen = kept.VocabSize, kept.DModel, min(2, c.NHeads/c.NKVHeads), kept.SeqLen
+	c.NHeads, c.NLayers = 2, max(2, len(c.Attention.Pattern), len(c.Attention.Rope))
+	c.FFN.DFF, c.Attention.HeadDim, c.Attention.Window = min(c.FFN.DFF, 12), min(c.Attention.HeadDim, 6), min(c.Attention.Window, 3)
+	if m := &c.MoE; m.Experts > 0 {
+		m.Experts, m.TopK, m.DFF = 4, 2, 5
+	}
+	c.Rope.Scaling.Original = min(c.Rope.Scaling.Original, 12)
+	require.NoError(t, c.Validate())
+	return c
+}
+
+// Presets decode as they train, and every unit can be a stage of its own.
+func TestPresetsShrunk(t *testing.T) {
+	done := map[string]bool{}
+	for _, name := range model.Presets() {
+		c := shrunk(t, name)
+		if text := string(c.JSON()); !done[text] {
+			done[text] = true
+			decodeAgrees(t, c)
+			stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, [][]int{allCuts(c.Units())[1<<(c.Units()-1)-1]})
+		}
+	}
+	assert.Greater(t, len(done), 10)
 }
 
 // Tensors have the names and sizes of published models.

@@ -160,12 +160,13 @@ func TestStagesAreTheModel(t *testing.T) {
 		c.TieEmbeddings = tied
 		for _, o := range []model.StageOptions{{}, {Inputs: allInputs(), Loss: distill}} {
 			o.Batch, o.Microbatches = 1, 2
-			stagesAreTheModel(t, c, o)
+			stagesAreTheModel(t, c, o, allCuts(c.Units()))
 		}
 	}
 }
 
-func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions) {
+func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions, all [][]int) {
+	t.Helper()
 	data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
 	var want, weights map[string]*graph.Tensor
 	var losses []float64
@@ -180,7 +181,7 @@ func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions) {
 		}
 		losses = append(losses, run(t, g, data[i], want)["loss"].Data[0])
 	}
-	for _, cuts := range allCuts(c.Units()) {
+	for _, cuts := range all {
 		for _, o.Recompute = range []bool{false, true} {
 			for _, separate := range []bool{false, true} {
 				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v separate=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute, separate)

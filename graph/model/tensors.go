@@ -28,9 +28,9 @@ const InitStd = 0.02
 // branchNorms are the names of the norms of one branch of a block: of its input and of its result. "" is no norm.
 type branchNorms struct{ before, after string }
 
-// norms are the names of a block's norms, as published models have them: Llama's before, OLMo 2's after, Gemma 2's
+// blockNorms are the names of a block's norms, as published models have them: Llama's before, OLMo 2's after, Gemma 2's
 // before and after a branch.
-func (c Config) norms() (attention, feedForward branchNorms) {
+func (c Config) blockNorms() (attention, feedForward branchNorms) {
 	switch c.Norm.Place {
 	case NormPost:
 		return branchNorms{"", "post_attention_layernorm"}, branchNorms{"", "post_feedforward_layernorm"}
@@ -89,7 +89,7 @@ func (c Config) Parameters() []Parameter {
 }
 
 func (t *tensors) layer(i int) {
-	attention, feedForward := t.norms()
+	attention, feedForward := t.blockNorms()
 	norm := func(name string, width int) {
 		if name != "" {
 			t.norm(layerName(i, name), LayerScope(i), width)

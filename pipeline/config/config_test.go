@@ -58,7 +58,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "train: {steps: 5, steps: 6}\n":                                                             "c.yaml:5: train.steps: the key is given twice",
 		smallConfig + "---\nlr: {warmup: 3}\n":                                                                    "c.yaml:5: a second document",
 		smallConfig + "...\n[":                                                                                    "c.yaml: ",
-		"":                                                                                                        "c.yaml: model: not given, expected {preset: one of smollm2-135m, smollm2-360m, tiny} or sizes: vocab_size",
+		"":                                                                                                        "c.yaml: model: not given, expected {preset: one of dots1-142b, llama3.1-8b",
 		"model: {}\n":                                                                                             "c.yaml:1: model: not given",
 		"model: {preset: tiny}\n":                                                                                 "c.yaml: data.train: found [], expected at least one file",
 		smallConfig + "train: 5\n":                                                                                "c.yaml:5: train: found the integer 5, expected a section with the keys steps",
