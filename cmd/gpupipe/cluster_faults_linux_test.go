@@ -21,20 +21,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once.
+// Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once. Those
+// that take longest begin first.
 func TestClusterFaults(t *testing.T) {
 	var running sync.WaitGroup
-	room := make(chan struct{}, 5)
-	for name, test := range map[string]func(*testing.T){
-		"campaign": campaignOfKills, "network": waitsForTheNetwork, "partition": trainsOneEpochInAPartition, "fewer stages": goesOnWithFewerStages,
-		"spare": usesASpareMember, "full disk": endsOnAFullDisk, "resumed": resumesWithOtherMembers, "interrupted": isInterrupted, "stopped": waitsForAStoppedCoordinator,
-		"hidden token": joinHidesTheToken, "refused": joinIsRefused, "expelled": expelsAMember, "lossy link": trainsOverALossyLink, "cut link": waitsForALinkThatIsCut,
-		"encryption": encryptsAllThatItSends,
+	room := make(chan struct{}, 10)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"campaign", campaignOfKills}, {"cut link", waitsForALinkThatIsCut}, {"partition", trainsOneEpochInAPartition}, {"fewer stages", goesOnWithFewerStages},
+		{"stopped", waitsForAStoppedCoordinator}, {"spare", usesASpareMember}, {"full disk", endsOnAFullDisk}, {"lossy link", trainsOverALossyLink},
+		{"resumed", resumesWithOtherMembers}, {"refused", joinIsRefused}, {"resets", survivesResets}, {"interrupted", isInterrupted},
+		{"hidden token", joinHidesTheToken}, {"expelled", expelsAMember}, {"encryption", encryptsAllThatItSends},
 	} {
+		room <- struct{}{}
 		running.Go(func() {
-			room <- struct{}{}
 			defer func() { <-room }()
-			t.Run(name, test)
+			t.Run(test.name, test.run)
 		})
 	}
 	running.Wait()
@@ -185,10 +189,9 @@ func (c *campaign) finish() {
 	equalBits(c.t, c.alone(3), c.dir, step)
 }
 
-// While all connections of a member are silent for ten seconds, the run waits, and goes on without a rollback. So it
-// does when connections are reset in the middle of a message.
-func waitsForTheNetwork(t *testing.T) {
-	const steps = 400
+// Connections that are reset in the middle of a message are made again, and the run goes on without a rollback.
+func survivesResets(t *testing.T) {
+	const steps = 160
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
 	host := r.host("--device", "cpu:0/1", "--address", networkHost)
@@ -197,12 +200,6 @@ func waitsForTheNetwork(t *testing.T) {
 		host.awaitStep(step)
 		n.each(func(p *slowlink.Proxy) { p.ResetAfter(3000) })
 	}
-	host.awaitStep(160)
-	for _, p := range n {
-		p.Outage(10 * time.Second)
-	}
-	host.awaitWithin(noticed, `m-\w+ does not answer`)
-	host.await(`m-\w+ answers again`)
 	text := host.exit(exitOK)
 	assert.NotContains(t, text, "restarting")
 	m.exit(exitOK)
@@ -212,7 +209,7 @@ func waitsForTheNetwork(t *testing.T) {
 
 // A member on the other side of a partition is lost, and cannot train on when it is back: one epoch trains.
 func trainsOneEpochInAPartition(t *testing.T) {
-	const steps = 400
+	const steps = 200
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
 	host := r.host("--device", "cpu:0/1", "--device", "cpu:0/1", "--address", networkHost, "--grace", "5s", "--rejoin", "1s")
@@ -232,7 +229,7 @@ func trainsOneEpochInAPartition(t *testing.T) {
 // A member that stands still is lost. Without a spare one, the run goes on with fewer stages and as many stale
 // microbatches.
 func goesOnWithFewerStages(t *testing.T) {
-	const steps = 300
+	const steps = 160
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1", "--members", "2", "--grace", "5s", "--rejoin", "1s")
 	token := host.token()
@@ -251,26 +248,26 @@ func goesOnWithFewerStages(t *testing.T) {
 
 // A member that is killed is replaced by one that has no rank.
 func usesASpareMember(t *testing.T) {
-	const steps = 300
+	const steps = 160
 	r := newTestRun(t, steps, twoBW, "pipeline.stages=2")
-	host := r.host("--device", "cpu:0/1")
+	host := r.host("--device", "cpu:0/1", "--members", "2", "--grace", "5s")
 	token := host.token()
-	m := r.join(token, "m")
+	members := map[string]*process{"a": r.join(token, "a"), "b": r.join(token, "b")}
+	lost := host.await(`"name":"stage \d","member":"([ab])-`)[1]
+	spare := map[string]string{"a": "b", "b": "a"}[lost]
 	host.awaitStep(20)
-	spare := r.join(token, "spare")
-	host.await(`spare-\w+ joined`)
-	m.kill()
-	host.awaitWithin(noticed, `m-\w+ does not answer`)
+	members[lost].kill()
+	host.awaitWithin(noticed, lost+`-\w+ does not answer`)
 	host.await(`restarted, going on from step`)
 	host.exit(exitOK)
-	spare.exit(exitOK)
+	members[spare].exit(exitOK)
 	equalBits(t, r.alone(2), r.dir, steps)
 	eachStepOnce(t, r.dir, steps)
 }
 
 // A coordinator that stands still for a while goes on where it was, and so do its members.
 func waitsForAStoppedCoordinator(t *testing.T) {
-	const steps = 300
+	const steps = 160
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "none", "--members", "2")
 	token := host.token()
@@ -289,7 +286,7 @@ func waitsForAStoppedCoordinator(t *testing.T) {
 
 // A coordinator that cannot write ends the run, says why, and leaves its checkpoints as they are.
 func endsOnAFullDisk(t *testing.T) {
-	const steps = 300
+	const steps = 200
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1")
 	m := r.join(host.token(), "m")
@@ -309,14 +306,15 @@ func endsOnAFullDisk(t *testing.T) {
 	equalBits(t, r.alone(2), r.dir, steps)
 }
 
-// A run that is stopped goes on with other numbers of members, and then in one process.
+// A run that is stopped goes on with other numbers of members, and then in one process, to the bits of a run in one
+// process that never stopped.
 func resumesWithOtherMembers(t *testing.T) {
-	r := newTestRun(t, 8, twoBW, "train.save_every=8", "model.n_layers=4")
-	source := r.config
+	r := newTestRun(t, 8, twoBW, "train.save_every=8", "model.n_layers=4", "lr.schedule=constant", "pipeline.stale_microbatches=3")
+	source, set := r.config, slices.Clone(r.set)
 	steps := 0
 	for _, members := range []int{4, 2, 3} {
 		steps += 8
-		r.set = append(r.set, fmt.Sprint("train.steps=", steps), "lr.warmup=2")
+		r.set = append(r.set, fmt.Sprint("train.steps=", steps))
 		args := []string{"--device", "cpu:0/1", "--members", strconv.Itoa(members - 1)}
 		if steps > 8 {
 			r.config, args = r.dir, append(args, "--resume")
@@ -331,10 +329,9 @@ func resumesWithOtherMembers(t *testing.T) {
 	}
 	code, _, errs := command("train", r.dir, "--resume", "--device", "cpu:0/1", "--no-tune", "--set", "train.steps=32")
 	require.Equal(t, exitOK, code, errs)
-	r.config = source
-	_, err := os.Stat(filepath.Join(r.dir, "checkpoints", "step-32"))
-	require.NoError(t, err)
 	eachStepOnce(t, r.dir, 32)
+	r.config, r.set = source, append(set, "train.steps=32")
+	equalBits(t, r.alone(4), r.dir, 32)
 }
 
 // Ctrl-C on a member leaves the run, which waits for another. Ctrl-C on the coordinator saves and ends all members.

@@ -176,7 +176,7 @@ func newTestRun(t *testing.T, steps int, set ...string) *testRun {
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("the cat sat on the mat. a dog ran to the cat. ", 60)), 0o666))
 	r := &testRun{t: t, config: filepath.Join(dir, "c.yaml"), dir: filepath.Join(dir, "run"), port: freePorts(t), set: set}
 	lines := []string{
-		"model: {vocab_size: 256, d_model: 16, n_layers: 3, n_heads: 2, d_ff: 24, seq_len: 16}",
+		"model: {vocab_size: 256, d_model: 16, n_layers: 1, n_heads: 2, d_ff: 24, seq_len: 16}",
 		"data: {train: [" + quoted(text) + "], val_fraction: 0.1}",
 		fmt.Sprintf("train: {steps: %d, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 20, keep: 3}", steps),
 		"lr: {warmup: 2}",
@@ -291,7 +291,7 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const steps = 8
-			r := newTestRun(t, steps, c.set...)
+			r := newTestRun(t, steps, append(c.set, "model.n_layers=3")...)
 			host := r.host("--device", "cpu:0/1", "--members", strconv.Itoa(c.members))
 			token := host.token()
 			var members []*process

@@ -68,7 +68,7 @@ func trainsOverALossyLink(t *testing.T) {
 // After ten seconds in which a link loses all packets, TCP waits longer and longer before it sends again. The run goes
 // on without a rollback.
 func waitsForALinkThatIsCut(t *testing.T) {
-	const steps = 150
+	const steps = 100
 	r := newRemoteRun(t, lossylink.Options{Delay: 5 * time.Millisecond}, steps, twoBW, "pipeline.stale_microbatches=3")
 	host := r.host()
 	m := r.join(2, host.token())

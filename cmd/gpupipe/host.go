@@ -247,8 +247,8 @@ func (c *hostCommand) noteSpares(a *app, devices int) {
 		enough++
 	}
 	if p.Stages*p.Replicas < devices && p.Stages == most && enough > found.Train.Microbatches {
-		a.note("train.microbatches: %d allows %d stages for %d devices; the others are spares. To use all: --set train.microbatches=%d", found.Train.Microbatches,
-			p.Stages, devices, enough)
+		a.note("train.microbatches: %d gives %d of %d devices a stage; the others are spares. To use all: --set train.microbatches=%d", found.Train.Microbatches,
+			p.Stages*p.Replicas, devices, enough)
 	}
 }
 
