@@ -23,15 +23,15 @@ const BalanceRule = "balance"
 // gradient's norm, so they cannot refuse a batch. A batch that is refused leaves the bias as it is.
 
 // balances reports whether the parameter is a balancing bias.
-func (p Param) balances() bool { return p.Balance != 0 }
+func (p Param) balances() bool { return p.BalancingBias }
 
 // checkBalance returns an error for a balancing bias that is also something else.
 func (p Param) checkBalance() error {
 	switch {
 	case !p.balances():
 		return nil
-	case !(p.Balance > 0) || math.IsInf(p.Balance, 1):
-		return fmt.Errorf("parameter %q has the balancing rate %v, expected a positive number", p.Name, p.Balance)
+	case !(p.Balance >= 0) || math.IsInf(p.Balance, 1):
+		return fmt.Errorf("parameter %q has the balancing rate %v, expected a number of at least 0", p.Name, p.Balance)
 	case len(p.Type.Shape) != 1 || p.Matrix || p.AdamW || p.Decay:
 		return fmt.Errorf("parameter %q is %v and a balancing bias, expected a vector without optimizer and weight decay", p.Name, p.Type)
 	}

@@ -20,7 +20,7 @@ func withBias() []Param {
 	for i, name := range []string{"layers.1.bias", "layers.3.bias"} {
 		at := slices.IndexFunc(ps, func(p Param) bool { return p.Layer == layer.FindString(name) })
 		ps = slices.Insert(ps, at+1, Param{Name: name, Type: graph.T(graph.F32, 3-2*i), Layer: layer.FindString(name),
-			Gradient: "grad/" + name, Contributions: []string{"replica1/" + name}, Balance: balanceRate})
+			Gradient: "grad/" + name, Contributions: []string{"replica1/" + name}, BalancingBias: true, Balance: balanceRate})
 	}
 	return ps
 }
@@ -121,11 +121,11 @@ func TestBalancingBiasHasNoState(t *testing.T) {
 
 func TestBalancingBiasRefusals(t *testing.T) {
 	for want, change := range map[string]func(p *Param){
-		"has the balancing rate -1, expected a positive number":   func(p *Param) { p.Balance = -1 },
-		"has the balancing rate NaN, expected a positive number":  func(p *Param) { p.Balance = math.NaN() },
-		"has the balancing rate +Inf, expected a positive number": func(p *Param) { p.Balance = math.Inf(1) },
-		"is f32[3] and a balancing bias":                          func(p *Param) { p.Decay = true },
-		"is f32[2,3] and a balancing bias":                        func(p *Param) { p.Type = graph.T(graph.F32, 2, 3) },
+		"has the balancing rate -1, expected a number of at least 0":   func(p *Param) { p.Balance = -1 },
+		"has the balancing rate NaN, expected a number of at least 0":  func(p *Param) { p.Balance = math.NaN() },
+		"has the balancing rate +Inf, expected a number of at least 0": func(p *Param) { p.Balance = math.Inf(1) },
+		"is f32[3] and a balancing bias":                               func(p *Param) { p.Decay = true },
+		"is f32[2,3] and a balancing bias":                             func(p *Param) { p.Type = graph.T(graph.F32, 2, 3) },
 	} {
 		params := withBias()
 		change(&params[slices.IndexFunc(params, Param.balances)])

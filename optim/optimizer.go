@@ -35,8 +35,9 @@ type Param struct {
 	Matrix        bool // matrices of a hidden layer, which Muon and its like take: [out, in], or a stack [n, out, in]
 	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
-	// Balance is the rate γ of a balancing bias, whose gradient is the load of each expert. 0: an ordinary parameter.
-	Balance float64
+	// BalancingBias is a parameter whose gradient is the load of each expert. Balance is its rate γ; with 0 it stays.
+	BalancingBias bool
+	Balance       float64
 }
 
 // stacked reports whether the parameter is a stack of matrices.

@@ -8,7 +8,7 @@ import (
 )
 
 type exportCommand struct {
-	From      string `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
+	From      string `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
 	Out       string `help:"Folder to create." required:"" placeholder:"DIR"`
 	Step      *int   `help:"Step of the checkpoint to export. Default: the run's latest." placeholder:"N"`
 	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`

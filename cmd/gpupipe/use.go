@@ -14,7 +14,7 @@ import (
 )
 
 type evalCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
+	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
 	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
@@ -69,7 +69,7 @@ func windowFlags(batchSize, seqLen int) error {
 }
 
 type generateCommand struct {
-	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
+	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
 	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`

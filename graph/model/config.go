@@ -96,6 +96,9 @@ type MoE struct {
 	Balance    Balance `yaml:"balance,flow" json:"balance" help:"Balancing of the experts' loads."`
 }
 
+// biased reports whether the choice of experts has a bias: always with sigmoid scores, as in published models.
+func (m MoE) biased() bool { return m.Score == SigmoidScore || m.Balance.Bias > 0 }
+
 // The values of MoE.Score.
 const (
 	SoftmaxScore = "softmax"
@@ -104,7 +107,7 @@ const (
 
 // Balance keeps the loads of experts even. 0 turns a method off.
 type Balance struct {
-	Bias float64 `yaml:"bias" json:"bias" help:"Step of the bias that is added to an expert's score for the choice alone: it rises where the load is below the mean; 0 has no bias."`
+	Bias float64 `yaml:"bias" json:"bias" help:"Step of the bias that is added to an expert's score for the choice alone: it rises where the load is below the mean; 0 keeps the bias that sigmoid scores have."`
 	Aux  float64 `yaml:"aux" json:"aux" help:"Weight of the load-balancing loss: experts · Σ share of tokens · mean score."`
 	Z    float64 `yaml:"z" json:"z" help:"Weight of the router's z-loss, the mean square of the logarithm of the sum of exponentials of its logits."`
 }
@@ -219,7 +222,7 @@ type Layer struct {
 // Layer returns the properties of layer i.
 func (c Config) Layer(i int) Layer {
 	a, l := c.Attention, Layer{Window: c.Attention.Window, Rope: true, DFF: c.FFN.DFF}
-	if n := len(a.Pattern); n > 0 && a.Pattern[i%n] == FullLayer || l.Window >= c.SeqLen {
+	if !a.local(i) || l.Window >= c.SeqLen {
 		l.Window = 0
 	}
 	if n := len(a.Rope); n > 0 {
@@ -229,6 +232,12 @@ func (c Config) Layer(i int) Layer {
 		l.MoE, l.DFF = true, c.MoE.DFF
 	}
 	return l
+}
+
+// local reports whether layer i has the window, which may be longer than a sequence.
+func (a Attention) local(i int) bool {
+	n := len(a.Pattern)
+	return a.Window > 0 && (n == 0 || a.Pattern[i%n] == LocalLayer)
 }
 
 // Routing lists the layers within units [first, last) that are mixtures of experts.
@@ -275,32 +284,40 @@ func (c Config) Equal(o Config) bool {
 // Diff returns the first key, in the order of the fields, whose values differ between two configs, with both values.
 // Keys of sections have their names, as in "ffn.d_ff". The key is empty if the configs are equal.
 func (c Config) Diff(o Config) (key string, left, right any) {
-	return diff("", reflect.ValueOf(c), reflect.ValueOf(o))
+	return firstDifference(differences("", c, o))
 }
 
 // diffSection is Diff of two sections of the same type.
 func diffSection(section string, left, right any) (key string, l, r any) {
-	return diff(section+".", reflect.ValueOf(left), reflect.ValueOf(right))
+	return firstDifference(differences(section+".", left, right))
 }
 
-func diff(prefix string, l, r reflect.Value) (key string, left, right any) {
+// difference is a key that two configs have with different values.
+type difference struct {
+	key         string
+	left, right any
+}
+
+func firstDifference(ds []difference) (key string, left, right any) {
+	if len(ds) == 0 {
+		return "", nil, nil
+	}
+	return ds[0].key, ds[0].left, ds[0].right
+}
+
+// differences lists the keys whose values differ between two structs of one type.
+func differences(prefix string, left, right any) (ds []difference) {
+	l, r := reflect.ValueOf(left), reflect.ValueOf(right)
 	for i := range l.NumField() {
 		name, _, _ := strings.Cut(l.Type().Field(i).Tag.Get("yaml"), ",")
 		a, b := l.Field(i), r.Field(i)
-		switch a.Kind() {
-		case reflect.Struct:
-			if key, left, right = diff(prefix+name+".", a, b); key != "" {
-				return key, left, right
-			}
-			continue
-		case reflect.Slice:
-			if a.Len() == 0 && b.Len() == 0 {
-				continue
-			}
-		}
-		if !reflect.DeepEqual(a.Interface(), b.Interface()) {
-			return prefix + name, a.Interface(), b.Interface()
+		switch {
+		case a.Kind() == reflect.Struct:
+			ds = append(ds, differences(prefix+name+".", a.Interface(), b.Interface())...)
+		case a.Kind() == reflect.Slice && a.Len() == 0 && b.Len() == 0:
+		case !reflect.DeepEqual(a.Interface(), b.Interface()):
+			ds = append(ds, difference{prefix + name, a.Interface(), b.Interface()})
 		}
 	}
-	return "", nil, nil
+	return ds
 }

@@ -304,11 +304,13 @@ func TestHuggingFaceRefusals(t *testing.T) {
 		value any
 		want  string
 	}{
-		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}, "rope_scaling: found"},
+		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}, "rope_scaling.low_freq_factor: found 0"},
 		{"rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e4}, `rope_parameters.rope_type: found "yarn"`},
 		{"attention_bias", true, "attention_bias: found true, expected false"},
 		{"hidden_act", "gelu", `hidden_act: found "gelu", expected "silu"`},
-		{"head_dim", 128, "head_dim: found 128, expected hidden_size/num_attention_heads = 64"},
+		{"head_dim", 63, "head_dim: found 63, expected an even number"},
+		{"sliding_window", 16, "sliding_window: found 16, expected no such key"},
+		{"rope_parameters", map[string]any{"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor"},
 		{"hidden_size", 577, "hidden_size: found 577, expected a multiple of"},
 		{"hidden_size", "wide", "hidden_size"},
 		{"num_experts", 8, "num_experts: found 8, expected no such key"},
@@ -317,7 +319,7 @@ func TestHuggingFaceRefusals(t *testing.T) {
 		assert.ErrorContains(t, err, c.want, c.key)
 	}
 	_, err := model.FromHuggingFace([]byte(`{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}`))
-	assert.ErrorContains(t, err, `architectures: found ["GPT2LMHeadModel"], expected LlamaForCausalLM`)
+	assert.ErrorContains(t, err, `architectures: found ["GPT2LMHeadModel"], expected one of LlamaForCausalLM, MistralForCausalLM,`)
 	_, err = model.FromHuggingFace([]byte(`[1]`))
 	assert.ErrorContains(t, err, "not a JSON object")
 	moved := change("rope_parameters", map[string]any{"rope_type": "default", "rope_theta": 5e5})

@@ -35,6 +35,8 @@ type Model interface {
 	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow
 	// from the others.
 	Redundant(tensor string) bool
+	// Namings lists how files may name and cut the parameters. The first is that of checkpoints.
+	Namings() []Naming
 	// Variables are the variables that hold the data of a microbatch. LossParameters lists LossInputs.Parameters.
 	Variables(in Inputs, batch int) []graph.Named
 	LossParameters() []graph.Named

@@ -86,7 +86,7 @@ func (n *net) route(i int, x *graph.Value) (c choice) {
 	}
 	c.logits, c.scores = logits, scores
 	by := op.StopGradient(scores)
-	if m.Balance.Bias > 0 {
+	if m.biased() {
 		c.bias = op.StopGradient(n.parameter(balancingBias(i)))
 		by = op.Add(by, c.bias)
 	}

@@ -16,7 +16,7 @@ type Parameter struct {
 	// Std is the standard deviation of the normal distribution around 0 that initializes the tensor; if it is 0, every
 	// element is Fill.
 	Std, Fill float64
-	// BalanceRate is how far a BalancingBias moves towards even loads in a step.
+	// BalanceRate is how far a BalancingBias moves towards even loads in a step; with 0 it stays.
 	BalanceRate float64
 }
 

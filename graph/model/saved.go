@@ -15,10 +15,11 @@ type saved struct {
 	Model     Config `json:"model"`
 }
 
-// JSON is config.json of a checkpoint: HuggingFace if Transformers has such a model, and else Config's keys.
+// JSON is config.json of a checkpoint. Transformers can load a checkpoint of a class whose tensors it names as this
+// package does: then it is HuggingFace. Other models have Config's keys.
 func (c Config) JSON() []byte {
-	if text := c.HuggingFace(); text != nil {
-		return text
+	if class, err := hfClassOf(c); err == nil && len(class.names) == 0 {
+		return class.write(c)
 	}
 	out, err := json.MarshalIndent(saved{savedModelType, c}, "", "  ")
 	if err != nil {

@@ -134,9 +134,9 @@ func (t *tensors) mixture(i int) {
 	m := t.MoE
 	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i), Std: InitStd,
 		Role: Router})
-	if rate := m.Balance.Bias; rate > 0 {
+	if m.biased() {
 		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i), Role: BalancingBias,
-			BalanceRate: rate})
+			BalanceRate: m.Balance.Bias})
 	}
 	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)
 	if m.Shared > 0 {

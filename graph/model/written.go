@@ -185,6 +185,9 @@ func (w *Written) ActiveCount() int64 { return w.Count() }
 // Redundant is false: every tensor of a file must be a parameter.
 func (w *Written) Redundant(string) bool { return false }
 
+// Namings is that of checkpoints.
+func (w *Written) Namings() []Naming { return []Naming{{}} }
+
 // LossParameters lists the parameters of the last unit.
 func (w *Written) LossParameters() (ps []graph.Named) {
 	for _, p := range w.Reads(w.Units()-1, w.Units()) {

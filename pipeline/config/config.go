@@ -37,7 +37,7 @@ type Config struct {
 // Init is the source of the initial weights.
 type Init struct {
 	Seed uint64 `yaml:"seed" help:"Seed of random initial weights. Unused with init.from."`
-	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's Llama layout. Its tokenizer.json is the default of data.tokenizer."`
+	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's layout. Its tokenizer.json is the default of data.tokenizer."`
 }
 
 // Data is the text to train on. Files ending in .bin are llm.c shards. Files ending in .jsonl hold one {"text": …} a

@@ -136,34 +136,46 @@ func checkOut(path string, force bool) error {
 	return nil
 }
 
-// converter returns the tensors as they are written. Each is read when it is written.
-func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) safetensors.Entry {
+// converter returns the tensors of a parameter as they are written. A parameter is read when its first one is written.
+func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) []safetensors.Entry {
 	var done int64
-	return func(p model.Parameter) safetensors.Entry {
-		return safetensors.Entry{Name: p.Name, DType: d, Shape: p.Type.Shape, WriteTo: func(w io.Writer) error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			x, err := src.weights.Initial(p)
-			if err != nil {
-				return err
-			}
-			if err := safetensors.WriteFloats(w, x, d); err != nil {
-				return err
-			}
-			if done += int64(len(x)) * d.Size(); progress != nil {
-				progress(done, total)
-			}
-			return nil
-		}}
+	var values []float32
+	var last string // the parameter that has the values
+	naming := model.ExportNaming(src.Model)
+	return func(p model.Parameter) (entries []safetensors.Entry) {
+		for _, t := range naming.Tensors(p) {
+			entries = append(entries, safetensors.Entry{Name: t.Name, DType: d, Shape: t.Shape, WriteTo: func(w io.Writer) (err error) {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if last != p.Name {
+					if values, err = src.weights.Initial(p); err != nil {
+						return err
+					}
+					last = p.Name
+				}
+				x := make([]float32, t.Shape.Len())
+				for _, piece := range t.Pieces {
+					copy(x[piece.From:piece.From+piece.Len], values[piece.To:])
+				}
+				if err := safetensors.WriteFloats(w, x, d); err != nil {
+					return err
+				}
+				if done += int64(len(x)) * d.Size(); progress != nil {
+					progress(done, total)
+				}
+				return nil
+			}})
+		}
+		return entries
 	}
 }
 
 // exported lists the files to write, the small ones first.
-func (src *Source) exported(as exportType, limit int64, entry func(model.Parameter) safetensors.Entry) ([]safetensors.Output, error) {
+func (src *Source) exported(as exportType, limit int64, entry func(model.Parameter) []safetensors.Entry) ([]safetensors.Output, error) {
 	var entries []safetensors.Entry
 	for _, p := range src.Model.Parameters() {
-		entries = append(entries, entry(p))
+		entries = append(entries, entry(p)...)
 	}
 	tensors, err := safetensors.Layout("model", entries, limit)
 	if err != nil {

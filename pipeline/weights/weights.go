@@ -24,6 +24,8 @@ type Source struct {
 	params []model.Parameter
 	seed   uint64              // of random parameters, if model is nil
 	model  *safetensors.Reader // of parameters
+	naming model.Naming        // of the tensors in model
+	biases bool                // balancing biases that model lacks are zero: it may be a model without
 	state  *safetensors.Reader // of the optimizer's variables, of a checkpoint
 	names  []string            // of the optimizer's variables
 	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
@@ -40,8 +42,8 @@ func Open(path string, m model.Model) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{params: m.Parameters(), model: r}
-	if err := checkTensors(path, r, types(s.params), m.Redundant); err != nil {
+	s := &Source{params: m.Parameters(), model: r, naming: namingOf(r, m), biases: true}
+	if err := checkTensors(path, r, s.tensors(), m.Redundant); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return s, nil
@@ -76,7 +78,7 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 			want[second.Tensor(p.Name)] = p.Type
 		}
 	}
-	if err := checkTensors(c.Dir, s.model, types(s.params), noneRedundant); err != nil {
+	if err := checkTensors(c.Dir, s.model, s.tensors(), noneRedundant); err != nil {
 		return s, err
 	}
 	return s, checkTensors(c.Dir, s.state, want, noneRedundant)
@@ -162,7 +164,7 @@ func (s *Source) Initial(p model.Parameter) (x []float32, err error) {
 	case s.settled != nil:
 		x, err = s.settled(p.Name)
 	default:
-		x, err = s.model.Float32(p.Name)
+		x, err = s.read(p)
 	}
 	return x, usererror.New(err)
 }
@@ -245,12 +247,60 @@ func (s *Source) Close() error {
 	return errors.Join(errs...)
 }
 
-func types(ps []model.Parameter) map[string]graph.Type {
+// namingOf returns the naming of which a file has the most tensors.
+func namingOf(r *safetensors.Reader, m model.Model) (best model.Naming) {
+	most := -1
+	for _, n := range m.Namings() {
+		found := 0
+		for _, p := range m.Parameters() {
+			for _, t := range n.Tensors(p) {
+				if _, ok := r.Lookup(t.Name); ok {
+					found++
+				}
+			}
+		}
+		if found > most {
+			best, most = n, found
+		}
+	}
+	return best
+}
+
+// tensors are the types of the tensors in the model's file.
+func (s *Source) tensors() map[string]graph.Type {
 	m := map[string]graph.Type{}
-	for _, p := range ps {
-		m[p.Name] = p.Type
+	for _, p := range s.params {
+		for _, t := range s.naming.Tensors(p) {
+			if !s.omits(p, t) {
+				m[t.Name] = graph.Type{DType: p.Type.DType, Shape: t.Shape}
+			}
+		}
 	}
 	return m
+}
+
+// omits reports whether the file has no tensor of a balancing bias.
+func (s *Source) omits(p model.Parameter, t model.Tensor) bool {
+	_, ok := s.model.Lookup(t.Name)
+	return s.biases && p.Role == model.BalancingBias && !ok
+}
+
+// read gathers a parameter's values from the tensors of the model's file.
+func (s *Source) read(p model.Parameter) ([]float32, error) {
+	out := make([]float32, p.Type.Shape.Len())
+	for _, t := range s.naming.Tensors(p) {
+		if s.omits(p, t) {
+			continue
+		}
+		x, err := s.model.Float32(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, piece := range t.Pieces {
+			copy(out[piece.To:piece.To+piece.Len], x[piece.From:])
+		}
+	}
+	return out, nil
 }
 
 // checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant ones.

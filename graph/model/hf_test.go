@@ -1,0 +1,190 @@
+package model_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mixture is a small mixture of experts.
+func mixture() model.Config {
+	c := small()
+	c.FFN.DFF, c.MoE = 0, model.MoE{Experts: 4, TopK: 2, DFF: 6, Score: model.SoftmaxScore, Scale: 1}
+	return c
+}
+
+// The class of a model follows from its features. Its config.json is read as the model.
+func TestClassOfFeatures(t *testing.T) {
+	for _, x := range []struct {
+		class  string
+		base   model.Config
+		change func(c *model.Config)
+	}{
+		{"LlamaForCausalLM", small(), func(c *model.Config) {
+			c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 1, High: 4, Original: 64}
+		}},
+		{"LlamaForCausalLM", small(), func(c *model.Config) { c.Attention.HeadDim = 6 }},
+		{"MistralForCausalLM", small(), func(c *model.Config) { c.Attention.HeadDim, c.DModel = 6, 9 }},
+		{"MistralForCausalLM", small(), func(c *model.Config) { c.Attention.Window = 3 }},
+		{"Qwen3ForCausalLM", small(), func(c *model.Config) { c.Norm.QK, c.TieEmbeddings = model.QKHead, true }},
+		{"Qwen3ForCausalLM", small(), func(c *model.Config) {
+			c.NLayers, c.Norm.QK, c.Attention.Window, c.Attention.Pattern = 3, model.QKHead, 3, []string{"local", "full"}
+		}},
+		{"Olmo2ForCausalLM", small(), func(c *model.Config) { c.Norm.QK, c.Norm.Place = model.QKFull, model.NormPost }},
+		{"Olmo3ForCausalLM", small(), func(c *model.Config) {
+			c.Norm.QK, c.Norm.Place, c.Attention.Window, c.Attention.Pattern = model.QKFull, model.NormPost, 3, []string{"local", "full"}
+			c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 1, High: 4, Original: 64}
+		}},
+		{"SmolLM3ForCausalLM", small(), func(c *model.Config) { c.Attention.Rope = []int{1, 0} }},
+		{"SmolLM3ForCausalLM", small(), func(c *model.Config) {
+			c.NLayers, c.Attention.Rope, c.Attention.Window, c.Attention.Pattern = 4, []int{1, 0}, 3, []string{"local", "local", "full"}
+		}},
+		{"SmolLM3ForCausalLM", small(), func(c *model.Config) { c.Attention.Window, c.Attention.Pattern = 3, []string{"full", "local"} }},
+		{"NanoChatForCausalLM", small(), func(c *model.Config) {
+			c.Norm.Weight, c.Norm.Embedding, c.Norm.QK, c.FFN.Kind, c.Logits.Softcap = false, true, model.QKHead, model.ReLU2, 15
+		}},
+		{"OlmoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK = model.QKFull }},
+		{"Qwen3MoeForCausalLM", mixture(), func(c *model.Config) {
+			c.Norm.QK, c.MoE.Normalize, c.MoE.DenseFirst, c.FFN.DFF, c.Attention.Window = model.QKHead, true, 1, 12, 3
+		}},
+		{"Qwen3MoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK, c.MoE.Balance.Aux = model.QKHead, 0.01 }},
+		{"MixtralForCausalLM", mixture(), func(c *model.Config) { c.MoE.Normalize, c.MoE.Balance.Z = true, 0.01 }},
+		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
+			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance.Bias = model.SigmoidScore, 2, 2.5, true, 1e-3
+		}},
+		{"Dots1ForCausalLM", mixture(), func(c *model.Config) {
+			c.MoE.Score, c.MoE.Shared, c.Norm.QK, c.Attention.Window = model.SigmoidScore, 1, model.QKHead, 3
+		}},
+	} {
+		c := x.base
+		x.change(&c)
+		require.NoError(t, c.Validate())
+		require.NoError(t, c.Exportable(), x.class)
+		text := c.HuggingFace()
+		var m map[string]any
+		require.NoError(t, json.Unmarshal(text, &m))
+		assert.Equal(t, []any{x.class}, m["architectures"])
+		back, err := model.FromHuggingFace(text)
+		require.NoError(t, err)
+		c.MoE.Balance = model.Balance{} // of training
+		assert.Equal(t, c, back, x.class)
+		saved, err := model.FromJSON(c.JSON())
+		require.NoError(t, err)
+		assert.Equal(t, c, saved, x.class)
+	}
+}
+
+// A feature without a class is refused by its key when the model is exported, not before.
+func TestFeaturesWithoutAClass(t *testing.T) {
+	for want, change := range map[string]func(c *model.Config){
+		"logits.softcap: found 2, expected 0, which LlamaForCausalLM of Transformers has":    func(c *model.Config) { c.Logits.Softcap = 2 },
+		`norm.place: found "both", expected "pre", which LlamaForCausalLM of Transformers`:   func(c *model.Config) { c.Norm.Place = model.NormBoth },
+		`norm.qk: found "full", expected "none", which LlamaForCausalLM of Transformers has`: func(c *model.Config) { c.Norm.QK = model.QKFull },
+		`ffn.kind: found "geglu", expected "swiglu"`:                                         func(c *model.Config) { c.FFN.Kind = model.GeGLU },
+		"norm.unit_offset: found true, expected false":                                       func(c *model.Config) { c.Norm.UnitOffset = true },
+		"norm.qk_weight: found false, expected true, which Qwen3ForCausalLM":                 func(c *model.Config) { c.Norm.QK, c.Norm.QKWeight = model.QKHead, false },
+		"moe.balance.bias: found 0.001, expected 0, which MixtralForCausalLM": func(c *model.Config) {
+			*c = mixture()
+			c.MoE.Normalize, c.MoE.Balance.Bias = true, 1e-3
+		},
+		"attention.head_dim: found 6, expected 0, which OlmoeForCausalLM": func(c *model.Config) {
+			*c = mixture()
+			c.Norm.QK, c.Attention.HeadDim = model.QKFull, 6
+		},
+	} {
+		c := small()
+		change(&c)
+		require.NoError(t, c.Validate(), want)
+		assert.ErrorContains(t, c.Exportable(), want)
+		assert.Nil(t, c.HuggingFace())
+		back, err := model.FromJSON(c.JSON())
+		require.NoError(t, err)
+		assert.Equal(t, c, back)
+	}
+}
+
+// Keys of published models, and keys with values that are not supported.
+func TestPublishedConfigs(t *testing.T) {
+	const sizes = `"vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+		"hidden_act": "silu", "initializer_range": 0.02, "use_cache": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "attention_bias": false`
+	read := func(more string) (model.Config, error) {
+		return model.FromHuggingFace([]byte("{" + sizes + "," + more + "}"))
+	}
+	good := func(more string) model.Config {
+		t.Helper()
+		c, err := read(more)
+		require.NoError(t, err)
+		return c
+	}
+	llama := good(`"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 32, "eos_token_id": [1, 2], "mlp_bias": false, "pretraining_tp": 1, "rope_theta": 5e5,
+		"rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}`)
+	assert.Equal(t, model.Rope{Theta: 5e5, Scaling: model.Scaling{Kind: "llama3", Factor: 32, Low: 1, High: 4, Original: 8192}}, llama.Rope)
+	assert.Equal(t, 32, llama.HeadDim())
+	assert.Equal(t, 2048, llama.SeqLen)
+	assert.Equal(t, 4096, good(`"architectures": ["MistralForCausalLM"], "sliding_window": 4096`).Attention.Window)
+	qwen := good(`"architectures": ["Qwen3ForCausalLM"], "max_window_layers": 28, "sliding_window": null, "use_sliding_window": false, "rope_scaling": null`)
+	assert.Equal(t, model.Attention{HeadDim: 128}, qwen.Attention)
+	assert.Equal(t, model.Attention{Window: 8, Pattern: []string{"full", "local", "local", "local"}, HeadDim: 128},
+		good(`"architectures": ["Qwen3ForCausalLM"], "max_window_layers": 1, "sliding_window": 8, "use_sliding_window": true`).Attention)
+	assert.Equal(t, model.Attention{Window: 4096, Pattern: []string{"local", "local", "local", "full"}}, good(`"architectures": ["Olmo3ForCausalLM"]`).Attention)
+	smol := good(`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, "pretraining_tp": 2, "max_window_layers": 28, "sliding_window": null, "use_sliding_window": false,
+		"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`)
+	assert.Equal(t, model.Attention{Rope: []int{1, 1, 1, 0}}, smol.Attention)
+	assert.True(t, smol.TieEmbeddings)
+	olmoe := good(`"architectures": ["OlmoeForCausalLM"], "clip_qkv": null, "num_experts": 8, "output_router_logits": false, "router_aux_loss_coef": 0.01`)
+	assert.Equal(t, model.MoE{Experts: 8, TopK: 8, DFF: 96, Score: "softmax", Scale: 1}, olmoe.MoE)
+	moe := good(`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1, "mlp_only_layers": [1, 0], "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+		"norm_topk_prob": true, "max_window_layers": 48`)
+	assert.Equal(t, model.MoE{Experts: 8, TopK: 2, DFF: 16, DenseFirst: 2, Normalize: true, Score: "softmax", Scale: 1}, moe.MoE)
+	assert.Equal(t, 96, moe.FFN.DFF)
+	for more, want := range map[string]string{
+		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                       `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
+		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                "clip_qkv: found 8, expected null",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                    "mlp_only_layers: found [2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                  "decoder_sparse_step: found 2, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                             "partial_rotary_factor: found 0.5, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                 "n_group: found 2, expected 1",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                      "rope_scaling: found {",
+		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                            "layer_types: found",
+		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                      "no_rope_layers: found [1], expected an entry for each of 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                   "num_experts_per_tok: found 9",
+		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                     "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`: "",
+	} {
+		if _, err := read(more); want == "" {
+			assert.NoError(t, err, more)
+		} else {
+			assert.ErrorContains(t, err, want, more)
+		}
+	}
+}
+
+// Files have experts apart, or gates and ups together.
+func TestNamings(t *testing.T) {
+	c := mixture()
+	c.Norm.QK = model.QKFull
+	var gate model.Parameter
+	for _, p := range c.Parameters() {
+		if p.Name == "model.layers.0.mlp.experts.up_proj.weight" {
+			gate = p
+		}
+	}
+	var names [][]string
+	for _, n := range c.Namings() {
+		var list []string
+		for _, x := range n.Tensors(gate) {
+			list = append(list, x.Name)
+		}
+		names = append(names, list)
+	}
+	assert.Equal(t, [][]string{{"model.layers.0.mlp.experts.up_proj.weight"},
+		{"model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.1.up_proj.weight", "model.layers.0.mlp.experts.2.up_proj.weight",
+			"model.layers.0.mlp.experts.3.up_proj.weight"}, {"model.layers.0.mlp.experts.gate_up_proj"}}, names)
+	fused := c.Namings()[2].Tensors(gate)[0]
+	matrix := 6 * c.DModel
+	assert.Equal(t, []int{4, 12, c.DModel}, []int(fused.Shape))
+	assert.Equal(t, model.Piece{From: 3 * matrix, To: matrix, Len: matrix}, fused.Pieces[1])
+}

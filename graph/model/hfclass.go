@@ -1,0 +1,300 @@
+package model
+
+import (
+	"slices"
+)
+
+// hfClass is a class of Hugging Face Transformers. Its parts read config.json into a Config and write it. A Config has
+// the class if reading what the class writes gives the Config again: see hfClassOf.
+type hfClass struct {
+	name   string         // in architectures
+	kind   string         // model_type
+	absent map[string]any // transformers' values of absent keys, where they differ from hfAbsent
+	parts  []hfPart
+	names  []hfName // of tensors, where they differ from this package's
+}
+
+// hfPart is a feature of a class.
+type hfPart struct {
+	read  func(h *hfKeys, c *Config)
+	write func(c Config, out map[string]any)
+}
+
+// hfClasses lists the classes. The first one that has a model exports it.
+func hfClasses() []hfClass {
+	perExpert := []hfName{{own: "mlp.experts.", theirs: "mlp.experts.%d."}}
+	return []hfClass{
+		{name: "LlamaForCausalLM", kind: "llama", parts: []hfPart{hfSizes, hfDense, hfRope, hfDivisible, hfWritten("mlp_bias")}},
+		{name: "MistralForCausalLM", kind: "mistral", parts: []hfPart{hfSizes, hfDense, hfRope, hfWindow},
+			absent: map[string]any{"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072}},
+		{name: "Qwen3ForCausalLM", kind: "qwen3", parts: []hfPart{hfSizes, hfDense, hfRope, hfHeadNorm, hfSwitchedWindow, hfLayerTypes(lastLocal)},
+			absent: map[string]any{"head_dim": 128, "sliding_window": 4096, "num_key_value_heads": 32, "max_window_layers": 28,
+				"max_position_embeddings": 32768}},
+		{name: "Olmo2ForCausalLM", kind: "olmo2", parts: []hfPart{hfSizes, hfDense, hfRope, hfFullNorm, hfPostNorm},
+			absent: map[string]any{"rms_norm_eps": 1e-5}},
+		{name: "Olmo3ForCausalLM", kind: "olmo3", parts: []hfPart{hfSizes, hfDense, hfRopeOfKinds, hfFullNorm, hfPostNorm, hfWindow, hfLayerTypes(threeLocal)},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500000.0}},
+		{name: "SmolLM3ForCausalLM", kind: "smollm3", parts: []hfPart{hfSizes, hfDense, hfRope, hfRopeLayers, hfSwitchedWindow, hfLayerTypes(localWithoutRope),
+			hfWritten("mlp_bias")}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6,
+			"max_position_embeddings": 32768}},
+		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfDense, hfRope, hfNanoChat},
+			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0},
+			names:  []hfName{{own: "mlp.up_proj.", theirs: "mlp.fc1."}, {own: "mlp.down_proj.", theirs: "mlp.fc2."}, {own: "self_attn.q_proj.", halves: true}, {own: "self_attn.k_proj.", halves: true}}},
+		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfRope, hfFullNorm, hfDerivedHeadDim, hfExperts("num_experts", "intermediate_size"), hfNormalize},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096}, names: perExpert},
+		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfSwitchedWindow,
+			hfExperts("num_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
+			absent: map[string]any{"num_key_value_heads": 4, "sliding_window": 4096, "num_experts": 128, "num_experts_per_tok": 8,
+				"moe_intermediate_size": 768, "max_position_embeddings": 32768}, names: perExpert},
+		{name: "MixtralForCausalLM", kind: "mixtral", parts: []hfPart{hfSizes, hfRope, hfWindow, hfExperts("num_local_experts", "intermediate_size"), hfNormalized},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6,
+				"max_position_embeddings": 131072},
+			names: []hfName{{own: "mlp.gate.", theirs: "block_sparse_moe.gate."}, {own: "mlp.experts.gate_proj.", theirs: "block_sparse_moe.experts.%d.w1."},
+				{own: "mlp.experts.up_proj.", theirs: "block_sparse_moe.experts.%d.w3."}, {own: "mlp.experts.down_proj.", theirs: "block_sparse_moe.experts.%d.w2."}}},
+		{name: "Glm4MoeForCausalLM", kind: "glm4_moe", parts: []hfPart{hfSizes, hfRope, hfOptionalHeadNorm, hfExperts("n_routed_experts", "moe_intermediate_size"),
+			hfNormalize, hfSharedExperts},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1,
+				"first_k_dense_replace": 1, "moe_intermediate_size": 1408, "norm_topk_prob": true, "partial_rotary_factor": 0.5,
+				"max_position_embeddings": 131072}, names: perExpert},
+		{name: "Dots1ForCausalLM", kind: "dots1", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfWindow, hfLayerTypes(lastLocal),
+			hfExperts("n_routed_experts", "moe_intermediate_size"), hfNormalize, hfSharedExperts},
+			absent: map[string]any{"sliding_window": 4096, "max_window_layers": 62, "moe_intermediate_size": 1408}, names: perExpert},
+	}
+}
+
+// hfSizes are the keys of every class.
+var hfSizes = hfPart{func(h *hfKeys, c *Config) {
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads = h.int("vocab_size"), h.int("hidden_size"), h.int("num_hidden_layers"), h.int("num_attention_heads")
+	c.NKVHeads, c.SeqLen, c.Norm.Eps = h.int("num_key_value_heads"), h.int("max_position_embeddings"), h.float("rms_norm_eps")
+	c.TieEmbeddings, c.Attention.HeadDim = h.bool("tie_word_embeddings"), h.int("head_dim")
+	if c.NKVHeads == 0 {
+		c.NKVHeads = c.NHeads
+	}
+	activation := "silu"
+	if h.absent["hidden_act"] != nil {
+		activation = "relu2"
+	}
+	if got := h.text("hidden_act"); got != activation {
+		h.refuse("hidden_act", "%q, the only supported value", activation)
+	}
+}, func(c Config, out map[string]any) {
+	for key, v := range map[string]any{
+		"vocab_size": c.VocabSize, "hidden_size": c.DModel, "num_hidden_layers": c.NLayers, "num_attention_heads": c.NHeads,
+		"num_key_value_heads": c.NKVHeads, "max_position_embeddings": c.SeqLen, "rms_norm_eps": hfFloat(c.Norm.Eps), "head_dim": c.HeadDim(),
+		"tie_word_embeddings": c.TieEmbeddings, "hidden_act": "silu", "attention_bias": false, "attention_dropout": hfFloat(0), "initializer_range": InitStd,
+		"torch_dtype": "float32", "use_cache": true, "pad_token_id": nil,
+	} {
+		out[key] = v
+	}
+}}
+
+// hfWritten writes a key that has one supported value.
+func hfWritten(key string) hfPart {
+	return hfPart{func(*hfKeys, *Config) {}, func(_ Config, out map[string]any) { out[key] = hfFixed[key] }}
+}
+
+// hfDense is a model without experts.
+var hfDense = hfPart{func(h *hfKeys, c *Config) { c.FFN.DFF = h.int("intermediate_size") },
+	func(c Config, out map[string]any) { out["intermediate_size"] = c.FFN.DFF }}
+
+// hfDivisible is the check of LlamaConfig, head_dim or not.
+var hfDivisible = hfPart{func(h *hfKeys, c *Config) {
+	if c.NHeads > 0 && c.DModel%c.NHeads != 0 {
+		h.refuse("hidden_size", "a multiple of num_attention_heads (%d)", c.NHeads)
+	}
+}, func(Config, map[string]any) {}}
+
+// hfDerivedHeadDim is a class whose heads have d_model/n_heads.
+var hfDerivedHeadDim = hfPart{func(_ *hfKeys, c *Config) { c.Attention.HeadDim = 0 }, func(_ Config, out map[string]any) { delete(out, "head_dim") }}
+
+// has is a part of classes that always have a feature.
+func has(set func(c *Config)) hfPart {
+	return hfPart{func(_ *hfKeys, c *Config) { set(c) }, func(Config, map[string]any) {}}
+}
+
+var (
+	hfHeadNorm   = has(func(c *Config) { c.Norm.QK = QKHead })
+	hfFullNorm   = has(func(c *Config) { c.Norm.QK = QKFull })
+	hfPostNorm   = has(func(c *Config) { c.Norm.Place = NormPost })
+	hfNormalized = has(func(c *Config) { c.MoE.Normalize = true })
+)
+
+var hfOptionalHeadNorm = hfPart{func(h *hfKeys, c *Config) {
+	if h.bool("use_qk_norm") {
+		c.Norm.QK = QKHead
+	}
+}, func(c Config, out map[string]any) { out["use_qk_norm"] = c.Norm.QK == QKHead }}
+
+// hfNanoChat has norms without weights, one more after the embedding, and squared ReLU.
+var hfNanoChat = hfPart{func(h *hfKeys, c *Config) {
+	c.Norm.Weight, c.Norm.QKWeight, c.Norm.Embedding, c.Norm.QK, c.FFN.Kind = false, false, true, QKHead, ReLU2
+	c.Logits.Softcap = h.float("final_logit_softcapping")
+}, func(c Config, out map[string]any) {
+	out["hidden_act"] = "relu2"
+	if out["final_logit_softcapping"] = any(nil); c.Logits.Softcap > 0 {
+		out["final_logit_softcapping"] = hfFloat(c.Logits.Softcap)
+	}
+}}
+
+// hfWindow is a sliding window of every layer, or of those that hfLayerTypes names.
+var hfWindow = hfPart{func(h *hfKeys, c *Config) { c.Attention.Window = h.int("sliding_window") }, func(c Config, out map[string]any) {
+	if out["sliding_window"] = any(nil); c.Attention.Window > 0 {
+		out["sliding_window"] = c.Attention.Window
+	}
+}}
+
+// hfSwitchedWindow is hfWindow with a key that turns it on.
+var hfSwitchedWindow = hfPart{func(h *hfKeys, c *Config) {
+	hfWindow.read(h, c)
+	if !h.bool("use_sliding_window") {
+		c.Attention.Window = 0
+	}
+}, func(c Config, out map[string]any) {
+	hfWindow.write(c, out)
+	out["use_sliding_window"] = c.Attention.Window > 0
+}}
+
+// Kinds of layers in layer_types.
+const (
+	hfLocal = "sliding_attention"
+	hfFull  = "full_attention"
+)
+
+// hfLayerTypes names the layers with a window. absent reports whether a layer has one where the key is absent.
+func hfLayerTypes(absent func(h *hfKeys, c *Config, layer int) bool) hfPart {
+	return hfPart{func(h *hfKeys, c *Config) {
+		types := h.texts("layer_types")
+		if len(types) != 0 && len(types) != c.NLayers || slices.ContainsFunc(types, func(s string) bool { return s != hfLocal && s != hfFull }) {
+			h.refuse("layer_types", "%d times %s or %s", c.NLayers, hfLocal, hfFull)
+			return
+		}
+		if c.Attention.Window == 0 {
+			return
+		}
+		for i := range min(c.NLayers, maxLayers) {
+			kind := FullLayer
+			if len(types) > 0 && types[i] == hfLocal || len(types) == 0 && absent(h, c, i) {
+				kind = LocalLayer
+			}
+			c.Attention.Pattern = append(c.Attention.Pattern, kind)
+		}
+	}, func(c Config, out map[string]any) {
+		var types []string
+		for i := range c.NLayers {
+			kind := hfFull
+			if c.Attention.local(i) {
+				kind = hfLocal
+			}
+			types = append(types, kind)
+		}
+		out["layer_types"] = types
+	}}
+}
+
+// The rules of classes for absent layer_types.
+func lastLocal(h *hfKeys, _ *Config, layer int) bool        { return layer >= h.int("max_window_layers") }
+func threeLocal(_ *hfKeys, _ *Config, layer int) bool       { return layer%4 != 3 }
+func localWithoutRope(_ *hfKeys, c *Config, layer int) bool { return !c.Layer(layer).Rope }
+
+// hfRopeLayers names the layers that rotate queries and keys.
+var hfRopeLayers = hfPart{func(h *hfKeys, c *Config) {
+	list, interval := h.ints("no_rope_layers"), h.int("no_rope_layer_interval")
+	if len(list) == 0 && interval < 1 {
+		h.refuse("no_rope_layer_interval", "at least 1")
+		return
+	}
+	if len(list) > 0 && len(list) < c.NLayers {
+		h.refuse("no_rope_layers", "an entry for each of %d layers", c.NLayers)
+		return
+	}
+	for i := range min(c.NLayers, maxLayers) {
+		on := 1
+		if len(list) > 0 && list[i] == 0 || len(list) == 0 && (i+1)%interval == 0 {
+			on = 0
+		}
+		c.Attention.Rope = append(c.Attention.Rope, on)
+	}
+}, func(c Config, out map[string]any) {
+	var list []int
+	for i := range c.NLayers {
+		on := 0
+		if c.Layer(i).Rope {
+			on = 1
+		}
+		list = append(list, on)
+	}
+	out["no_rope_layers"] = list
+}}
+
+// hfExperts is a mixture of experts. The keys are those of the number of experts and of their width. Versions of
+// transformers differ in the former.
+func hfExperts(experts, width string) hfPart {
+	return hfPart{func(h *hfKeys, c *Config) {
+		count := experts
+		for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
+			if !h.has(experts) && h.has(key) {
+				count = key
+			}
+		}
+		c.MoE = MoE{Experts: h.int(count), TopK: h.int("num_experts_per_tok"), DFF: h.int(width), Score: SoftmaxScore, Scale: 1}
+		if c.MoE.Experts < 1 {
+			h.refuse(experts, "at least 1")
+		}
+		h.read["intermediate_size"] = true
+	}, func(c Config, out map[string]any) {
+		out["intermediate_size"] = c.FFN.DFF
+		if c.FFN.DFF == 0 {
+			out["intermediate_size"] = c.MoE.DFF
+		}
+		out[experts], out["num_experts_per_tok"], out[width] = c.MoE.Experts, c.MoE.TopK, c.MoE.DFF
+		if c.MoE.Score == SoftmaxScore {
+			out["router_aux_loss_coef"] = hfFloat(c.MoE.Balance.Aux)
+		}
+	}}
+}
+
+var hfNormalize = hfPart{func(h *hfKeys, c *Config) { c.MoE.Normalize = h.bool("norm_topk_prob") },
+	func(c Config, out map[string]any) { out["norm_topk_prob"] = c.MoE.Normalize }}
+
+// denseFirst sets the number of dense layers.
+func denseFirst(h *hfKeys, c *Config, layers int) {
+	if c.MoE.DenseFirst = layers; layers > 0 {
+		c.FFN.DFF = h.int("intermediate_size")
+	}
+}
+
+// hfDenseLayers lists the dense layers, which must be the first ones.
+var hfDenseLayers = hfPart{func(h *hfKeys, c *Config) {
+	list := h.ints("mlp_only_layers")
+	if h.int("decoder_sparse_step") != 1 {
+		h.refuse("decoder_sparse_step", "1")
+	}
+	for i := range list {
+		if !slices.Contains(list, i) {
+			h.refuse("mlp_only_layers", "the first layers")
+		}
+	}
+	denseFirst(h, c, len(list))
+}, func(c Config, out map[string]any) {
+	list := []int{}
+	for i := range c.MoE.DenseFirst {
+		list = append(list, i)
+	}
+	out["mlp_only_layers"], out["decoder_sparse_step"] = list, 1
+}}
+
+// hfSharedExperts is the rest of DeepSeek-V3's block: sigmoid scores, shared experts and dense first layers.
+var hfSharedExperts = hfPart{func(h *hfKeys, c *Config) {
+	c.MoE.Score, c.MoE.Shared, c.MoE.Scale = SigmoidScore, h.int("n_shared_experts"), h.float("routed_scaling_factor")
+	if c.MoE.Shared < 1 {
+		h.refuse("n_shared_experts", "at least 1")
+	}
+	if c.MoE.Experts < 2 {
+		h.refuse("n_routed_experts", "at least 2, which transformers needs")
+	}
+	denseFirst(h, c, h.int("first_k_dense_replace"))
+}, func(c Config, out map[string]any) {
+	out["n_shared_experts"], out["routed_scaling_factor"], out["first_k_dense_replace"] = c.MoE.Shared, hfFloat(c.MoE.Scale), c.MoE.DenseFirst
+	out["n_group"], out["topk_group"], out["partial_rotary_factor"] = 1, 1, hfFloat(1)
+	out["num_nextn_predict_layers"] = 0
+}}

@@ -1,0 +1,156 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
+)
+
+// hfKeys reads the keys of a config.json. The first mistake is kept in err.
+type hfKeys struct {
+	values map[string]json.RawMessage
+	absent map[string]any // transformers' values of keys that the class does not take from hfAbsent
+	read   map[string]bool
+	err    error
+}
+
+// hfAbsent are transformers' values of absent keys, where most classes agree.
+var hfAbsent = map[string]any{
+	"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false,
+	"no_rope_layer_interval": 4, "decoder_sparse_step": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": false,
+	"partial_rotary_factor": 1.0, "n_group": 1, "topk_group": 1,
+}
+
+// hfHarmless are the keys that do not change what the model computes.
+var hfHarmless = []string{
+	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
+	"is_llama_config", "torch_dtype", "dtype", "transformers_version", "transformers.js_config", "use_cache", "max_length",
+	"do_sample", "temperature", "top_p", "top_k", "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id",
+	"gradient_checkpointing", "auto_map", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_mtp_layers",
+	"num_nextn_predict_layers", "max_window_layers", "ep_size", "aux_loss_alpha", "seq_aux", "tokenizer_class",
+	"pretraining_tp", "scoring_func", "topk_method",
+}
+
+// hfFixed are the keys of which one value is supported in every class that has them.
+var hfFixed = map[string]any{
+	"attention_bias": false, "mlp_bias": false, "rope_interleaved": false, "rope_interleave": false,
+	"quantization_config": nil, "clip_qkv": nil, "n_group": 1.0, "topk_group": 1.0, "partial_rotary_factor": 1.0,
+	"moe_layer_freq": 1.0,
+}
+
+// raw returns a key's value, or what stands for it if it is absent; nil for null.
+func (h *hfKeys) raw(key string) json.RawMessage {
+	h.read[key] = true
+	if v, ok := h.values[key]; ok {
+		if string(v) == "null" {
+			return nil
+		}
+		return v
+	}
+	for _, values := range []map[string]any{h.absent, hfAbsent} {
+		if v, ok := values[key]; ok && v != nil {
+			return json.RawMessage(jsonText(v))
+		} else if ok {
+			return nil
+		}
+	}
+	return nil
+}
+
+// has reports whether the file has a key with a value other than null.
+func (h *hfKeys) has(key string) bool {
+	v, ok := h.values[key]
+	return ok && string(v) != "null"
+}
+
+// into decodes a key's value. A key without a value leaves it.
+func (h *hfKeys) into(key string, v any) {
+	raw := h.raw(key)
+	if raw == nil || h.err != nil {
+		return
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		h.err = fielderror.New(key, raw, "another type: %v", err)
+	}
+}
+
+func (h *hfKeys) int(key string) (n int) {
+	h.into(key, &n)
+	return n
+}
+
+func (h *hfKeys) float(key string) (x float64) {
+	h.into(key, &x)
+	return x
+}
+
+func (h *hfKeys) bool(key string) (b bool) {
+	h.into(key, &b)
+	return b
+}
+
+func (h *hfKeys) text(key string) (s string) {
+	h.into(key, &s)
+	return s
+}
+
+func (h *hfKeys) ints(key string) (list []int) {
+	h.into(key, &list)
+	return list
+}
+
+func (h *hfKeys) texts(key string) (list []string) {
+	h.into(key, &list)
+	return list
+}
+
+// refuse records that a key's value is not supported.
+func (h *hfKeys) refuse(key, expected string, a ...any) {
+	if h.err == nil {
+		h.err = fielderror.New(key, h.raw(key), expected, a...)
+	}
+}
+
+// rest refuses a key that was not read, unless it is harmless or has its only supported value.
+func (h *hfKeys) rest() {
+	for _, key := range slices.Sorted(maps.Keys(hfFixed)) {
+		want := hfFixed[key]
+		if _, mentioned := h.values[key]; !mentioned && h.absent[key] == nil {
+			continue
+		}
+		var got any
+		h.into(key, &got)
+		if got != nil && fmt.Sprint(got) != fmt.Sprint(want) {
+			h.refuse(key, "%s, the only supported value", jsonText(want))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(h.values)) {
+		if h.has(key) && !h.read[key] && !slices.Contains(hfHarmless, key) && !strings.HasPrefix(key, "_") {
+			h.refuse(key, "no such key, since it might change what the model computes")
+		}
+	}
+}
+
+// hfFloat is a number that transformers wants to be a float: it is written with a point or an exponent.
+type hfFloat float64
+
+func (x hfFloat) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(float64(x))
+	if err == nil && !bytes.ContainsAny(text, ".e") {
+		text = append(text, ".0"...)
+	}
+	return text, err
+}
+
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
