@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -63,6 +64,22 @@ func trainsOverALossyLink(t *testing.T) {
 	eachStepOnce(t, r.dir, steps)
 	sent, lost := r.network.Packets()
 	assert.InDelta(t, 0.01, float64(lost)/float64(sent), 0.003, "%d of %d packets", lost, sent)
+}
+
+// The coordinator finds the latency and the bandwidth of a link, and chooses a depth that hides the latency.
+func measuresALink(t *testing.T) {
+	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Bandwidth: 100e6}, 8, twoBW)
+	host := r.host()
+	m := r.join(2, host.token())
+	found := host.await(`the slowest link has ([\d.]+) ms and ([\d.]+) Mbit/s; pipeline.depth: [1-9]`)
+	host.exit(exitOK)
+	m.exit(exitOK)
+	for i, limits := range [][2]float64{{10, 20}, {40, 101}} {
+		x, err := strconv.ParseFloat(found[1+i], 64)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, x, limits[0], found[0])
+		assert.LessOrEqual(t, x, limits[1], found[0])
+	}
 }
 
 // After ten seconds in which a link loses all packets, TCP waits longer and longer before it sends again. The run goes
