@@ -3,11 +3,40 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
+
+// linkReports are what members report of their links.
+type linkReports struct {
+	changed func() // is called after each report; nil: nothing is
+
+	mu     sync.Mutex
+	newest map[string][]protocol.LinkUse // by member
+}
+
+// set keeps the report of a member.
+func (r *linkReports) set(member string, links []protocol.LinkUse) {
+	r.mu.Lock()
+	if r.newest == nil {
+		r.newest = map[string][]protocol.LinkUse{}
+	}
+	r.newest[member] = links
+	r.mu.Unlock()
+	if r.changed != nil {
+		r.changed()
+	}
+}
+
+// of returns the newest report of a member; nil: there is none.
+func (r *linkReports) of(member string) []protocol.LinkUse {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.newest[member]
+}
 
 // receiveLinks keeps the newest report of a member's links.
 func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
@@ -20,23 +49,8 @@ func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
 			return fmt.Errorf("a report of a link to %.60q, which is not a member", l.Peer)
 		}
 	}
-	p.mu.Lock()
-	if p.uses == nil {
-		p.uses = map[string][]protocol.LinkUse{}
-	}
-	p.uses[from] = links
-	p.mu.Unlock()
-	if p.linksChanged != nil {
-		p.linksChanged()
-	}
+	p.reports.set(from, links)
 	return nil
-}
-
-// linkUses returns the newest report of a member's links; nil: there is none.
-func (p *Pipeline) linkUses(member string) []protocol.LinkUse {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.uses[member]
 }
 
 // LinkValues are the totals of each link since the epoch began, for metrics.jsonl: link/FROM/TO/bytes, /wait_s, /resent.
@@ -46,7 +60,7 @@ func (p *Pipeline) LinkValues() (values []metrics.Value) {
 		values = append(values, metrics.Value{Name: fmt.Sprintf("link/%s/%s/%s", from, to, what), Value: value})
 	}
 	for _, member := range p.members {
-		for _, l := range p.linkUses(member) {
+		for _, l := range p.reports.of(member) {
 			add(member, l.Peer, "bytes", float64(l.Sent))
 			add(member, l.Peer, "wait_s", l.Wait)
 			add(member, l.Peer, "resent", float64(l.Resent))
@@ -69,7 +83,7 @@ type LinkState struct {
 // linkStates describes the links of a member. The caller holds the lock.
 func (h *Host) linkStates(member string) (all []LinkState) {
 	if p := h.running(); p != nil {
-		for _, u := range p.linkUses(member) {
+		for _, u := range p.reports.of(member) {
 			all = append(all, LinkState{LinkUse: u})
 		}
 	}

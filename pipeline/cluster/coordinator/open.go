@@ -54,7 +54,7 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if c.Pipeline.HasScheduleFile() {
 		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
 	}
-	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, written: map[string]int64{}, reads: map[uint64]*reads{}, expel: o.Expel,
+	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, variables: newVariables(), expel: o.Expel,
 		failed: make(chan struct{}), optimizer: t.Optimizer, microbatches: c.Train.Microbatches, stages: c.Pipeline.Stages, rows: c.Rows()}
 	p.second = weights.SecondOf(c.Pipeline.Delay, c.PartlyStale())
 	p.parameters = t.Model.Parameters()

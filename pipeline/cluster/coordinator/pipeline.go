@@ -58,24 +58,20 @@ type Pipeline struct {
 	microbatches int // per batch, of all replicas
 	stages       int
 	settings     trace.Settings
-	links        *Links                      // measured; nil: none is
-	linksChanged func()                      // is called after each report of links; nil: nothing is
+	links        *Links // measured; nil: none is
+	reports      linkReports
 	rows         int                         // sequences of a microbatch
 	granting     sync.WaitGroup              // goroutines that grant batches
 	expel        func(member, reason string) // nil: members stay
+	variables    variables
 
 	mu      sync.Mutex
 	tracing *tracing // nil: none
 	notes   []string
-	written map[string]int64              // variables, by member
-	segment *segment                      // in progress; nil: none
-	last    uint64                        // number of the newest segment
-	asked   uint64                        // number of the newest reads
-	reads   map[uint64]*reads             // that are not complete, by number
-	idle    *reads                        // since the last segment, of the run's goroutine; nil: none
-	uses    map[string][]protocol.LinkUse // by member, as reported last
-	failure error                         // the first
-	failed  chan struct{}                 // closed by it
+	segment *segment      // in progress; nil: none
+	last    uint64        // number of the newest segment
+	failure error         // the first
+	failed  chan struct{} // closed by it
 }
 
 // planned is what a member has replied.
@@ -281,7 +277,7 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 	case protocol.LinkReport:
 		return p.receiveLinks(from, payload)
 	case protocol.Tensor:
-		return p.received(from, h, payload)
+		return p.variables.received(from, h, payload)
 	case protocol.Result, protocol.Ended:
 		p.mu.Lock()
 		s := p.segment

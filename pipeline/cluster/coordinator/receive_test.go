@@ -121,12 +121,12 @@ func TestVariablesAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
-			p := &Pipeline{reads: map[uint64]*reads{1: r}, failed: make(chan struct{})}
+			p := &Pipeline{variables: variables{pending: map[uint64]*reads{1: r}}, failed: make(chan struct{})}
 			p.Receive(x.from, x.m)
 			assert.ErrorContains(t, p.failing(), x.expect)
 
 			r.expected[protocol.Variable{Name: "later"}] = owned{}
-			p = &Pipeline{reads: map[uint64]*reads{1: r}, failed: make(chan struct{})}
+			p = &Pipeline{variables: variables{pending: map[uint64]*reads{1: r}}, failed: make(chan struct{})}
 			p.Receive("a", good)
 			require.NoError(t, p.failing())
 			data, err := (&pendingVariable{p, r, v}).Wait()

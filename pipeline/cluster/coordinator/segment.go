@@ -117,12 +117,9 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	p.last++
 	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
 		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), granted: w.from, finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
-	p.segment, p.idle = s, nil
-	written := map[string]int64{}
-	for m, n := range p.written {
-		written[m] = n
-	}
+	p.segment = s
 	p.mu.Unlock()
+	written := p.variables.beginSegment()
 	for _, member := range p.members {
 		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Begin, Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
 			To: w.to}, nil)

@@ -80,7 +80,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 func (h *Host) use(p *Pipeline) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p.linksChanged = h.announcements.soon
+	p.reports.changed = h.announcements.soon
 	h.pipeline.Store(p)
 }
 

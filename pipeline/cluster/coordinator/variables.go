@@ -3,7 +3,9 @@ package coordinator
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
@@ -12,6 +14,27 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
+
+// variables are the variables that travel between the coordinator and members.
+type variables struct {
+	mu      sync.Mutex
+	written map[string]int64  // by member
+	asked   uint64            // number of the newest reads
+	pending map[uint64]*reads // that are not complete, by number
+	idle    *reads            // since the last segment, of the run's goroutine; nil: none
+}
+
+func newVariables() variables {
+	return variables{written: map[string]int64{}, pending: map[uint64]*reads{}}
+}
+
+// beginSegment ends the reads between two segments. It returns how many variables were written to each member.
+func (v *variables) beginSegment() map[string]int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.idle = nil
+	return maps.Clone(v.written)
+}
 
 // reads are the variables that members send since the last segment. The first read asks each member for all that its
 // ranks own, so that a checkpoint does not wait for a round trip for each variable.
@@ -69,18 +92,18 @@ func (p *Pipeline) ReadState(name string) (device.Pending, error) {
 
 // read asks for all variables, unless this one is on its way.
 func (p *Pipeline) read(v protocol.Variable) device.Pending {
-	if p.idle == nil || !p.has(p.idle, v) {
-		p.idle = p.ask()
+	if p.variables.idle == nil || !p.variables.has(p.variables.idle, v) {
+		p.variables.idle = p.ask()
 	}
-	return &pendingVariable{p, p.idle, v}
+	return &pendingVariable{p, p.variables.idle, v}
 }
 
 // has reports whether a variable has arrived, and has not been taken, or will arrive.
-func (p *Pipeline) has(r *reads, v protocol.Variable) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, expected := r.expected[v]
-	_, arrived := r.arrived[v]
+func (v *variables) has(r *reads, x protocol.Variable) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, expected := r.expected[x]
+	_, arrived := r.arrived[x]
 	return expected || arrived
 }
 
@@ -92,11 +115,7 @@ func (p *Pipeline) ask() *reads {
 		r.expected[v.Variable] = v
 		lists[v.member] = append(lists[v.member], v.Variable)
 	}
-	p.mu.Lock()
-	p.asked++
-	r.number = p.asked
-	p.reads[r.number] = r
-	p.mu.Unlock()
+	p.variables.add(r)
 	for _, member := range p.members {
 		text, err := json.Marshal(lists[member])
 		if err != nil {
@@ -105,6 +124,15 @@ func (p *Pipeline) ask() *reads {
 		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Read, Number: r.number}, [][]byte{text})
 	}
 	return r
+}
+
+// add numbers reads and keeps them until they are complete.
+func (v *variables) add(r *reads) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.asked++
+	r.number = v.asked
+	v.pending[r.number] = r
 }
 
 // owned lists the variables of all ranks.
@@ -136,26 +164,26 @@ func (p *Pipeline) owned() (all []owned) {
 }
 
 // received keeps a variable that its owner has sent.
-func (p *Pipeline) received(from string, h protocol.Header, payload [][]byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.reads[h.Number]
+func (v *variables) received(from string, h protocol.Header, payload [][]byte) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.pending[h.Number]
 	if r == nil {
 		return fmt.Errorf("variable %q of read %d: nothing of that was asked for", h.Variable.Name, h.Number)
 	}
-	v, ok := r.expected[h.Variable]
+	expected, ok := r.expected[h.Variable]
 	switch {
-	case !ok || v.member != from:
+	case !ok || expected.member != from:
 		return fmt.Errorf("variable %q of read %d: it was not asked for, or has arrived before", h.Variable.Name, h.Number)
-	case len(payload) != 1 || int64(len(payload[0])) != v.bytes:
-		return fmt.Errorf("variable %q: found %d tensors, expected one of %d bytes", h.Variable.Name, len(payload), v.bytes)
+	case len(payload) != 1 || int64(len(payload[0])) != expected.bytes:
+		return fmt.Errorf("variable %q: found %d tensors, expected one of %d bytes", h.Variable.Name, len(payload), expected.bytes)
 	}
 	delete(r.expected, h.Variable)
 	r.arrived[h.Variable] = payload[0]
 	close(r.changed)
 	r.changed = make(chan struct{})
 	if len(r.expected) == 0 {
-		delete(p.reads, r.number)
+		delete(v.pending, r.number)
 	}
 	return nil
 }
@@ -171,11 +199,7 @@ type pendingVariable struct {
 func (w *pendingVariable) Wait() ([]byte, error) {
 	p := w.pipeline
 	for {
-		p.mu.Lock()
-		data, ok := w.reads.arrived[w.variable]
-		delete(w.reads.arrived, w.variable)
-		changed := w.reads.changed
-		p.mu.Unlock()
+		data, ok, changed := p.variables.take(w.reads, w.variable)
 		if ok {
 			return data, nil
 		}
@@ -185,6 +209,15 @@ func (w *pendingVariable) Wait() ([]byte, error) {
 			return nil, p.failing()
 		}
 	}
+}
+
+// take takes a variable if it has arrived. The channel is closed when another one arrives.
+func (v *variables) take(r *reads, x protocol.Variable) (data []byte, ok bool, changed <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	data, ok = r.arrived[x]
+	delete(r.arrived, x)
+	return data, ok, r.changed
 }
 
 // WriteWeights implements train.Pipeline.
@@ -211,13 +244,18 @@ func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
 			members = append(members, m)
 		}
 	}
-	p.mu.Lock()
-	for _, m := range members {
-		p.written[m]++
-	}
-	p.mu.Unlock()
+	p.variables.count(members)
 	for _, m := range members {
 		p.send(m, transport.Bulk, protocol.Header{Kind: protocol.Write, Variable: v}, [][]byte{data})
 	}
 	return p.failing()
+}
+
+// count counts a variable that is written to some members.
+func (v *variables) count(members []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, m := range members {
+		v.written[m]++
+	}
 }
