@@ -50,13 +50,12 @@ func (h *Host) Page(host string) string {
 // tabLeft gives a tab up whose page is closed.
 func (h *Host) tabLeft(secret string) {
 	hash := protocol.TabHash(secret)
-	h.mu.Lock()
-	i := slices.IndexFunc(h.members, func(m *hostMember) bool { return m.Info.Tab == hash })
 	id := ""
-	if i >= 0 {
-		id = h.members[i].ID
+	for member, info := range h.roster.infos() {
+		if info.Tab == hash {
+			id = member
+		}
 	}
-	h.mu.Unlock()
 	if id != "" {
 		_ = h.control.Drop(id, "its tab is closed") // it may be gone already
 	}
@@ -86,21 +85,20 @@ func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []proto
 
 // targetsOf returns what the relay needs to connect a tab to its peers. It reports whether the member is a tab.
 func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Target, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.find(member); h.tabs == nil || m == nil || m.Info.Tab == "" {
+	infos := h.roster.infos()
+	if h.tabs == nil || infos[member].Tab == "" {
 		return nil, false
 	}
 	targets := map[string]tab.Target{}
 	for _, p := range all {
-		other := h.find(p.ID)
+		other := infos[p.ID]
 		switch {
 		case p.ID == identity.CoordinatorID:
 			targets[p.ID] = tab.Target{Addresses: []string{h.near(h.node.Port())}}
 		case len(p.Addresses) > 0:
 			targets[p.ID] = tab.Target{Addresses: p.Addresses}
-		case other != nil && other.Info.Tab != "" && member > p.ID:
-			targets[p.ID] = tab.Target{Tab: other.Info.Tab}
+		case other.Tab != "" && member > p.ID:
+			targets[p.ID] = tab.Target{Tab: other.Tab}
 		}
 	}
 	return targets, true

@@ -2,23 +2,19 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -56,36 +52,10 @@ type Host struct {
 	links         Links
 	expelled      *expulsions
 	announcements *announcements
-
-	mu       sync.Mutex
-	members  []*hostMember // in the order in which they joined
-	changed  chan struct{} // closed and replaced at each change
-	epoch    uint64
-	placed   []protocol.Place         // of the newest epoch, by rank
-	pipeline atomic.Pointer[Pipeline] // of the newest epoch
+	roster        *roster
+	epoch         uint64                   // the newest
+	pipeline      atomic.Pointer[Pipeline] // of the newest epoch
 }
-
-// hostMember is a member as the host knows it.
-type hostMember struct {
-	MemberState
-	lost *time.Timer // declares the member lost; nil: it is connected
-}
-
-// MemberState describes a member.
-type MemberState struct {
-	ID    string        `json:"id"`
-	Info  protocol.Info `json:"info"`
-	State string        `json:"state"` // idle, working, unreachable
-	Ranks []int         `json:"ranks"` // in the newest epoch
-	Links []LinkState   `json:"links,omitempty"`
-}
-
-// The states of a member.
-const (
-	Idle        = "idle"
-	Working     = "working"
-	Unreachable = "unreachable"
-)
 
 // AuthorityFile is the file of the CA in HostOptions.Dir.
 const AuthorityFile = "authority"
@@ -108,7 +78,10 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	}
 	notes := &member.Notes{To: o.Note}
 	o.Note = notes.Note
-	h = &Host{options: o, notes: notes, changed: make(chan struct{}), epoch: uint64(time.Now().Unix()) << 20}
+	h = &Host{options: o, notes: notes, epoch: uint64(time.Now().Unix()) << 20}
+	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
+		drop:     func(id, reason string) { _ = h.control.Drop(id, reason) }, // it may be gone already
+		expelled: func(id string) bool { return h.expelled.has(id) }, announce: func() { h.announcements.now() }}
 	defer func() {
 		if err != nil {
 			h, err = nil, errors.Join(err, h.Close())
@@ -130,7 +103,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	}
 	h.expelled = watchExpulsions(authority, h.control, o.Note)
 	h.announcements = announce(h.Members, o.OnMembers)
-	h.unwatch = h.control.Watch(h.memberChanged)
+	h.unwatch = h.control.Watch(h.roster.memberChanged)
 	if o.Browser != nil {
 		if err := h.serveBrowser(); err != nil {
 			return h, err
@@ -297,166 +270,20 @@ func (h *Host) running() *Pipeline {
 	return h.pipeline.Load()
 }
 
-// memberChanged follows the members.
-func (h *Host) memberChanged(c control.MemberChange) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.find(c.Member.ID)
-	switch {
-	case c.Change == control.Joined:
-		if m != nil {
-			h.remove(m)
-		}
-		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
-		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
-			h.options.Note("%s: what it says about itself: %v", m.ID, err)
-			h.change()
-			return
-		}
-		m.Info = m.Info.Printable()
-		h.members = append(h.members, m)
-		for _, gone := range h.members {
-			if gone.lost != nil && h.replaces(m, gone) {
-				gone.lost.Reset(0)
-			}
-		}
-		h.options.Note("%s joined from %s (%s) with %s", m.ID, m.Info.Host, m.Info.System, m.Info.DeviceNames())
-	case m == nil:
-		return
-	case c.Change == control.Lost:
-		wait := max(0, h.options.Grace-leaseTime)
-		if slices.ContainsFunc(h.members, func(other *hostMember) bool { return h.replaces(other, m) }) {
-			wait = 0
-		}
-		m.lost = time.AfterFunc(wait, func() { h.declareLost(m.ID) })
-		h.options.Note("%s does not answer", m.ID)
-	case c.Change == control.Returned:
-		if m.lost != nil {
-			m.lost.Stop()
-			m.lost = nil
-		}
-		h.options.Note("%s answers again", m.ID)
-	default: // it has left, or is given up
-		h.options.Note("%s has left", m.ID)
-		h.remove(m)
-	}
-	h.change()
-}
-
-// replaces reports whether a member is the process of another that was started again: it answers, it has no rank, and
-// its computer and devices are those of the other. It need not be waited for, then. The caller holds the lock.
-func (h *Host) replaces(m, other *hostMember) bool {
-	placed := slices.ContainsFunc(h.placed, func(p protocol.Place) bool { return p.Member == m.ID })
-	return m != other && m.lost == nil && !placed && m.Info.SameComputer(other.Info) && m.Info.DeviceNames() == other.Info.DeviceNames()
-}
-
-// leaseTime is how long a member has not been heard of when its lease ends.
-const leaseTime = 5 * time.Second
-
-// declareLost removes a member that has not come back.
-func (h *Host) declareLost(id string) {
-	h.mu.Lock()
-	m := h.find(id)
-	if m == nil || m.lost == nil {
-		h.mu.Unlock()
-		return
-	}
-	h.remove(m)
-	h.change()
-	h.mu.Unlock()
-	h.options.Note("%s is lost", id)
-	_ = h.control.Drop(id, "it did not answer") // it may be gone already
-}
-
-func (h *Host) find(id string) *hostMember {
-	for _, m := range h.members {
-		if m.ID == id {
-			return m
-		}
-	}
-	return nil
-}
-
-// remove forgets a member, which the pipeline loses. The caller holds the lock.
-func (h *Host) remove(gone *hostMember) {
-	var kept []*hostMember
-	for _, m := range h.members {
-		if m != gone {
-			kept = append(kept, m)
-		}
-	}
-	h.members = kept
+// memberGone ends the pipeline if a member of it is gone.
+func (h *Host) memberGone(id string) {
 	if p := h.running(); p != nil {
-		go p.Lost(gone.ID, errors.New("the member is gone"))
+		go p.Lost(id, errors.New("the member is gone"))
 	}
-}
-
-// change announces a change. The caller holds the lock.
-func (h *Host) change() {
-	close(h.changed)
-	h.changed = make(chan struct{})
-	h.announcements.now()
-}
-
-// states describes the members. The caller holds the lock.
-func (h *Host) states() (all []MemberState) {
-	for _, m := range h.members {
-		s := m.MemberState
-		s.Ranks = nil
-		for rank, p := range h.placed {
-			if p.Member == m.ID {
-				s.State, s.Ranks = Working, append(s.Ranks, rank)
-			}
-		}
-		if m.lost != nil {
-			s.State = Unreachable
-		}
-		s.Links = h.linkStates(m.ID)
-		all = append(all, s)
-	}
-	return all
 }
 
 // Members describes the members, in the order in which they joined.
-func (h *Host) Members() []MemberState {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.states()
-}
+func (h *Host) Members() []MemberState { return h.roster.all() }
 
 // Devices is the number of devices of all members that answer.
-func (h *Host) Devices() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.offers())
-}
+func (h *Host) Devices() int { return h.roster.devices() }
 
 // Wait waits until a condition on the number of devices and members holds, or ctx ends.
 func (h *Host) Wait(ctx context.Context, enough func(devices, members int) bool) error {
-	for {
-		h.mu.Lock()
-		done, changed := enough(len(h.offers()), len(h.members)), h.changed
-		h.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// offers lists the devices of the members that answer. The caller holds the lock.
-func (h *Host) offers() (all []protocol.Place) {
-	for _, m := range h.members {
-		if m.lost != nil || h.expelled.has(m.ID) {
-			continue
-		}
-		for _, d := range m.Info.Devices {
-			all = append(all, protocol.Place{Member: m.ID, Device: d.Name})
-		}
-	}
-	return all
+	return h.roster.wait(ctx, enough)
 }

@@ -80,7 +80,7 @@ type LinkState struct {
 	Bandwidth float64 `json:"bytes_per_s,omitempty"` // in this direction; 0: not measured
 }
 
-// linkStates describes the links of a member. The caller holds the lock.
+// linkStates describes the links of a member.
 func (h *Host) linkStates(member string) (all []LinkState) {
 	if p := h.running(); p != nil {
 		for _, u := range p.reports.of(member) {

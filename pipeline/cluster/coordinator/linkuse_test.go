@@ -15,7 +15,8 @@ import (
 
 // Reports of links become values of metrics.jsonl and the state of members.
 func TestLinkReports(t *testing.T) {
-	h := &Host{members: []*hostMember{{MemberState: MemberState{ID: "a", State: Idle}}}}
+	h := &Host{}
+	h.roster = &roster{members: []*hostMember{{MemberState: MemberState{ID: "a", State: Idle}}}, links: h.linkStates}
 	announced := make(chan []MemberState, 1)
 	h.announcements = announce(h.Members, func(all []MemberState) { announced <- all })
 	defer h.announcements.close()

@@ -55,13 +55,11 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 		}
 		return nil, &tooFewError{h.Devices(), need}
 	}
-	h.mu.Lock()
 	h.epoch += 2 // the first measures links
-	h.placed = place(h.placed, h.offers(), need)
-	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
+	places, peers := h.roster.place(need)
+	peers = append([]protocol.Peer{{ID: identity.CoordinatorID, Addresses: h.addresses(h.node.Port())}}, peers...)
+	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
 		Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
-	h.change()
-	h.mu.Unlock()
 	if len(o.Places) < need {
 		return nil, &tooFewError{len(o.Places), need}
 	}
@@ -69,30 +67,14 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	if err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.placed = p.places // perhaps in another order
-	h.change()
+	h.roster.setPlaces(p.places)
 	return p, nil
 }
 
 // use makes a pipeline the one that messages are for.
 func (h *Host) use(p *Pipeline) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	p.reports.changed = h.announcements.soon
 	h.pipeline.Store(p)
-}
-
-// peers lists the coordinator and the members of the newest epoch. The caller holds the lock.
-func (h *Host) peers() []protocol.Peer {
-	all := []protocol.Peer{{ID: identity.CoordinatorID, Addresses: h.addresses(h.node.Port())}}
-	for _, m := range h.members {
-		if slices.ContainsFunc(h.placed, func(p protocol.Place) bool { return p.Member == m.ID }) {
-			all = append(all, protocol.Peer{ID: m.ID, Addresses: m.Info.Addresses})
-		}
-	}
-	return all
 }
 
 // place assigns ranks to devices. Ranks stay where they were if the device is still offered.

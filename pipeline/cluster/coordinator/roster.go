@@ -1,0 +1,246 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+)
+
+// roster is the members of a host: which there are, whether they answer, and which ranks they have.
+type roster struct {
+	note     func(format string, args ...any)
+	grace    time.Duration               // how long a member may be unreachable
+	gone     func(id string)             // is called for a member that is removed, with the lock
+	drop     func(id, reason string)     // ends the session of a member
+	expelled func(id string) bool        // reports whether a member gets no ranks any more
+	links    func(id string) []LinkState // of a member
+	announce func()                      // is called after each change, with the lock
+
+	mu      sync.Mutex
+	members []*hostMember    // in the order in which they joined
+	changed chan struct{}    // closed and replaced at each change
+	placed  []protocol.Place // of the newest epoch, by rank
+}
+
+// hostMember is a member as the host knows it.
+type hostMember struct {
+	MemberState
+	lost *time.Timer // declares the member lost; nil: it is connected
+}
+
+// MemberState describes a member.
+type MemberState struct {
+	ID    string        `json:"id"`
+	Info  protocol.Info `json:"info"`
+	State string        `json:"state"` // idle, working, unreachable
+	Ranks []int         `json:"ranks"` // in the newest epoch
+	Links []LinkState   `json:"links,omitempty"`
+}
+
+// The states of a member.
+const (
+	Idle        = "idle"
+	Working     = "working"
+	Unreachable = "unreachable"
+)
+
+// memberChanged follows the members.
+func (r *roster) memberChanged(c control.MemberChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.find(c.Member.ID)
+	switch {
+	case c.Change == control.Joined:
+		if m != nil {
+			r.remove(m)
+		}
+		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
+		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
+			r.note("%s: what it says about itself: %v", m.ID, err)
+			r.change()
+			return
+		}
+		m.Info = m.Info.Printable()
+		r.members = append(r.members, m)
+		for _, gone := range r.members {
+			if gone.lost != nil && r.replaces(m, gone) {
+				gone.lost.Reset(0)
+			}
+		}
+		r.note("%s joined from %s (%s) with %s", m.ID, m.Info.Host, m.Info.System, m.Info.DeviceNames())
+	case m == nil:
+		return
+	case c.Change == control.Lost:
+		wait := max(0, r.grace-leaseTime)
+		if slices.ContainsFunc(r.members, func(other *hostMember) bool { return r.replaces(other, m) }) {
+			wait = 0
+		}
+		m.lost = time.AfterFunc(wait, func() { r.declareLost(m.ID) })
+		r.note("%s does not answer", m.ID)
+	case c.Change == control.Returned:
+		if m.lost != nil {
+			m.lost.Stop()
+			m.lost = nil
+		}
+		r.note("%s answers again", m.ID)
+	default: // it has left, or is given up
+		r.note("%s has left", m.ID)
+		r.remove(m)
+	}
+	r.change()
+}
+
+// replaces reports whether a member is the process of another that was started again: it answers, it has no rank, and
+// its computer and devices are those of the other. It need not be waited for, then. The caller holds the lock.
+func (r *roster) replaces(m, other *hostMember) bool {
+	placed := slices.ContainsFunc(r.placed, func(p protocol.Place) bool { return p.Member == m.ID })
+	return m != other && m.lost == nil && !placed && m.Info.SameComputer(other.Info) && m.Info.DeviceNames() == other.Info.DeviceNames()
+}
+
+// leaseTime is how long a member has not been heard of when its lease ends.
+const leaseTime = 5 * time.Second
+
+// declareLost removes a member that has not come back.
+func (r *roster) declareLost(id string) {
+	r.mu.Lock()
+	m := r.find(id)
+	if m == nil || m.lost == nil {
+		r.mu.Unlock()
+		return
+	}
+	r.remove(m)
+	r.change()
+	r.mu.Unlock()
+	r.note("%s is lost", id)
+	r.drop(id, "it did not answer")
+}
+
+func (r *roster) find(id string) *hostMember {
+	for _, m := range r.members {
+		if m.ID == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// remove forgets a member. The caller holds the lock.
+func (r *roster) remove(gone *hostMember) {
+	var kept []*hostMember
+	for _, m := range r.members {
+		if m != gone {
+			kept = append(kept, m)
+		}
+	}
+	r.members = kept
+	r.gone(gone.ID)
+}
+
+// change announces a change. The caller holds the lock.
+func (r *roster) change() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.announce()
+}
+
+// states describes the members. The caller holds the lock.
+func (r *roster) states() (all []MemberState) {
+	for _, m := range r.members {
+		s := m.MemberState
+		s.Ranks = nil
+		for rank, p := range r.placed {
+			if p.Member == m.ID {
+				s.State, s.Ranks = Working, append(s.Ranks, rank)
+			}
+		}
+		if m.lost != nil {
+			s.State = Unreachable
+		}
+		s.Links = r.links(m.ID)
+		all = append(all, s)
+	}
+	return all
+}
+
+// all describes the members, in the order in which they joined.
+func (r *roster) all() []MemberState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.states()
+}
+
+// devices is the number of devices of all members that answer.
+func (r *roster) devices() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.offers())
+}
+
+// wait waits until a condition on the number of devices and members holds, or ctx ends.
+func (r *roster) wait(ctx context.Context, enough func(devices, members int) bool) error {
+	for {
+		r.mu.Lock()
+		done, changed := enough(len(r.offers()), len(r.members)), r.changed
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// offers lists the devices of the members that answer. The caller holds the lock.
+func (r *roster) offers() (all []protocol.Place) {
+	for _, m := range r.members {
+		if m.lost != nil || r.expelled(m.ID) {
+			continue
+		}
+		for _, d := range m.Info.Devices {
+			all = append(all, protocol.Place{Member: m.ID, Device: d.Name})
+		}
+	}
+	return all
+}
+
+// place assigns ranks to devices. It returns the devices by rank, fewer than ranks if there are too few, and the members
+// that have ranks.
+func (r *roster) place(ranks int) (places []protocol.Place, members []protocol.Peer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.placed = place(r.placed, r.offers(), ranks)
+	r.change()
+	for _, m := range r.members {
+		if slices.ContainsFunc(r.placed, func(p protocol.Place) bool { return p.Member == m.ID }) {
+			members = append(members, protocol.Peer{ID: m.ID, Addresses: m.Info.Addresses})
+		}
+	}
+	return r.placed, members
+}
+
+// setPlaces notes that ranks are in another order than place has returned.
+func (r *roster) setPlaces(places []protocol.Place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.placed = places
+	r.change()
+}
+
+// infos are the descriptions of the members, by ID.
+func (r *roster) infos() map[string]protocol.Info {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := map[string]protocol.Info{}
+	for _, m := range r.members {
+		all[m.ID] = m.Info
+	}
+	return all
+}
