@@ -3,6 +3,7 @@ package matmul
 import (
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -61,14 +62,17 @@ func cooperativeVariants(s Spec, l target.Limits) []Kernel {
 	for _, t := range shapes {
 		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
 		a, b := t.slices(s)
-		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s) > l.MaxWorkgroupMemory || a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
+		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s)+s.blockMemory() > l.MaxWorkgroupMemory || a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
 			continue
 		}
 		// Skip tiles that lie outside C for the most part, except the smallest.
-		if t.m > 1 && (t.rows() >= 2*roundUp(s.M, size.M) || t.cols() >= 2*roundUp(s.N, size.N)) {
+		if t.m > 1 && (t.rows() >= 2*roundUp(s.evenly().M, size.M) || t.cols() >= 2*roundUp(s.N, size.N)) {
 			continue
 		}
 		ks = append(ks, t.kernel(s, l))
+		if s.Grouping != graph.Ungrouped {
+			continue
+		}
 		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 {
 			t.splits = splits
 			t.splits = ceilDiv(s.K, t.splitDepth(s)) // so that none is empty
@@ -84,7 +88,7 @@ func (t cooperative) depth() int   { return t.k * t.size.K }
 func (t cooperative) threads() int { return t.down * t.right * t.lanes }
 
 func (t cooperative) count(s Spec) int {
-	return s.Batch * ceilDiv(s.M, t.rows()) * ceilDiv(s.N, t.cols())
+	return s.Batch * s.rowBlocks(t.rows()) * ceilDiv(s.N, t.cols())
 }
 
 // splitDepth is the number of k's in a split's range.
@@ -98,7 +102,7 @@ func (t cooperative) cost(s Spec) float64 {
 		perK *= 1.02
 	}
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
-	cost := waves * perK * float64(ceilDiv(s.K, t.splits)+64)
+	cost := waves * perK * float64(ceilDiv(s.evenly().K, t.splits)+64)
 	if t.splits > 1 {
 		cost += 2e5 + float64(s.Batch*s.M*s.N*t.splits)/fillTensor
 	}
@@ -113,6 +117,7 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 	first := t.pass(s, l)
 	if t.splits == 1 {
 		k.Passes = []Pass{first}
+		k.addBlocks(s, t.rows(), l)
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
@@ -125,8 +130,13 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 
 // slices returns the slices of A and B.
 func (t cooperative) slices(s Spec) (a, b slice) {
-	a = slice{name: "a", place: "ty", tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA, batch: s.Batch, batchStride: s.BatchStrideA}
-	b = slice{name: "b", place: "tx", tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB, batch: s.Batch, batchStride: s.BatchStrideB}
+	a = slice{name: "a", first: s.firstRow(t.rows()), tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA, batch: s.Batch, item: "b", batchStride: s.BatchStrideA}
+	b = slice{name: "b", first: fmt.Sprintf("tx * %du", t.cols()), tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB, batch: s.Batch, item: s.matrixB(), batchStride: s.BatchStrideB}
+	a.inside, b.inside = s.M%a.tile == 0 && s.Grouping != graph.GroupedRows, s.N%b.tile == 0
+	a.wholeSteps, b.wholeSteps, a.end, b.end = s.wholeSteps(t.depth()), s.wholeSteps(t.depth()), s.lastStep(), s.lastStep()
+	if s.Grouping == graph.GroupedRows {
+		b.batch = s.Groups
+	}
 	b.offset = a.memory()
 	return a, b
 }
@@ -155,12 +165,18 @@ func (t cooperative) pass(s Spec, l target.Limits) Pass {
 	a, b := t.slices(s)
 	g := newCooperativeSource(out, a, b)
 	g.line("var<workgroup> stage: array<vec4<f32>, %d>;", t.vec4s(s))
-	tiles := [3]int{ceilDiv(s.N, t.cols()), ceilDiv(s.M, t.rows()), s.Batch * t.splits}
+	g.declareBlock()
+	tiles := [3]int{ceilDiv(s.N, t.cols()), s.rowBlocks(t.rows()), s.Batch * t.splits}
 	g.builtins = ", @builtin(subgroup_id) sg: u32"
 	groups := g.main([2]int{t.threads(), 1}, tiles, l, false)
 	g.line("let lt = l.x;")
 	g.line("let b = tz / %du; let part = tz %% %du;", t.splits, t.splits)
-	g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.splitDepth(s), t.splitDepth(s), s.K)
+	if s.Grouping == graph.GroupedSums {
+		g.sumRange()
+	} else {
+		g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.splitDepth(s), t.splitDepth(s), s.K)
+	}
+	g.rowBlock()
 	for i := range t.m {
 		for j := range t.n {
 			g.line("var c%d_%d = %s();", i, j, t.size.WGSL("C"))
@@ -170,7 +186,7 @@ func (t cooperative) pass(s Spec, l target.Limits) Pass {
 	b.addresses(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size.N))
 	t.loop(g, a, b)
 	t.finish(g)
-	return g.pass([3]int{t.threads(), 1, 1}, groups, t.memory(s))
+	return g.pass([3]int{t.threads(), 1, 1}, groups, t.memory(s)+s.blockMemory())
 }
 
 // loop emits the loop along k.
@@ -225,9 +241,13 @@ func (t cooperative) finish(g *source) {
 	}
 	g.line("let base = %s;", base)
 	direct := s.Epilogue == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
-	inside := s.M%t.rows() == 0 && s.N%t.cols() == 0
+	inside := s.M%t.rows() == 0 && s.N%t.cols() == 0 && s.Grouping != graph.GroupedRows
 	if direct && !inside {
-		g.line("if ((ty + 1u) * %du <= %du && (tx + 1u) * %du <= %du) {", t.rows(), s.M, t.cols(), s.N)
+		past := fmt.Sprintf("(ty + 1u) * %du", t.rows())
+		if s.Grouping == graph.GroupedRows {
+			past = fmt.Sprintf("first + %du", t.rows())
+		}
+		g.line("if (%s <= %s && (tx + 1u) * %du <= %du) {", past, s.pastRow(), t.cols(), s.N)
 	}
 	if direct {
 		t.storeMatrices(g)
@@ -245,8 +265,8 @@ func (t cooperative) finish(g *source) {
 
 func (t cooperative) storeMatrices(g *source) {
 	g.line("let across = %du;", g.spec.N/4)
-	g.line("let corner = base / 4u + (ty * %du + sg / %du * %du) * across + tx * %du + sg %% %du * %du;",
-		t.rows(), t.right, t.m*t.size.M, t.cols()/4, t.right, t.n*t.size.N/4)
+	g.line("let corner = base / 4u + (%s + sg / %du * %du) * across + tx * %du + sg %% %du * %du;",
+		g.spec.firstRow(t.rows()), t.right, t.m*t.size.M, t.cols()/4, t.right, t.n*t.size.N/4)
 	for i := range t.m {
 		for j := range t.n {
 			g.line("{ let o = corner + %du * across + %du; coopStoreT(c%d_%d, &mm_c[o], across); }", i*t.size.M, j*t.size.N/4, i, j)
@@ -268,9 +288,9 @@ func (t cooperative) storeStrips(g *source) {
 		g.line("workgroupBarrier();")
 		g.line("for (var e = lt; e < %du; e += %du) {", t.down*t.size.M*t.cols()/4, t.threads())
 		g.line("let r = e / %du; let x = e %% %du; let v = stage[r * width + x];", t.cols()/4, t.cols()/4)
-		g.line("let i = ty * %du + r / %du * %du + r %% %du + %du; let j = tx * %du + x * 4u;",
-			t.rows(), t.size.M, t.m*t.size.M, t.size.M, row*t.size.M, t.cols())
-		g.line("if (i < %du) {", s.M)
+		g.line("let i = %s + r / %du * %du + r %% %du + %du; let j = tx * %du + x * 4u;",
+			s.firstRow(t.rows()), t.size.M, t.m*t.size.M, t.size.M, row*t.size.M, t.cols())
+		g.line("if (i < %s) {", s.pastRow())
 		if s.N%4 == 0 {
 			g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue("v", "b", "i", "j"))
 		} else {
@@ -294,6 +314,7 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
 		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
 	}
+	g.groups()
 	if a.alignment() != wide || b.alignment() != wide || a.alongK && s.K%8 != 0 {
 		g.line(helpers)
 	}

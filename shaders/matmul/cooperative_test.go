@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/boundscheck"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
@@ -40,6 +41,10 @@ func cooperativeCases() []testCase {
 			}
 			out = append(out, testCase{name: fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), spec: s})
 		}
+	}
+	for _, c := range groupedCases(target.Limits{}, target.Limits{}) {
+		c.spec.TypeA, c.spec.TypeB = F16, F16
+		out = append(out, c)
 	}
 	return append(out,
 		testCase{name: "parts", spec: Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true, TypeA: F16, TypeB: F16}},
@@ -172,7 +177,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func(Pass) Pass) {
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
-	y, yBits := randomFloat16(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
+	y, yBits := randomFloat16(r, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB, s.TypeB)
 	bias := random(r, s.N)
 	want := reference(s, x, y, bias)
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
@@ -180,6 +185,10 @@ func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func
 	defer b.bufs[A].Release()
 	defer b.bufs[B].Release()
 	defer b.bias.Release()
+	if s.Grouping != graph.Ungrouped {
+		b.bufs[Offsets] = b.buffer("offsets", floatBytes(bitsOf(offsetsOf(groupRows(s)))))
+		defer b.bufs[Offsets].Release()
+	}
 	for _, k := range ks {
 		got := b.run(k, len(want), change)
 		requireClose(t, k, want, got, s.K)
@@ -198,7 +207,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	defer dev.Close()
 	sizes := append([]target.CooperativeMatrix{square(8)}, oblong...)
 	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
-	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states"}
+	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states", "grouped 2", "grouped 3", "grouped 4", "grouped 5"}
 	for i, c := range cooperativeCases() {
 		if !*every && !slices.Contains(names, c.name) {
 			continue

@@ -127,7 +127,7 @@ func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.B
 		}
 		if p.Epilogue {
 			for i, b := range extra {
-				entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(3 + i), Buffer: b, Size: wgpu.WholeSize})
+				entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(len(p.Bindings) + i), Buffer: b, Size: wgpu.WholeSize})
 			}
 		}
 		if g.watching {

@@ -1,7 +1,11 @@
 package matmul
 
 import (
+	"fmt"
+	"math"
+
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // groupRows returns the numbers of rows of a Spec's groups: of the first all that the others leave, none in every third,
@@ -84,6 +88,38 @@ func groupedSpecs() (out []Spec) {
 			}
 			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// groupedCases are grouped products on GPUs, with and without epilogues.
+func groupedCases(limits ...target.Limits) (out []testCase) {
+	for n, d := range []struct{ rows, n, k, groups int }{{130, 36, 40, 6}, {70, 64, 33, 1}, {200, 35, 20, 8}} {
+		for kind := range 3 {
+			s := Spec{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows, TransB: kind == 1}
+			if d.groups > 1 {
+				s.BatchStrideB = d.n * d.k
+			}
+			if kind == 2 {
+				s = Spec{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}
+			}
+			if (n+kind)%2 == 1 {
+				s.Declarations = "@group(0) @binding(4) var<storage, read_write> bias: array<f32>;"
+				s.Epilogue = func(acc, b, i, j string) (string, string) {
+					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
+				}
+			}
+			out = append(out, testCase{fmt.Sprintf("grouped %d", len(out)), s, limits[n%len(limits)]})
+		}
+	}
+	return out
+}
+
+// bitsOf returns numbers whose bits are the integers.
+func bitsOf(x []uint32) []float32 {
+	out := make([]float32, len(x))
+	for i, v := range x {
+		out[i] = math.Float32frombits(v)
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,6 +53,7 @@ func testCases() []testCase {
 		}
 	}
 	long := Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true}
+	out = append(out, groupedCases(wide, narrow)...)
 	return append(out, testCase{"split", long, wide}, testCase{"split folded", long, folded})
 }
 
@@ -73,6 +75,9 @@ func wideFloats(x []float32) []float64 {
 
 // reference computes the product with gonum, in float64.
 func reference(s Spec, a, b, bias []float32) []float64 {
+	if s.Grouping != graph.Ungrouped {
+		return groupedReference(s, a, b, bias, groupRows(s))
+	}
 	shape := func(x []float64, rows, cols int, trans bool) (blas64.General, blas.Transpose) {
 		if trans {
 			return blas64.General{Rows: cols, Cols: rows, Stride: rows, Data: x}, blas.Trans
@@ -113,7 +118,7 @@ func checkVariants(g *gpu, c testCase, software bool, n int) {
 	const guard = 64 // elements behind C that kernels must not touch
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
-	b := random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	b := random(r, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB)
 	bias := random(r, s.N)
 	want := reference(s, a, b, bias)
 	unwritten := make([]float32, len(want)+guard)
@@ -121,6 +126,10 @@ func checkVariants(g *gpu, c testCase, software bool, n int) {
 		unwritten[i] = float32(math.Inf(1))
 	}
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b), C: g.buffer(4*len(unwritten), nil)}
+	if s.Grouping != graph.Ungrouped {
+		bufs[Offsets] = g.buffer(4*(s.Groups+1), bitsOf(offsetsOf(groupRows(s))))
+		defer bufs[Offsets].Release()
+	}
 	biasBuf := g.buffer(4*len(bias), bias)
 	for i, k := range Variants(s, on(c.limits, software)) {
 		g.watching = !software && (*every || (i+n)%3 == 0)
@@ -168,7 +177,9 @@ func TestVariantsKeepTheLimits(t *testing.T) {
 	for _, c := range cases {
 		for _, software := range []bool{true, false} {
 			ks := Variants(c.spec, on(c.limits, software))
-			require.Greater(t, len(ks), 1, c.name)
+			if !software || c.spec.Grouping == graph.Ungrouped {
+				require.Greater(t, len(ks), 1, c.name)
+			}
 			assert.Equal(t, "naive", ks[0].Name)
 			names := map[string]bool{}
 			for i, k := range ks {

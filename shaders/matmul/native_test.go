@@ -144,8 +144,6 @@ func newNativeCase(s Spec) nativeCase {
 	}
 	if s.Grouping != graph.Ungrouped {
 		c.name += fmt.Sprintf(",%d groups %v", s.Grouping, c.rows)
-		c.want = groupedReference(s, a, b, c.bias, c.rows)
-		return c
 	}
 	c.want = reference(s, a, b, c.bias)
 	return c

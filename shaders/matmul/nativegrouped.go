@@ -51,16 +51,6 @@ func planGrouped(s Spec) grouped {
 	return p
 }
 
-// evenly returns the batch of products that a grouped product is when all groups are of one size.
-func (s Spec) evenly() Spec {
-	if s.Grouping == graph.GroupedRows {
-		s.Batch, s.M = s.Groups, ceilDiv(s.M, s.Groups)
-	} else {
-		s.K = ceilDiv(s.K, s.Groups)
-	}
-	return s
-}
-
 // groupCount is the number of groups of a kernel, each of so many rows.
 func (n native) groupCount(rows int) int {
 	s := n.spec

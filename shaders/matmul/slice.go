@@ -12,13 +12,17 @@ import (
 // A or a column of B; otherwise it is tile elements with the same k. Invocations copy sixteen bytes of a run at a time:
 // eight 16-bit floats, a vec4 of words.
 type slice struct {
-	name, place string // "a" or "b"; the variable that numbers the tile along the operand's rows or columns
+	name, first string // "a" or "b"; the tile's first row or column
 	tile, depth int    // rows or columns of a tile; k's of a slice
 	size, k     int    // rows or columns of the operand; its k's
 	alongK      bool   // runs are along k
 	batch       int
+	item        string // the variable that numbers the operand's matrix
 	batchStride int
-	offset      int // of the slice in workgroup memory, in vec4s
+	inside      bool   // no row or column of a tile lies outside the operand
+	wholeSteps  bool   // no k of a slice lies outside the range
+	end         string // of the range of k
+	offset      int    // of the slice in workgroup memory, in vec4s
 }
 
 // alignment is the alignment of an operand's vec4s in memory.
@@ -100,13 +104,13 @@ func (x slice) addresses(g *source, threads int, first string) {
 		} else {
 			g.line("let %sl%d = (lt + %du) / %du; let %sc%d = (lt + %du) %% %du;", n, q, q*threads, perRun, n, q, q*threads, perRun)
 		}
-		at := fmt.Sprintf("b * %du + %sl%d * %du + %s * %du + %sc%d * 8u", x.batchStride, n, q, x.size, x.place, x.tile, n, q)
+		at := fmt.Sprintf("%s * %du + %sl%d * %du + %s + %sc%d * 8u", x.item, x.batchStride, n, q, x.size, x.first, n, q)
 		if x.alongK {
-			row := fmt.Sprintf("%s * %du + %sl%d", x.place, x.tile, n, q)
-			if x.size%x.tile != 0 {
+			row := fmt.Sprintf("%s + %sl%d", x.first, n, q)
+			if !x.inside {
 				row = fmt.Sprintf("min(%s, %du)", row, x.size-1)
 			}
-			at = fmt.Sprintf("b * %du + (%s) * %du + %sc%d * 8u", x.batchStride, row, x.k, n, q)
+			at = fmt.Sprintf("%s * %du + (%s) * %du + %sc%d * 8u", x.item, x.batchStride, row, x.k, n, q)
 		}
 		if x.alignment() == wide {
 			at = "(" + at + ") / 8u"
@@ -131,11 +135,11 @@ func (x slice) load(g *source, threads int, k0 string) {
 			left = fmt.Sprintf("%s + %sc%d * 8u", k0, x.name, q)
 		}
 		switch {
-		case x.k%x.depth == 0:
+		case x.wholeSteps:
 		case x.alongK && x.k%8 != 0:
 			v = fmt.Sprintf("mm_keep(%s, %d - i32(%s))", v, x.k, left)
 		default:
-			v = fmt.Sprintf("select(vec4<u32>(), %s, %s < %du)", v, left, x.k)
+			v = fmt.Sprintf("select(vec4<u32>(), %s, %s < %s)", v, left, x.end)
 		}
 		g.line("%sr%d = %s;", x.name, q, v)
 	}
@@ -153,7 +157,7 @@ func (x slice) read(q int, k0 string) string {
 		if !x.alongK {
 			at = fmt.Sprintf("%sp%d + %s * %du", x.name, q, k0, x.size/8)
 		}
-		if x.k%x.depth != 0 || !x.alongK && x.size%x.tile != 0 {
+		if !x.wholeSteps || !x.alongK && !x.inside {
 			at = fmt.Sprintf("min(%s, %du)", at, x.elements()/8-1)
 		}
 		return fmt.Sprintf("mm_%s[%s]", x.name, at)

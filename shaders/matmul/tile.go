@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -33,18 +34,21 @@ const fillTiles = 256
 func tileVariants(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, t := range tileShapes {
-		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory() > l.MaxWorkgroupMemory {
+		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory()+s.blockMemory() > l.MaxWorkgroupMemory {
 			continue
 		}
 		if fewRegisters(l) && t.sums() > 32 {
 			continue
 		}
 		// Skip tiles that lie outside C for the most part, except the smallest.
-		if t.rows > 32 && (t.rows >= 2*s.M || t.cols >= 2*s.N) {
+		if t.rows > 32 && (t.rows >= 2*s.evenly().M || t.cols >= 2*s.N) {
 			continue
 		}
 		t.splits = 1
 		ks = append(ks, t.kernel(s, l))
+		if s.Grouping != graph.Ungrouped {
+			continue
+		}
 		if splits := min(fillTiles/t.count(s), s.K/(8*t.depth), 32); splits > 1 {
 			t.splits = splits
 			ks = append(ks, t.kernel(s, l))
@@ -56,7 +60,7 @@ func tileVariants(s Spec, l target.Limits) []Kernel {
 // sums is the number of elements of C that an invocation holds.
 func (t tile) sums() int { return t.rows * t.cols / (t.wx * t.wy) }
 
-func (t tile) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * ceilDiv(s.N, t.cols) }
+func (t tile) count(s Spec) int { return s.Batch * s.rowBlocks(t.rows) * ceilDiv(s.N, t.cols) }
 
 // stride is the distance in vec4s between rows of n elements in workgroup memory. It is one more than needed, which
 // avoids bank conflicts.
@@ -70,7 +74,7 @@ func (t tile) cost(s Spec) float64 {
 	rm, rn := float64(t.rows/t.wy), float64(t.cols/t.wx)
 	perK := float64(t.rows*t.cols) * (1 + 1/rm + 1/rn)
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTiles))
-	cost := waves * perK * float64(ceilDiv(s.K, t.splits)+64)
+	cost := waves * perK * float64(ceilDiv(s.evenly().K, t.splits)+64)
 	if t.splits > 1 {
 		cost += 5e5 + float64(s.Batch*s.M*s.N*t.splits)/fillTiles
 	}
@@ -81,6 +85,7 @@ func (t tile) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("tile %dx%dx%d/%d", t.rows, t.cols, t.depth, t.wx*t.wy), Cost: t.cost(s)}
 	if t.splits == 1 {
 		k.Passes = []Pass{t.pass(s, l)}
+		k.addBlocks(s, t.rows, l)
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
@@ -116,23 +121,33 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 	g := newSource(out, quadsA, quadsB, s.N%4 == 0)
 	g.line("var<workgroup> sa: array<vec4<f32>, %d>;", t.depth*stride(t.rows))
 	g.line("var<workgroup> sb: array<vec4<f32>, %d>;", t.depth*stride(t.cols))
-	tiles := [3]int{ceilDiv(s.N, t.cols), ceilDiv(s.M, t.rows), s.Batch * t.splits}
+	g.declareBlock()
+	tiles := [3]int{ceilDiv(s.N, t.cols), s.rowBlocks(t.rows), s.Batch * t.splits}
 	groups := g.main([2]int{t.wx, t.wy}, tiles, l, false)
 	g.line("let b = tz / %du; let part = tz %% %du; let lt = l.y * %du + l.x;", t.splits, t.splits, t.wx)
-	g.line("let end = min(%du, (part + 1u) * %du);", s.K, splitDepth)
+	if s.Grouping == graph.GroupedSums {
+		g.sumRange()
+	} else {
+		g.line("let end = min(%du, (part + 1u) * %du);", s.K, splitDepth)
+	}
+	g.rowBlock()
 	for i := range t.rows / t.wy {
 		for j := range t.cols / t.wx / 4 {
 			g.line("var s%d_%d = vec4<f32>();", i, j)
 		}
 	}
-	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, s.BatchStrideA, "ty"}
-	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.BatchStrideB, "tx"}
+	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, "b", s.BatchStrideA, s.firstRow(t.rows), s.M%t.rows == 0 && s.Grouping != graph.GroupedRows, s.wholeSteps(t.depth)}
+	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.matrixB(), s.BatchStrideB, fmt.Sprintf("tx * %du", t.cols), s.N%t.cols == 0, s.wholeSteps(t.depth)}
 	for _, o := range []tileSlice{rows, cols} {
 		for r := range t.carried(o) {
 			g.line("var n%s%d: vec4<f32>;", o.letter(), r)
 		}
 	}
-	g.line("var k0 = part * %du;", splitDepth)
+	if s.Grouping == graph.GroupedSums {
+		g.line("var k0 = begin;")
+	} else {
+		g.line("var k0 = part * %du;", splitDepth)
+	}
 	t.load(g, rows, "k0")
 	t.load(g, cols, "k0")
 	g.line("for (; k0 < end; k0 += %du) {", t.depth)
@@ -146,7 +161,7 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 	t.multiply(g)
 	g.line("}")
 	t.stores(g)
-	return g.pass([3]int{t.wx, t.wy, 1}, groups, t.memory())
+	return g.pass([3]int{t.wx, t.wy, 1}, groups, t.memory()+s.blockMemory())
 }
 
 // tileSlice is the slice of an operand in workgroup memory: n of the operand's size rows or columns, as [depth][n/4]
@@ -155,8 +170,11 @@ type tileSlice struct {
 	array
 	contiguous  bool // the operand is contiguous along rows or columns, not along k
 	n, size, k  int
+	batch       string // the variable that numbers the matrix
 	batchStride int
-	place       string // the variable that numbers the tile
+	first       string // row or column of the tile
+	inside      bool   // no row or column of a tile lies outside the operand
+	wholeSteps  bool   // no k of a slice lies outside the range
 }
 
 // letter is the operand's name in the kernel's text: a or b.
@@ -184,27 +202,27 @@ func (t tile) each(g *source, o tileSlice, do func(r int)) {
 // beyond k or n are clamped.
 func (t tile) load(g *source, o tileSlice, k0 string) {
 	t.each(g, o, func(r int) {
-		kk, i := fmt.Sprintf("(%s + d)", k0), fmt.Sprintf("(%s * %du + x * 4u)", o.place, o.n)
-		if o.k%t.depth != 0 || k0 == "k0" { // the range of k of a split may be empty
+		kk, i := fmt.Sprintf("(%s + d)", k0), fmt.Sprintf("(%s + x * 4u)", o.first)
+		if !o.wholeSteps || k0 == "k0" { // the range of k of a split may be empty
 			kk = fmt.Sprintf("min(%s, %du)", kk, o.k-1)
 		}
 		within := func(i string, last int) string {
-			if o.size%o.n == 0 {
+			if o.inside {
 				return i
 			}
 			return fmt.Sprintf("min(%s, %du)", i, last)
 		}
 		if o.quads {
-			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("b * %du + %s * %du + %s / 4u", o.batchStride/4, kk, o.size/4, within(i, o.size-4))))
+			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("%s * %du + %s * %du + %s / 4u", o.batch, o.batchStride/4, kk, o.size/4, within(i, o.size-4))))
 			return
 		}
 		var elements [4]string
 		for q := range elements {
 			iq := within(fmt.Sprintf("%s + %du", i, q), o.size-1)
 			if o.contiguous {
-				elements[q] = o.read(fmt.Sprintf("b * %du + %s * %du + %s", o.batchStride, kk, o.size, iq))
+				elements[q] = o.read(fmt.Sprintf("%s * %du + %s * %du + %s", o.batch, o.batchStride, kk, o.size, iq))
 			} else {
-				elements[q] = o.read(fmt.Sprintf("b * %du + (%s) * %du + %s", o.batchStride, iq, o.k, kk))
+				elements[q] = o.read(fmt.Sprintf("%s * %du + (%s) * %du + %s", o.batch, o.batchStride, iq, o.k, kk))
 			}
 		}
 		g.line("n%s%d = vec4<f32>(%s);", o.letter(), r, strings.Join(elements[:], ", "))
@@ -215,7 +233,7 @@ func (t tile) load(g *source, o tileSlice, k0 string) {
 func (t tile) store(g *source, o tileSlice) {
 	t.each(g, o, func(r int) {
 		v := fmt.Sprintf("n%s%d", o.letter(), r)
-		if o.k%t.depth != 0 {
+		if !o.wholeSteps {
 			v = fmt.Sprintf("select(vec4<f32>(), %s, k0 + d < end)", v)
 		}
 		g.line("s%s[d * %du + x] = %s;", o.letter(), stride(o.n), v)
@@ -256,8 +274,8 @@ func (t tile) stores(g *source) {
 		g.line("let base = b * %du;", s.M*s.N)
 	}
 	for i := range t.rows / t.wy {
-		row := fmt.Sprintf("ty * %du + (%du + l.y) * 4u + %du", t.rows, i/4*t.wy, i%4)
-		g.line("{ let i = %s; if (i < %du) {", row, s.M)
+		row := fmt.Sprintf("%s + (%du + l.y) * 4u + %du", s.firstRow(t.rows), i/4*t.wy, i%4)
+		g.line("{ let i = %s; if (i < %s) {", row, s.pastRow())
 		for j := range t.cols / t.wx / 4 {
 			acc := fmt.Sprintf("s%d_%d", i, j)
 			g.line("{ let j = tx * %du + (%du + l.x) * 4u;", t.cols, j*t.wx)

@@ -37,6 +37,7 @@ func vector(s Spec, l target.Limits, kx, cx int) Kernel {
 		g.line("let kl = l.x / %du; let cl = l.x %% %du;", cx, cx)
 	}
 	g.line("let b = tz; let i = ty; let j = tx * %du + cl; let jj = min(j, %du);", cx, s.N-1)
+	g.steps()
 	g.line("var s = 0.0;")
 	g.line("for (var k = kl; k < %du; k += %du) { s += %s * %s; }", s.K, kx, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "jj")))
 	g.line("part[kl * %du + cl] = s;", cx)
