@@ -166,11 +166,9 @@ func windowedAttentions() []windowedAttention {
 	}
 	return []windowedAttention{
 		f32(attentionShape{2, 5, 5, 3, 1, 3}, aValue, 1), f32(attentionShape{1, 9, 9, 3, 3, 4}, aValue, 4),
-		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 31), f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 32),
-		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 65), f32(attentionShape{2, 70, 70, 3, 3, 11}, aValue, 7),
-		f32(attentionShape{1, 19, 19, 2, 1, 256}, aValue, 3), f32(attentionShape{1, 7, 12, 2, 1, 4}, aValue, 2),
+		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 32), f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 65),
+		f32(attentionShape{2, 70, 70, 3, 3, 11}, aValue, 31), f32(attentionShape{1, 7, 12, 2, 1, 4}, aValue, 2),
 		f32(attentionShape{1, 12, 7, 2, 2, 4}, aValue, 6), f32(attentionShape{1, 130, 130, 2, 1, 8}, aSegment, 40),
-		f32(attentionShape{2, 9, 9, 3, 1, 3}, aSegment, 2),
 		f32(attentionShape{2, 1, 37, 4, 2, 16}, aPosition, 5), f32(attentionShape{1, 3, 40, 3, 1, 5}, aPosition, 1),
 		f32(attentionShape{1, 1, 1100, 2, 1, 4}, aPosition, 1050), f32(attentionShape{1, 40, 200, 1, 1, 4}, aPosition, 60),
 		{float16Attention{attentionShape{1, 130, 130, 2, 1, 16}, graph.F16, aValue}, 33},

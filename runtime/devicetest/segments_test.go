@@ -44,7 +44,7 @@ func attend(t *testing.T, dev device.Device, kernel string, length, dim int, seg
 	types := []graph.Type{graph.T(graph.F32, 2, length, 4, dim), kv, kv, graph.T(graph.U32, 2, length)}
 	values := graph.Case{Inputs: types}.Values(3)
 	clear(values[3].Data)
-	return compute(t, dev, attentionGraph(t, types, segments), values, named(kernel))
+	return compute(t, dev, attentionGraph(t, types, segments, 0), values, named(kernel))
 }
 
 // inputs are x0, x1, …
@@ -55,17 +55,16 @@ func inputs(b *graph.Builder, types []graph.Type) (in []*graph.Value) {
 	return in
 }
 
-// attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v.
-func attentionGraph(t *testing.T, types []graph.Type, segments bool) *graph.Graph {
+// attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v. A window of 0
+// is none.
+func attentionGraph(t *testing.T, types []graph.Type, segments bool, window int) *graph.Graph {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {
-		in := inputs(b, types)
-		var y *graph.Value
-		if segments {
-			y = op.SegmentedAttention(in[0], in[1], in[2], in[3])
-		} else {
-			y = op.Attention(in[0], in[1], in[2], nil)
+		in := append(inputs(b, types), nil)
+		if !segments {
+			in[3] = nil
 		}
+		y := (&op.AttentionOp{Window: window}).Apply(in[0], in[1], in[2], in[3])
 		b.Output("y", y)
 		for i, d := range autodiff.Gradients(op.Sum(op.Square(y), nil, false), nil, in[:3]...) {
 			b.Output(fmt.Sprint("d", i), d)
@@ -114,7 +113,7 @@ func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 		t.Run(fmt.Sprintf("%s of %d on a %s device", k.kernel, k.dim, k.dev.Info().Kind), func(t *testing.T) {
 			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
 			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}
-			g, err := graph.Expand(attentionGraph(t, types, true))
+			g, err := graph.Expand(attentionGraph(t, types, true, 0))
 			require.NoError(t, err)
 			few, all := load(t, k.dev, g, named(k.kernel)), load(t, wholeWalk{k.dev}, g, named(k.kernel))
 			defer few.Close()
