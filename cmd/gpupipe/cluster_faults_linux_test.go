@@ -33,7 +33,7 @@ func TestClusterFaults(t *testing.T) {
 		{"campaign", campaignOfKills}, {"cut link", waitsForALinkThatIsCut}, {"partition", trainsOneEpochInAPartition}, {"fewer stages", goesOnWithFewerStages},
 		{"stopped", waitsForAStoppedCoordinator}, {"spare", usesASpareMember}, {"full disk", endsOnAFullDisk}, {"lossy link", trainsOverALossyLink},
 		{"resumed", resumesWithOtherMembers}, {"refused", joinIsRefused}, {"resets", survivesResets}, {"interrupted", isInterrupted},
-		{"hidden token", joinHidesTheToken}, {"expelled", expelsAMember}, {"encryption", encryptsAllThatItSends}, {"measured link", measuresALink},
+		{"hidden token", joinHidesTheToken}, {"expelled", expelsAMember}, {"encryption", encryptsAllThatItSends},
 	} {
 		room <- struct{}{}
 		running.Go(func() {
