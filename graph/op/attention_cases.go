@@ -171,7 +171,7 @@ func windowedAttentions() []windowedAttention {
 		f32(attentionShape{1, 12, 7, 2, 2, 4}, aValue, 6), f32(attentionShape{1, 130, 130, 2, 1, 8}, aSegment, 40),
 		f32(attentionShape{2, 1, 37, 4, 2, 16}, aPosition, 5), f32(attentionShape{1, 3, 40, 3, 1, 5}, aPosition, 1),
 		f32(attentionShape{1, 1, 1100, 2, 1, 4}, aPosition, 1050), f32(attentionShape{1, 40, 200, 1, 1, 4}, aPosition, 60),
-		{float16Attention{attentionShape{1, 130, 130, 2, 1, 16}, graph.F16, aValue}, 33},
+		{float16Attention{attentionShape{1, 70, 70, 2, 1, 4}, graph.F16, aValue}, 33},
 		{float16Attention{attentionShape{2, 70, 70, 2, 1, 16}, graph.BF16, aSegment}, 17},
 		{float16Attention{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, 9},
 	}
