@@ -217,13 +217,21 @@ func usualGPU() *target.Limits {
 	return &l
 }
 
+// describeParameters is the number of parameters, and how many of them a token uses if these are fewer.
+func describeParameters(all, active int64) string {
+	if active == all || active == 0 {
+		return grouped(all)
+	}
+	return grouped(all) + " (" + grouped(active) + " active)"
+}
+
 // printPlan prints a plan.
 func printPlan(a *app, p *layout.Comparison, members bool) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
 	}
-	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", grouped(p.Parameters), len(p.Units), shortened(numbered)))
+	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", describeParameters(p.Parameters, p.Active), len(p.Units), shortened(numbered)))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)

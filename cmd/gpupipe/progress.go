@@ -37,7 +37,7 @@ func (p *progress) Start(s train.Start) {
 		p.printf("%s\n", c)
 	}
 	p.prose("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
-	p.labeled("model", grouped(s.Parameters)+" parameters")
+	p.labeled("model", describeParameters(s.Parameters, s.Active)+" parameters")
 	p.labeled("data", fmt.Sprintf("%s training tokens, %s held out", grouped(s.Data["train"]), grouped(s.Data["val"])))
 	if s.Precision != "" {
 		p.labeled("precision", s.Precision)
@@ -156,6 +156,9 @@ func (p *progress) result(r train.Result) {
 	}
 	if r.Plot != "" {
 		p.printf("plot        %s\n", r.Plot)
+	}
+	if r.ExpertsPlot != "" {
+		p.printf("experts     %s\n", r.ExpertsPlot)
 	}
 	if r.Profile != "" {
 		p.printf("profile     %s\n", r.Profile)

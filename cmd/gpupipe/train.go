@@ -28,7 +28,8 @@ type trainCommand struct {
 
 func (c *trainCommand) Help() string {
 	return `Prints the config values that differ from the defaults, the memory plan and the optimizer of each parameter, then trains. The run
-folder (run.dir) holds config.yaml with every value, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
+folder (run.dir) holds config.yaml with every value, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png, and
+experts.png for a mixture of experts.
 
 --profile measures each kernel of two steps with the device's clock and compares it with the device's measured peak. The two steps are
 slower. The trained weights are the same to the last bit.

@@ -250,6 +250,9 @@ func (c Config) Routing(first, last int) (layers []int) {
 	return layers
 }
 
+// Experts counts the experts of each mixture of experts.
+func (c Config) Experts() int { return c.MoE.Experts }
+
 // SideLosses reports whether mixtures of experts have an auxiliary loss or a z-loss.
 func (c Config) SideLosses() bool { return c.MoE.Balance.Aux > 0 || c.MoE.Balance.Z > 0 }
 

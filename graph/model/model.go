@@ -22,6 +22,8 @@ type Model interface {
 	Reads(first, last int) []Parameter
 	// Routing lists the layers within units [first, last) that are mixtures of experts.
 	Routing(first, last int) []int
+	// Experts counts the experts of each; 0: there are none.
+	Experts() int
 	// SideLosses reports whether mixtures of experts have losses of their own, whose gradients a backward pass adds.
 	SideLosses() bool
 	// Tied reports whether the last unit reads a parameter of the first.

@@ -167,6 +167,9 @@ func (w *Written) Reads(first, last int) []Parameter { return within(w.Parameter
 // Routing is nil: layers of a module are not known to be mixtures of experts.
 func (w *Written) Routing(int, int) []int { return nil }
 
+// Experts is 0.
+func (w *Written) Experts() int { return 0 }
+
 // SideLosses is false.
 func (w *Written) SideLosses() bool { return false }
 

@@ -59,10 +59,19 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	return program, r.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(w.segment.task.hyperparameters(batch, initialized)))
 }
 
-// measure enqueues the reads of the results of a run that belong to its batch: losses, and the norm and the status of
-// an update.
+// measure enqueues the reads of the results of a run that belong to its batch: losses and routing, and the norm and the
+// status of an update.
 func (w *worker) measure(a schedule.Action, program string) error {
 	engine, report := w.rank.engine, w.segment.report
+	microbatch := w.rank.replica()*w.segment.task.microbatches + a.Microbatch
+	if a.Kind == schedule.Forward && len(engine.options.Model.Routing(w.rank.units(a.Chunk))) > 0 {
+		err := w.readOutputs(a, program, []string{model.RoutingOutput}, func(data [][]byte) {
+			report(Result{Batch: a.Batch, Microbatch: microbatch, Routing: exec.ToF32(data[0]), VirtualStage: w.rank.virtualStage(a.Chunk)})
+		})
+		if err != nil {
+			return err
+		}
+	}
 	last := w.rank.virtualStage(a.Chunk) == engine.options.Layout.virtualStages()-1
 	var name string
 	switch {
@@ -86,7 +95,7 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		return nil
 	}
 	return w.readOutputs(a, program, []string{name}, func(data [][]byte) {
-		report(Result{Batch: a.Batch, Microbatch: w.rank.replica()*w.segment.task.microbatches + a.Microbatch, Losses: exec.ToF32(data[0])})
+		report(Result{Batch: a.Batch, Microbatch: microbatch, Losses: exec.ToF32(data[0])})
 	})
 }
 

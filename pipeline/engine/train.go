@@ -57,9 +57,9 @@ func (e *Engine) evaluation(source Source) work {
 
 func (e *Engine) newResults(from int, trains bool) *results {
 	if !trains {
-		return newResults(from, 1, false)
+		return newResults(from, 1, false, nil)
 	}
-	return newResults(from, e.options.Microbatches*e.options.Layout.Replicas, true)
+	return newResults(from, e.options.Microbatches*e.options.Layout.Replicas, true, e.Routers())
 }
 
 func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {

@@ -19,6 +19,7 @@ import (
 // Comparison is how a task's model can be spread over its devices, by schedule.
 type Comparison struct {
 	Parameters     int64                 `json:"parameters"`
+	Active         int64                 `json:"active_parameters"`   // of which a token uses so many
 	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
 	Wire           string                `json:"wire,omitempty"`      // how tensors travel between stages, if not in f32
 	Units          []string              `json:"units"`               // by name
@@ -79,7 +80,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	if o.Cache == nil { // the schedules share forward and backward passes
 		o.Cache = measure.NewCache()
 	}
-	p = &Comparison{Parameters: m.Count(), Precision: DescribePrecision(c.Train.DType(), devices), Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
+	p = &Comparison{Parameters: m.Count(), Active: m.ActiveCount(), Precision: DescribePrecision(c.Train.DType(), devices), Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
 		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))

@@ -109,7 +109,7 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	c, step := t.job.config, m.Batch+1
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens(step), Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
-		Staleness: c.Staleness(), LossScale: m.Scale}
+		Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
 		p.Skipped = true

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -186,6 +187,32 @@ func plotLoss(c config.Config, parameters int64, entropy float64) (string, error
 	path := filepath.Join(c.Run.Dir, "loss.png")
 	err = metrics.PlotLoss(path, c.Run.Dir, subtitle(c, parameters), records, entropy)
 	if errors.Is(err, metrics.ErrNoPoint) { // all batches were skipped
+		return "", nil
+	}
+	return path, usererror.New(err)
+}
+
+// plotLoads draws the largest load of an expert over the mean load, by step and layer, and returns the path of the plot,
+// or "" if there is nothing to draw. Of more than mostLayers layers it draws as many, evenly spaced.
+func plotLoads(c config.Config, m model.Model) (string, error) {
+	layers := m.Routing(0, m.Units())
+	if len(layers) == 0 {
+		return "", nil
+	}
+	records, err := metrics.Read(filepath.Join(c.Run.Dir, metricsFile))
+	if err != nil {
+		return "", usererror.New(err)
+	}
+	const mostLayers = 8
+	var series []metrics.Series
+	for i, n := 0, min(len(layers), mostLayers); i < n; i++ {
+		layer := layers[i*(len(layers)-1)/max(n-1, 1)]
+		series = append(series, metrics.FromRecords(records, peakName(layer), fmt.Sprintf("layer %d", layer), metrics.Curve))
+	}
+	path := filepath.Join(c.Run.Dir, "experts.png")
+	axes := metrics.Axes{Title: c.Run.Dir, Subtitle: subtitle(c, m.Count()), X: "step", Y: "largest load of an expert / mean load", FromZero: true}
+	err = metrics.Draw(path, axes, append(series, metrics.Series{Name: "even loads", Kind: metrics.Level, Y: []float64{1}})...)
+	if errors.Is(err, metrics.ErrNoPoint) {
 		return "", nil
 	}
 	return path, usererror.New(err)

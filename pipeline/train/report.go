@@ -2,6 +2,7 @@ package train
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -28,6 +29,7 @@ type Start struct {
 	Changed    []string          `json:"changed"` // its values that differ from the defaults, as "key: value"
 	Ranks      []engine.RankPlan `json:"lines"`   // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
+	Active     int64             `json:"active_parameters"`   // of which a token uses so many
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
 	Optimizer  string            `json:"optimizer"`           // which parameters are under which
 	Data       map[string]int64  `json:"data"`                // tokens by split
@@ -50,6 +52,8 @@ type Progress struct {
 	Skipped      bool          `json:"skipped,omitempty"`    // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
 	Left         time.Duration `json:"left_ns"`
+	// Routing is what the routers of mixtures of experts did, by layer.
+	Routing []engine.Routing `json:"-"`
 }
 
 // values are the measurements by their names in metrics.jsonl.
@@ -64,6 +68,23 @@ func (p Progress) values() []metrics.Value {
 	}
 	if p.Skipped {
 		values = append(values, metrics.Value{Name: "skipped", Value: 1})
+	}
+	for _, r := range p.Routing {
+		values = append(values, routingValues(r)...)
+	}
+	return values
+}
+
+// peakName is the name, in metrics.jsonl, of the largest load of an expert of a layer over the mean load.
+func peakName(layer int) string { return fmt.Sprintf("layers.%d/load_max", layer) }
+
+// routingValues are the measurements of a layer's router by their names in metrics.jsonl.
+func routingValues(r engine.Routing) []metrics.Value {
+	values := []metrics.Value{{Name: peakName(r.Layer), Value: r.Peak()}}
+	for _, v := range []metrics.Value{{Name: "idle_experts", Value: float64(r.Idle())}, {Name: "router_entropy", Value: r.Entropy},
+		{Name: "aux_loss", Value: r.Aux}, {Name: "z_loss", Value: r.Z}, {Name: "bias_range", Value: r.BiasMax - r.BiasMin}} {
+		v.Name = fmt.Sprintf("layers.%d/%s", r.Layer, v.Name)
+		values = append(values, v)
 	}
 	return values
 }

@@ -56,7 +56,8 @@ type Result struct {
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the validation text, nats per token
 	Plot           string   `json:"plot,omitempty"`
-	Profile        string   `json:"profile,omitempty"` // the page
+	ExpertsPlot    string   `json:"experts_plot,omitempty"` // of the loads of mixtures of experts
+	Profile        string   `json:"profile,omitempty"`      // the page
 }
 
 // ErrDiverged is wrapped by the error of a run whose loss, gradient or validation loss is no longer finite.
@@ -210,7 +211,7 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Optimizer: t.job.optimizer.String(),
+	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
 		Precision: layout.DescribePrecision(c.Train.DType(), t.session.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
 	for i, dev := range t.session.devices {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
@@ -245,7 +246,10 @@ func (t *trainer) finish() (err error) {
 	if t.step == 0 || !t.folder.begun {
 		return nil
 	}
-	t.result.Plot, err = plotLoss(c, t.job.model.Count(), t.job.corpus.entropy)
+	if t.result.Plot, err = plotLoss(c, t.job.model.Count(), t.job.corpus.entropy); err != nil {
+		return err
+	}
+	t.result.ExpertsPlot, err = plotLoads(c, t.job.model)
 	return err
 }
 

@@ -20,6 +20,10 @@ func TestSegmentsCheckMessages(t *testing.T) {
 		h, payload := protocol.EncodeResult(1, engine.Result{Batch: batch, Microbatch: microbatch, Losses: losses})
 		return transport.Message{Header: h.Encode(), Payload: payload}
 	}
+	routing := func(virtualStage, values int) transport.Message {
+		h, payload := protocol.EncodeResult(1, engine.Result{Batch: 3, Routing: make([]float32, values), VirtualStage: virtualStage})
+		return transport.Message{Header: h.Encode(), Payload: payload}
+	}
 	ended := func(limit int) transport.Message {
 		return transport.Message{Header: protocol.Header{Kind: protocol.Ended, Segment: 1, Limit: limit}.Encode()}
 	}
@@ -35,6 +39,11 @@ func TestSegmentsCheckMessages(t *testing.T) {
 		"an end that was not granted":  {[]sent{{"a", ended(6)}}, "expected 3 to 5"},
 		"an end of a member elsewhere": {[]sent{{"c", ended(5)}}, "a member without ranks"},
 		"losses twice":                 {[]sent{{"b", result(3, 0, 1)}, {"b", result(3, 0, 1)}}, "a second time"},
+		"routing twice":                {[]sent{{"b", routing(1, 8)}, {"b", routing(1, 8)}}, "a second time"},
+		"routing of another rank":      {[]sent{{"a", routing(1, 8)}}, "rank 1, which is on b"},
+		"routing of a dense stage":     {[]sent{{"a", routing(0, 8)}}, "virtual stage 0 of batch 3: expected none"},
+		"routing of no stage":          {[]sent{{"b", routing(-1, 8)}}, "virtual stage -1"},
+		"too little routing":           {[]sent{{"b", routing(1, 7)}}, "7 values, expected 8"},
 		"an update twice":              {[]sent{{"a", result(3, 0)}, {"a", result(3, 0)}}, "a second one"},
 		"losses of another rank":       {[]sent{{"a", result(3, 0, 1)}}, "rank 1, which is on b"},
 		"an update of another rank":    {[]sent{{"b", result(3, 0)}}, "rank 0, which is on a"},
@@ -47,7 +56,7 @@ func TestSegmentsCheckMessages(t *testing.T) {
 			expelled := ""
 			p.expel = func(id, _ string) { expelled = id }
 			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3, ended: make(chan struct{}),
-				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true), limits: map[string]int{}}
+				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true, []engine.Router{{VirtualStage: 1, Layers: []int{2}, Values: 8}}), limits: map[string]int{}}
 			for i, m := range x.messages {
 				assert.NoError(t, p.failing(), i)
 				p.Receive(m.from, m.Message)

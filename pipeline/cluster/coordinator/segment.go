@@ -116,7 +116,7 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	}
 	p.last++
 	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
-		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), granted: w.from, finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
+		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates, p.layout.Routers()), granted: w.from, finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
 	p.segment = s
 	p.mu.Unlock()
 	written := p.variables.beginSegment()
@@ -267,23 +267,30 @@ func (s *segment) memberEnded(member string, limit int) error {
 	return nil
 }
 
-// check checks a result that a member has sent: losses are from the last stage of their replica, updates from the first
-// rank. The caller holds the lock.
+// check checks a result that a member has sent: losses are from the last stage of their replica, routing from the stage
+// that it is of, updates from the first rank. The caller holds the lock.
 func (s *segment) check(from string, r engine.Result) error {
 	if r.Batch < s.finished || r.Batch >= s.granted || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
 		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch, s.finished, s.granted-1,
 			s.work.microbatches)
 	}
 	p, rank := s.pipeline, 0
+	replicas := 1
+	if !s.work.evaluates {
+		replicas = len(p.places) / p.stages
+	}
+	first := r.Microbatch * replicas / s.work.microbatches * p.stages // rank of the microbatch's replica
+	if r.Routing != nil {
+		if r.VirtualStage < 0 {
+			return fmt.Errorf("routing of virtual stage %d of batch %d", r.VirtualStage, r.Batch)
+		}
+		rank = first + r.VirtualStage%p.stages
+	}
 	if r.Losses != nil {
 		if len(r.Losses) != s.work.losses {
 			return fmt.Errorf("microbatch %d of batch %d has %d losses, expected %d", r.Microbatch, r.Batch, len(r.Losses), s.work.losses)
 		}
-		replicas := 1
-		if !s.work.evaluates {
-			replicas = len(p.places) / p.stages
-		}
-		rank = (r.Microbatch*replicas/s.work.microbatches+1)*p.stages - 1
+		rank = first + p.stages - 1
 	}
 	if owner := p.places[rank].Member; from != owner {
 		return fmt.Errorf("a result of batch %d of rank %d, which is on %s", r.Batch, rank, owner)

@@ -68,7 +68,7 @@ type Header struct {
 	Malformed string `json:"malformed,omitempty"`
 }
 
-// Measured is an engine.Result without its losses, which are the payload. Numbers that need not be finite are the bits
+// Measured is an engine.Result without its losses or its routing, which are the payload. Numbers that need not be finite are the bits
 // of float64.
 type Measured struct {
 	Batch      int    `json:"batch,omitempty"`
@@ -76,12 +76,18 @@ type Measured struct {
 	Norm       uint64 `json:"norm,omitempty"`
 	Scale      uint64 `json:"scale,omitempty"`
 	Status     uint32 `json:"status,omitempty"`
+	Routing    bool   `json:"routing,omitempty"` // the payload is routing, of a virtual stage
+	Stage      int    `json:"stage,omitempty"`
 }
 
 // EncodeResult returns the header and the payload of a result in a segment.
 func EncodeResult(segment uint64, r engine.Result) (Header, [][]byte) {
-	h := Header{Kind: Result, Segment: segment, Measured: &Measured{r.Batch, r.Microbatch, math.Float64bits(r.Norm), math.Float64bits(r.Scale), r.Status}}
-	if r.Losses == nil {
+	h := Header{Kind: Result, Segment: segment, Measured: &Measured{Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm),
+		Scale: math.Float64bits(r.Scale), Status: r.Status, Routing: r.Routing != nil, Stage: r.VirtualStage}}
+	switch {
+	case r.Routing != nil:
+		return h, [][]byte{exec.F32Bytes(r.Routing)}
+	case r.Losses == nil:
 		return h, nil
 	}
 	return h, [][]byte{exec.F32Bytes(r.Losses)}
@@ -93,8 +99,13 @@ func DecodeResult(h Header, payload [][]byte) (engine.Result, error) {
 	if m == nil || len(payload) > 1 || len(payload) == 1 && (len(payload[0])%4 != 0 || len(payload[0]) == 0) {
 		return engine.Result{}, fmt.Errorf("a result with %d tensors, expected none or one of f32", len(payload))
 	}
-	r := engine.Result{Batch: m.Batch, Microbatch: m.Microbatch, Norm: math.Float64frombits(m.Norm), Scale: math.Float64frombits(m.Scale), Status: m.Status}
-	if len(payload) == 1 {
+	r := engine.Result{Batch: m.Batch, Microbatch: m.Microbatch, Norm: math.Float64frombits(m.Norm), Scale: math.Float64frombits(m.Scale), Status: m.Status, VirtualStage: m.Stage}
+	switch {
+	case m.Routing && len(payload) == 0:
+		return r, fmt.Errorf("routing without a tensor")
+	case m.Routing:
+		r.Routing = exec.ToF32(payload[0])
+	case len(payload) == 1:
 		r.Losses = exec.ToF32(payload[0])
 	}
 	return r, nil

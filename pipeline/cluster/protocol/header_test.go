@@ -55,6 +55,7 @@ func TestResults(t *testing.T) {
 		{Batch: 3, Microbatch: 2, Losses: []float32{1.5, float32(math.Inf(1))}},
 		{Batch: 4, Norm: math.Inf(1), Scale: 65536, Status: 2},
 		{Batch: 0, Norm: 0.1},
+		{Batch: 3, Microbatch: 1, Routing: []float32{1, float32(math.Inf(1))}, VirtualStage: 2},
 	} {
 		h, payload := protocol.EncodeResult(7, r)
 		h, err := protocol.Decode(h.Encode())
@@ -63,7 +64,10 @@ func TestResults(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, r, got)
 	}
-	h, _ := protocol.EncodeResult(1, engine.Result{Norm: math.NaN()})
+	h, _ := protocol.EncodeResult(1, engine.Result{Routing: []float32{1}})
+	_, err := protocol.DecodeResult(h, nil)
+	assert.ErrorContains(t, err, "routing without a tensor")
+	h, _ = protocol.EncodeResult(1, engine.Result{Norm: math.NaN()})
 	got, err := protocol.DecodeResult(h, nil)
 	require.NoError(t, err)
 	assert.True(t, math.IsNaN(got.Norm))

@@ -1,0 +1,67 @@
+package equaltest
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// routed is a model whose layers differ: the first is dense, the others are mixtures of experts with every kind of
+// balancing.
+const routed = "model={vocab_size: 256, d_model: 8, n_layers: 4, n_heads: 2, d_ff: 12, seq_len: 8, attention: {window: 5, pattern: [local, full]}, moe: {experts: 4, top_k: 2, d_ff: 6, shared: 1, dense_first: 1, score: sigmoid, normalize: true, " +
+	"balance: {bias: 0.01, aux: 0.1, z: 0.1}}}"
+
+// Mixtures of experts give the same bits on any number of stages, with recomputation and with a delay.
+func TestExpertsOnStages(t *testing.T) {
+	for _, c := range []struct {
+		common []string
+		layout []string
+	}{
+		{nil, []string{"pipeline={stages: 3, recompute: always}"}},
+		{nil, []string{"pipeline={schedule: interleaved, stages: 2, chunks: 2}"}},
+		{[]string{"pipeline={delay: 1, error_feedback: true, stale_microbatches: all}"}, []string{"pipeline.stages=2"}},
+	} {
+		common := append([]string{routed}, c.common...)
+		one, got := weightsOf(t, common...), weightsOf(t, append(common, c.layout...)...)
+		for file := range one {
+			assert.True(t, one[file] == got[file], "%s: %v", file, c)
+		}
+	}
+}
+
+// Every step records the routing of each layer, of all replicas. A loss scale leaves loads as they are.
+func TestRoutingIsRecorded(t *testing.T) {
+	records := func(overrides ...string) []metrics.Record {
+		c := traintest.Demo(t, t.TempDir(), append([]string{routed, "train={steps: 2, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}"}, overrides...)...)
+		res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		require.NoError(t, err)
+		assert.FileExists(t, res.ExpertsPlot)
+		rs, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
+		require.NoError(t, err)
+		require.Len(t, rs, 2)
+		return rs
+	}
+	one := records()
+	for _, layout := range [][]string{{"pipeline={stages: 3}"}, {"pipeline={stages: 2, replicas: 2}", "train.precision=f16"}} {
+		for i, r := range records(layout...) {
+			assert.NotContains(t, r.Values, "layers.0/load_max")
+			for layer := 1; layer < 4; layer++ {
+				for _, name := range []string{"load_max", "idle_experts", "router_entropy", "aux_loss", "z_loss", "bias_range"} {
+					name = fmt.Sprintf("layers.%d/%s", layer, name)
+					assert.InDelta(t, one[i].Values[name], r.Values[name], 1e-2, "%v: %s", layout, name)
+				}
+			}
+		}
+	}
+	assert.Zero(t, one[0].Values["layers.1/bias_range"])
+	assert.Greater(t, one[1].Values["layers.1/bias_range"], 0.0)
+	assert.InDelta(t, 1.386, one[0].Values["layers.3/router_entropy"], 1e-3)
+}
