@@ -190,8 +190,12 @@ func Defaults() Config {
 		Rope: Rope{Theta: 10000}}
 }
 
-// Completed returns the config with the defaults of keys that depend on others.
+// Completed returns the config with the defaults of keys that depend on others, and without values that are defaults
+// anyway, so that equal models have equal configs.
 func (c Config) Completed() Config {
+	if c.Attention.HeadDim*c.NHeads == c.DModel {
+		c.Attention.HeadDim = 0
+	}
 	if len(c.Attention.Pattern) == 0 {
 		c.Attention.Pattern = nil
 	}

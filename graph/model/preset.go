@@ -78,7 +78,7 @@ func nanochat() Config {
 
 func (c Config) sized(dModel, layers, heads, kvHeads, dFF int) Config {
 	c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF = dModel, layers, heads, kvHeads, dFF
-	return c
+	return c.Completed()
 }
 
 func (c Config) tied() Config {
@@ -103,7 +103,7 @@ func (c Config) llama3(factor float64) Config {
 
 func (c Config) experts(m MoE) Config {
 	c.MoE = m
-	return c.Completed()
+	return c
 }
 
 func (c Config) norms(place, qk string) Config {
