@@ -58,6 +58,15 @@ func (c *context) product() product {
 	return p
 }
 
+// symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or A·A where A is one of these.
+func symmetric(n *graph.Node) bool {
+	k, ok := n.Op.Kernel(n).(graph.Contraction)
+	if !ok || k.Groups != graph.Ungrouped || n.Inputs[0] != n.Inputs[1] {
+		return false
+	}
+	return k.TransA != k.TransB || symmetric(n.Inputs[0].Node)
+}
+
 // matmulKernels are the variants of shaders/matmul with the group's epilogue.
 func (c *context) matmulKernels() ([]Kernel, error) {
 	p := c.product()
@@ -65,7 +74,7 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	e := c.newEpilogue(p, first, others)
 	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
 		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB,
-		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping}
+		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping, Symmetric: symmetric(p.node)}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(p.own())
 	}

@@ -83,6 +83,7 @@ func nativeVariants(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, product.kernel("native rows packed", 1.1))
 	}
 	ks = append(ks, pairVariants(s, l)...)
+	ks = append(ks, termVariants(s, l)...)
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }

@@ -71,6 +71,7 @@ func nativeSpecs() []Spec {
 	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
 	out = append(out, pairSpecs()...)
 	out = append(out, groupedSpecs()...)
+	out = append(out, termSpecs()...)
 	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
 }
 
@@ -99,6 +100,37 @@ func pairSpecs() (out []Spec) {
 			}
 			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// termSpecs are products of f32 of which AMX computes the terms: edges of tiles of 16 rows and of cells of 32, k's at once
+// and in blocks, sums that are split, a B that is packed once or by each group, and epilogues with all of them.
+func termSpecs() (out []Spec) {
+	for n, d := range [][3]int{{32, 64, 96}, {45, 100, 70}, {130, 80, 200}, {64, 48, 1100}, {97, 50, 1100}, {70, 530, 1000}, {33, 528, 1024}} {
+		for trans := range 4 {
+			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			switch small := d[0]*d[1]*d[2] < 1e6; {
+			case small && (n+trans)%3 == 0:
+				s.Batch, s.BatchStrideA, s.BatchStrideB = 2, d[0]*d[2], d[1]*d[2]+1
+			case small && (n+trans)%3 == 1:
+				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+1
+			}
+			if (n/2+trans)%2 == 0 {
+				s.TypeC = [...]Element{F32, BF16}[n%2]
+				if s.Batch*s.M*s.N%2 != 0 {
+					s.TypeC = F32
+				}
+				s.EpilogueC = testEpilogue(s.TypeC)
+			}
+			out = append(out, s)
+		}
+	}
+	for n, d := range [][2]int{{96, 64}, {70, 40}, {112, 600}, {400, 100}, {45, 520}} {
+		s := Spec{Batch: 2, M: d[0], N: d[0], K: d[1], TransA: n%2 == 0, TransB: n%2 != 0, Shared: true, Symmetric: true, BatchStrideA: d[0] * d[1], BatchStrideB: d[0] * d[1]}
+		other := s
+		other.TransA, other.TransB, other.EpilogueC = s.TransB, s.TransA, testEpilogue(F32)
+		out = append(out, s, other)
 	}
 	return out
 }
@@ -139,6 +171,9 @@ func newNativeCase(s Spec) nativeCase {
 	var a, b []float32
 	c.a, a = operand(r, s.TypeA, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
 	c.b, b = operand(r, s.TypeB, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB)
+	if s.Symmetric {
+		c.b, b = c.a, a
+	}
 	if s.EpilogueC != nil {
 		s.Epilogue = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
 	}
@@ -374,6 +409,18 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 			assert.True(t, p.splits == 1 || p.split%32 == 0 && p.split*(p.splits-1) < s.K)
 			assert.LessOrEqual(t, 2*p.block*(p.steps+pairPad)+4*p.block*p.columns, 100<<10, "bytes on the stack")
 		}
+		p := planTerms(s)
+		assert.Zero(t, p.rows%p.block+p.block%cellSide+p.columns%cellSide+p.steps%cellSide, "%+v", s)
+		assert.True(t, p.splits == 1 || p.split%cellSide == 0 && p.split*(p.splits-1) < s.K)
+		bytes := (p.block + cellSide) * p.steps / cellSide / cellSide * cellBytes
+		switch {
+		case p.splits == 1 && s.EpilogueC == nil && s.M%16 == 0 && s.N%16 == 0:
+		case p.split <= p.steps:
+			bytes += 4 * p.block * cellSide
+		default:
+			bytes += 4 * p.block * p.columns
+		}
+		assert.LessOrEqual(t, bytes, 512<<10, "bytes on the stack of a thread, %+v", s)
 		n := planNative(s)
 		assert.Zero(t, n.rows%n.block+n.block%tileRows+n.columns%panelColumns)
 		stack := 0 // floats
