@@ -51,7 +51,7 @@ var allowed = map[string]string{
 	"pipeline/schedule":            "",
 	"pipeline/schedule/draw":       "pipeline/schedule internal/...",
 	"pipeline/partition":           "pipeline/schedule pipeline/wire internal/...",
-	"pipeline/measure":             "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition internal/...",
+	"pipeline/measure":             "graph graph/model graph/target optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition internal/...",
 	"pipeline/stage":               "pipeline/schedule",
 	"pipeline/engine":              "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace pipeline/wire internal/...",
 	"pipeline/wire":                "",

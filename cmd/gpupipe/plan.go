@@ -28,6 +28,7 @@ type planCommand struct {
 	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`
 	Network  string   `help:"Plan for stages on machines of their own, connected by links of this latency and bandwidth, and choose pipeline.depth for them." placeholder:"10ms,1Gbit"`
 	Members  string   `help:"Plan for several machines: the folder of a run of gpupipe host, with what it has measured, or a YAML file of machines that need not exist." placeholder:"RUN|FILE"`
+	GPU      string   `name:"gpu" help:"Plan for cards that need not be present, one for each rank: rtx-3090, rtx-4090, rx-7900-xtx, a100-80gb, h100, h200." placeholder:"NAME"`
 	Modelled bool     `help:"Estimate times from the kernels' arithmetic and memory traffic, and run nothing."`
 	Fresh    bool     `help:"Ignore times measured earlier."`
 	Tune     bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
@@ -57,6 +58,9 @@ A machine's device: names another device of this computer than the default.
 
 The plan then also says how fast each machine would be alone, and whether one alone would be faster.
 
+With --gpu, each rank has a card of that name. Nothing runs: a kernel takes the longer of its arithmetic, at 40 % of the peak that the
+data sheet gives for f32 or for the matrix units, and its memory traffic, at 75 % of the bandwidth. Memory is the card's.
+
 The device null:0 stands for a discrete GPU that is not present. Its times are estimates.
 
 Examples:
@@ -71,6 +75,10 @@ Examples:
 }
 
 func (c *planCommand) Run(a *app) error {
+	gpu, err := c.gpu()
+	if err != nil {
+		return err
+	}
 	over, err := c.machines()
 	if err != nil {
 		return err
@@ -84,13 +92,19 @@ func (c *planCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(fmt.Errorf("--network: %w", err))
 	}
-	o := measure.Options{Modelled: c.Modelled, Between: link, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
+	o := measure.Options{Modelled: c.Modelled, GPU: gpu, Between: link, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
 	open := c.open
 	if over != nil {
 		o.Place, open = over.place, over.open
 	}
+	if gpu != nil {
+		open = func(_ *app, name string) (device.Device, error) {
+			name = strings.Replace(name, "null", gpu.Name, 1)
+			return null.New(null.Options{Name: name, Limits: gpu.Limits(), MemoryBudget: gpu.Memory}), nil
+		}
+	}
 	save := func() error { return nil }
-	if !c.Modelled {
+	if !c.Modelled && gpu == nil {
 		o.Cache = a.measuredCosts()
 		if c.Fresh {
 			o.Cache.Renew()
@@ -141,14 +155,37 @@ func (c *planCommand) machines() (machines, error) {
 	return m, nil
 }
 
-// loadFor reads the config for machines, of which each rank has a device. A config that sets no stages gets one for each.
-func (c *planCommand) loadFor(m machines) (config.Config, error) {
-	if m == nil {
-		return c.load()
+// gpu is the card of --gpu; nil: there is none.
+func (c *planCommand) gpu() (*measure.GPU, error) {
+	if c.GPU == "" {
+		return nil, nil
 	}
+	if c.Members != "" {
+		return nil, usererror.Errorf("--gpu: found with --members, which has the devices of its machines")
+	}
+	all := measure.GPUs()
+	i := slices.IndexFunc(all, func(g measure.GPU) bool { return g.Name == c.GPU })
+	if i < 0 {
+		return nil, usererror.Errorf("--gpu: found %q, expected one of %s", c.GPU, strings.Join(measure.GPUNames(), ", "))
+	}
+	return &all[i], nil
+}
+
+// loadFor reads the config for machines, of which each rank has a device. A config that sets no stages gets one for each.
+// With --gpu each rank has a null device that stands for a card.
+func (c *planCommand) loadFor(m machines) (config.Config, error) {
 	base, err := c.load()
-	if err != nil {
+	if err != nil || m == nil && c.GPU == "" {
 		return base, err
+	}
+	if m == nil {
+		var names []string
+		for i := range base.Pipeline.Stages * base.Pipeline.Replicas {
+			names = append(names, fmt.Sprintf("null:%d", i))
+		}
+		v := *c
+		v.Set = append(slices.Clone(c.Set), "pipeline.devices=["+strings.Join(names, ", ")+"]")
+		return v.load()
 	}
 	names, stages, replicas := m.devices(), base.Pipeline.Stages, base.Pipeline.Replicas
 	if stages == 1 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -269,5 +270,40 @@ func TestPlanRefusesMachines(t *testing.T) {
 		code, _, errs := command(planArgs("--set", "pipeline.devices=[]", "--members", path)...)
 		assert.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, want, text)
+	}
+}
+
+// A plan for cards that are not present has their names, their memory and times of their data sheets.
+func TestPlanForCards(t *testing.T) {
+	step := map[string]float64{}
+	for _, g := range measure.GPUs() {
+		code, out, errs := command(planArgs("--gpu", g.Name, "--stages", "3", "--json")...)
+		require.Equal(t, exitOK, code, errs)
+		var p layout.Comparison
+		require.NoError(t, json.Unmarshal([]byte(out), &p))
+		assert.Len(t, p.Devices, 3)
+		assert.True(t, p.Modelled)
+		for _, s := range p.Schedules[0].Plan.Stages {
+			assert.Equal(t, g.Memory, s.Available)
+		}
+		step[g.Name] = p.Schedules[0].Plan.StepSeconds
+	}
+	assert.Less(t, step["h200"], step["h100"])
+	assert.Less(t, step["rtx-4090"], step["rtx-3090"])
+	code, out, errs := command(planArgs("--gpu", "h100", "--stages", "2")...)
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "h100:0, h100:1: none (null), 79.65 GiB")
+
+	for want, args := range map[string][]string{
+		`--gpu: found "voodoo2", expected one of rtx-3090, rtx-4090, rx-7900-xtx, a100-80gb, h100, h200`: {"--gpu", "voodoo2"},
+		"--gpu: found with --members": {"--gpu", "h100", "--members", "machines.yaml"},
+	} {
+		code, _, errs := command(planArgs(args...)...)
+		assert.NotEqual(t, exitOK, code)
+		assert.Contains(t, errs, want)
+	}
+	_, help, _ := command("plan", "--help")
+	for _, name := range measure.GPUNames() {
+		assert.Contains(t, help, name)
 	}
 }

@@ -2,11 +2,13 @@ package layout
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // Microbatching is a division of a batch into microbatches under a schedule with a delay. More and smaller microbatches
@@ -43,6 +45,9 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 		v.Config = c
 		v.Config.Train.Microbatches = m
 		problem, _, err := v.Problem(ctx, devices, o)
+		if errors.Is(err, exec.ErrTooLarge) {
+			continue // a microbatch is larger than the devices can bind
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -3,9 +3,12 @@ package layout
 import (
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -55,4 +58,15 @@ func TestCompareMicrobatches(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got)
 	}
+}
+
+// A division whose microbatches are larger than the devices can bind is left out.
+func TestDivisionsThatDoNotFit(t *testing.T) {
+	limits := target.DefaultLimits()
+	limits.MaxBindingSize = 300 << 10 // the logits of four sequences take 256 KiB
+	devices := []device.Device{null.New(null.Options{Limits: &limits}), null.New(null.Options{Limits: &limits})}
+	all, err := planned(t).compareMicrobatches(t.Context(), devices, measure.Options{}, partition.Candidate{Schedule: schedule.TwoBW, Chunks: 1, Delay: 1})
+	require.NoError(t, err)
+	assert.Len(t, all, 3)
+	assert.Equal(t, 4, all[0].Microbatches)
 }

@@ -40,7 +40,7 @@ func TestTransfersAreThoseOfTraining(t *testing.T) {
 			devices = append(devices, connected(string(rune('a'+i)), a))
 		}
 		o := Options{Cache: NewCache(), Staged: c.staged}
-		_, _, err := target(t, small(false), "sgd").Problem(context.Background(), devices, o)
+		_, _, err := newTarget(t, small(false), "sgd").Problem(context.Background(), devices, o)
 		require.NoError(t, err)
 		for _, d := range devices {
 			counts := d.(*hardware).Counts()
@@ -52,7 +52,7 @@ func TestTransfersAreThoseOfTraining(t *testing.T) {
 		if c.staged {
 			continue
 		}
-		_, _, err = target(t, small(false), "sgd").Problem(context.Background(), devices[:1], o)
+		_, _, err = newTarget(t, small(false), "sgd").Problem(context.Background(), devices[:1], o)
 		require.NoError(t, err)
 		assert.Equal(t, c.alignments[0] > 0, devices[0].(*hardware).Counts().Transfers > 0, "%s: one way is not remembered for another", name)
 	}

@@ -34,6 +34,7 @@ type Options struct {
 	Tune     exec.Chooser    // nil: the static choice
 	Cache    *Cache          // nil: no cache
 	Modelled bool            // run nothing, and estimate times from arithmetic and memory traffic
+	GPU      *GPU            // that the devices, which run nothing, stand for; nil: estimates are those of their kind
 	Staged   bool            // transfers use the memory of each device even if they can share host memory
 	Between  *partition.Link // between the devices, as if each were in a machine of its own; nil: they are in this one
 	// Place replaces the devices by others, or puts them into machines. nil: they are what was measured, on one machine.
@@ -140,7 +141,11 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 	var known record
 	switch {
 	case c.Modelled:
-		known = guess(dev, kinds)
+		v := speedOf(dev)
+		if o.GPU != nil {
+			v = o.GPU.speed()
+		}
+		known = guess(v, kinds)
 	default:
 		if o.Cache == nil {
 			o.Cache = NewCache()

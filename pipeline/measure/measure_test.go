@@ -27,7 +27,7 @@ func small(tied bool) model.Config {
 	return c
 }
 
-func target(t *testing.T, c model.Config, name string) Target {
+func newTarget(t *testing.T, c model.Config, name string) Target {
 	t.Helper()
 	var params []optim.Param
 	for _, p := range c.Parameters() {
@@ -112,7 +112,7 @@ func TestMemoryIsThatOfWholeStages(t *testing.T) {
 		graph.F32: {partition.Never, partition.Always}, graph.BF16: {partition.Never},
 	} {
 		for tied, optimizer := range map[bool]string{false: "adamw", true: "muon"} {
-			g := target(t, small(tied), optimizer)
+			g := newTarget(t, small(tied), optimizer)
 			g.Model, g.Inputs = model.InPrecision(g.Model, dtype), model.Inputs{Segments: tied, Weights: tied}
 			checkStages(t, g, fmt.Sprintf("%v, tied %v", dtype, tied), recomputes)
 		}
@@ -148,7 +148,7 @@ func checkStages(t *testing.T, g Target, name string, recomputes []partition.Rec
 
 func TestUnits(t *testing.T) {
 	c := small(true)
-	costs, err := target(t, c, "adamw").On(context.Background(), null.New(null.Options{MemoryBudget: 1 << 20}), Options{})
+	costs, err := newTarget(t, c, "adamw").On(context.Background(), null.New(null.Options{MemoryBudget: 1 << 20}), Options{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 1<<20, costs.Memory)
 	require.Len(t, costs.Units, 6)
@@ -181,9 +181,9 @@ func TestUnits(t *testing.T) {
 func TestMoreWorkIsGuessedToTakeLonger(t *testing.T) {
 	long := small(false)
 	long.FFN.DFF *= 64
-	slow, err := target(t, long, "muon").On(context.Background(), null.New(null.Options{}), Options{})
+	slow, err := newTarget(t, long, "muon").On(context.Background(), null.New(null.Options{}), Options{})
 	require.NoError(t, err)
-	fast, err := target(t, small(false), "muon").On(context.Background(), null.New(null.Options{}), Options{})
+	fast, err := newTarget(t, small(false), "muon").On(context.Background(), null.New(null.Options{}), Options{})
 	require.NoError(t, err)
 	assert.Greater(t, slow.Times[1].Forward, fast.Times[1].Forward)
 	assert.Greater(t, slow.Times[1].Backward, fast.Times[1].Backward)
@@ -191,7 +191,7 @@ func TestMoreWorkIsGuessedToTakeLonger(t *testing.T) {
 }
 
 func TestAlikeDevicesAreMeasuredOnce(t *testing.T) {
-	g := target(t, small(false), "muon")
+	g := newTarget(t, small(false), "muon")
 	a, b, other := pretend("webgpu:0", "1"), pretend("webgpu:1", "1"), pretend("webgpu:2", "2")
 	p, modelled, err := g.Problem(context.Background(), []device.Device{a, b, other}, Options{})
 	require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestAlikeDevicesAreMeasuredOnce(t *testing.T) {
 
 func TestModelledRunsNothing(t *testing.T) {
 	dev := pretend("webgpu:0", "1")
-	costs, err := target(t, small(false), "muon").On(context.Background(), dev, Options{Modelled: true})
+	costs, err := newTarget(t, small(false), "muon").On(context.Background(), dev, Options{Modelled: true})
 	require.NoError(t, err)
 	assert.True(t, costs.Modelled)
 	assert.Zero(t, dev.runs)
@@ -229,7 +229,7 @@ func TestCache(t *testing.T) {
 		require.NoError(t, cache.Save())
 		return c, dev.runs - before
 	}
-	dev, g := pretend("webgpu:0", "1"), target(t, small(false), "adamw")
+	dev, g := pretend("webgpu:0", "1"), newTarget(t, small(false), "adamw")
 	first, all := measure(dev, g, false)
 	assert.Positive(t, all)
 	assert.False(t, first.Cached)
@@ -242,10 +242,10 @@ func TestCache(t *testing.T) {
 	assert.Positive(t, runs, "asked for anew")
 	wider := small(false)
 	wider.FFN.DFF = 192
-	_, runs = measure(dev, target(t, small(false), "sgd"), false)
+	_, runs = measure(dev, newTarget(t, small(false), "sgd"), false)
 	assert.Less(t, runs, all, "another optimizer: forward and backward are known")
 	assert.Positive(t, runs)
-	for name, other := range map[string]Target{"model": target(t, wider, "adamw"),
+	for name, other := range map[string]Target{"model": newTarget(t, wider, "adamw"),
 		"microbatch": {Model: g.Model, Batch: 3, Optimizer: g.Optimizer}} {
 		_, runs = measure(dev, other, false)
 		assert.Positive(t, runs, name)
@@ -260,7 +260,7 @@ func TestCache(t *testing.T) {
 }
 
 func TestFailuresAndInterruptions(t *testing.T) {
-	g, dev := target(t, small(false), "muon"), pretend("webgpu:0", "1")
+	g, dev := newTarget(t, small(false), "muon"), pretend("webgpu:0", "1")
 	dev.fail = device.ErrLost
 	_, _, err := g.Problem(context.Background(), []device.Device{dev}, Options{})
 	assert.ErrorIs(t, err, device.ErrLost)
