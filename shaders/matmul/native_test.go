@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,7 +189,7 @@ func newNativeCase(s Spec) nativeCase {
 type nativeBuild struct {
 	dir      string
 	prelude  string
-	kernels  []string // of each pass
+	kernels  []string // each text once
 	commands []string // files of the passes to run
 }
 
@@ -196,6 +197,15 @@ func newNativeBuild(t testing.TB) *nativeBuild {
 	prelude, err := filepath.Abs("testdata/prelude.h")
 	require.NoError(t, err)
 	return &nativeBuild{dir: t.TempDir(), prelude: prelude}
+}
+
+// kernel returns the index of a kernel's text. Passes of equal text, such as those that pack, share one kernel.
+func (b *nativeBuild) kernel(text string) int {
+	if i := slices.Index(b.kernels, text); i >= 0 {
+		return i
+	}
+	b.kernels = append(b.kernels, text)
+	return len(b.kernels) - 1
 }
 
 // add writes the file that runs a kernel on a case's operands, and returns the name of its results.
@@ -229,14 +239,13 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 		if p.Epilogue {
 			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
 		}
-		number(len(b.kernels), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
+		number(b.kernel(p.WGSL), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
 		for _, x := range bindings {
 			if x.Operand != Scratch {
 				x.Size = len(buffers[x.Operand])
 			}
 			number(int(x.Operand), x.Offset, x.Size)
 		}
-		b.kernels = append(b.kernels, p.WGSL)
 	}
 	name := filepath.Join(b.dir, fmt.Sprintf("run%d", len(b.commands)))
 	require.NoError(t, os.WriteFile(name, f.Bytes(), 0o600))
