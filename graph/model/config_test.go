@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -122,6 +123,12 @@ func another(t *testing.T, c *model.Config, f field) {
 		f.value.SetFloat(f.value.Float() / 2)
 	case reflect.Bool:
 		f.value.SetBool(!f.value.Bool())
+	case reflect.Slice:
+		reversed := reflect.MakeSlice(f.value.Type(), f.value.Len(), f.value.Len())
+		for i := range f.value.Len() {
+			reversed.Index(i).Set(f.value.Index(f.value.Len() - 1 - i))
+		}
+		f.value.Set(reversed)
 	default:
 		t.Fatalf("%s is a %v: add a case here", f.key, f.value.Kind())
 	}
@@ -130,51 +137,78 @@ func another(t *testing.T, c *model.Config, f field) {
 // Each key of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field
 // cannot be forgotten in one of these places.
 func TestEveryFieldMatters(t *testing.T) {
-	base := func() *model.Config {
+	dense := func() *model.Config {
 		c := small()
 		c.VocabSize, c.DModel, c.NHeads, c.NKVHeads = 12, 16, 4, 4
 		return &c
 	}
-	graphs := func(c model.Config) []byte {
-		var text bytes.Buffer
-		for _, build := range []func() (*graph.Graph, error){func() (*graph.Graph, error) { return c.Grad(1, 1, false) }, c.Decode} {
-			g, err := build()
-			require.NoError(t, err)
-			require.NoError(t, graph.Encode(&text, g))
-		}
-		return text.Bytes()
+	rich := func() *model.Config {
+		c := *dense()
+		c.Attention = model.Attention{HeadDim: 6, Window: 2, Pattern: []string{model.LocalLayer, model.FullLayer}, Rope: []int{1, 0}}
+		c.Norm.QK, c.Logits.Softcap = model.QKHead, 4
+		c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 0.5, High: 3, Original: 12}
+		c.MoE = model.MoE{Experts: 4, TopK: 2, DFF: 5, Shared: 1, DenseFirst: 1, Score: model.SoftmaxScore, Scale: 2.5,
+			Balance: model.Balance{Bias: 1e-2, Aux: 0.5, Z: 0.25}}
+		return &c
 	}
-	for i, f := range fields(reflect.ValueOf(base()).Elem(), "") {
-		at := func(c *model.Config) field { return fields(reflect.ValueOf(c).Elem(), "")[i] }
-		if f.value.Kind() == reflect.Int || f.value.Kind() == reflect.Float64 {
-			for _, x := range []any{-1, 1 << 60} {
-				c := base()
-				at(c).value.Set(reflect.ValueOf(x).Convert(f.value.Type()))
-				var wrong *model.FieldError
-				require.ErrorAs(t, c.Validate(), &wrong, "%s %v", f.key, x)
-			}
+	seen := map[string]bool{}
+	for _, base := range []func() *model.Config{dense, rich} {
+		for i, f := range fields(reflect.ValueOf(base()).Elem(), "") {
+			fieldMatters(t, base, i, f, seen)
 		}
-		if f.key == "arch" || f.value.Kind() != reflect.Bool && f.value.IsZero() { // see TestEveryArchitecture, and features' own tests
-			continue
+	}
+	for _, f := range fields(reflect.ValueOf(dense()).Elem(), "") {
+		assert.True(t, seen[f.key] || f.key == "arch" || f.key == "rope.scaling.kind", "give rich a value of %s", f.key)
+	}
+}
+
+// fieldMatters checks field i of a config, and adds its key to those seen if another valid value changes the model.
+func fieldMatters(t *testing.T, base func() *model.Config, i int, f field, seen map[string]bool) {
+	t.Helper()
+	at := func(c *model.Config) field { return fields(reflect.ValueOf(c).Elem(), "")[i] }
+	if f.value.Kind() == reflect.Int || f.value.Kind() == reflect.Float64 {
+		for _, x := range []any{-1, 1 << 60} {
+			c := base()
+			at(c).value.Set(reflect.ValueOf(x).Convert(f.value.Type()))
+			var wrong *model.FieldError
+			require.ErrorAs(t, c.Validate(), &wrong, "%s %v", f.key, x)
 		}
-		c := base()
-		another(t, c, at(c))
-		differs, left, right := base().Diff(*c)
-		assert.Equal(t, f.key, differs)
-		assert.NotEqual(t, left, right, f.key)
-		assert.False(t, base().Equal(*c), f.key)
-		if c.Validate() != nil {
-			continue
-		}
-		if f.key == "zero_init" {
-			assert.NotEqual(t, base().Parameters(), c.Parameters(), f.key)
-			continue
-		}
+	}
+	values := model.Values()[f.key]
+	if len(values) == 1 || f.value.Kind() != reflect.Bool && f.value.IsZero() {
+		return
+	}
+	c := base()
+	another(t, c, at(c))
+	differs, left, right := base().Diff(*c)
+	assert.Equal(t, f.key, differs)
+	assert.NotEqual(t, left, right, f.key)
+	assert.False(t, base().Equal(*c), f.key)
+	if c.Validate() != nil {
+		return
+	}
+	seen[f.key] = true
+	if c.Exportable() != nil || f.key != "zero_init" { // which no class has
 		back, err := model.FromJSON(c.JSON())
 		require.NoError(t, err)
 		assert.Equal(t, *c, back, f.key)
-		assert.NotEqual(t, graphs(*base()), graphs(*c), f.key)
 	}
+	assert.NotEqual(t, computed(t, *base()), computed(t, *c), f.key)
+}
+
+// computed is what a model computes, as text: its parameters and its programs.
+func computed(t *testing.T, c model.Config) string {
+	t.Helper()
+	var text bytes.Buffer
+	for _, p := range c.Parameters() {
+		fmt.Fprintln(&text, p)
+	}
+	for _, build := range []func() (*graph.Graph, error){func() (*graph.Graph, error) { return c.Grad(1, 1, false) }, c.Decode} {
+		g, err := build()
+		require.NoError(t, err)
+		require.NoError(t, graph.Encode(&text, g))
+	}
+	return text.String()
 }
 
 // Keys of earlier versions are read, and a config is read as it was written.
