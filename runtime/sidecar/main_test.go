@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -132,7 +133,11 @@ func openTest(name string) (device.Device, error) {
 	case "webgpu":
 		return webgpu.Open(0, webgpu.Options{MemoryBudget: budget(argument)})
 	case "cpu":
-		return cpu.Open(cpu.Options{MemoryBudget: budget(argument), Threads: 2})
+		dir, err := gputest.Cache("cpu")
+		if err != nil {
+			return nil, err
+		}
+		return cpu.Open(cpu.Options{MemoryBudget: budget(argument), Threads: 2, CacheDir: dir})
 	case "null":
 		return null.New(null.Options{MemoryBudget: budget(argument)}), nil
 	case "untimed":
