@@ -51,7 +51,7 @@ func prepare(b *graphhook.Builder) {
 func TestKindsAreTheCatalogue(t *testing.T) {
 	left := map[string]string{
 		"input": "named", "variable": "a hook has none", "section": "a hook has none",
-		"attention_grad": "a gradient", "eigh": "of optimizers", "qr": "of optimizers",
+		"attention_grad": "a gradient", "grouped_matmul_reduce": "a gradient", "put_rows": "of generation's caches, without a gradient", "eigh": "of optimizers", "qr": "of optimizers",
 		"embedding_grad": "a gradient", "random_bits": "needs a key", "uniform": "needs a key", "normal": "needs a key", "dropout": "needs a key",
 	}
 	known := map[string]bool{}
@@ -90,6 +90,12 @@ func TestOpsAreThoseOfGo(t *testing.T) {
 		{"slice", `{"axis":1,"start":1,"limit":3}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Slice(v[0], 1, 1, 3) }},
 		{"pad", `{"axis":0,"low":1,"high":2,"value":0}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Pad(v[0], 0, 1, 2, 0) }},
 		{"concat", `{"axis":1}`, []graphhook.Handle{1, 3, 1}, func(v values) *graph.Value { return op.Concat(1, v[0], v[2], v[0]) }},
+		{"squared_relu", "", []graphhook.Handle{1}, x(op.SquaredReLU)},
+		{"softcap", `{"cap":30}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Softcap(v[0], 30) }},
+		{"top_k", `{"k":2}`, []graphhook.Handle{1}, func(v values) *graph.Value {
+			y, _ := op.TopK(v[0], 2)
+			return y
+		}},
 		{"matmul", `{"trans_b":true}`, []graphhook.Handle{1, 3}, func(v values) *graph.Value { return op.MatMul(v[0], v[2], false, true) }},
 		{"full", `{"value":7,"dtype":"u32","shape":[2]}`, nil, func(v values) *graph.Value { return op.Full(v[0].Builder(), graph.U32, 7, 2) }},
 		{"full", `{"value":0.1}`, nil, func(v values) *graph.Value { return op.Scalar(v[0].Builder(), graph.F32, 0.1) }},
@@ -185,6 +191,11 @@ func TestMistakesNameTheOp(t *testing.T) {
 		{`cast: attributes: found dtype "f16", expected f32, i32 or u32`, "cast", `{"to":"f16"}`, []graphhook.Handle{1}},
 		{"clamp(f32[3,5]): the limits are", "clamp", `{"low":1,"high":"nan"}`, []graphhook.Handle{1}},
 		{"reshape(f32[3,5]): [3,5] does not reshape to [-1,7]", "reshape", `{"shape":[-1,7]}`, []graphhook.Handle{1}},
+		{"softcap(f32[3,5]): cap is 0, expected a number above 0", "softcap", `{"cap":0}`, []graphhook.Handle{1}},
+		{"top_k(f32[3,5]): k is 6, expected 1 to 5", "top_k", `{"k":6}`, []graphhook.Handle{1}},
+		{"group_rows(u32[3]): input 0 is u32[3], expected u32[tokens,choices]", "group_rows", `{"experts":2}`, []graphhook.Handle{2}},
+		{"take(f32[3,5], u32[3], u32[3]): the inverse is u32[3]", "take", "", []graphhook.Handle{1, 2, 2}},
+		{"grouped_matmul(f32[3,5], f32[3,5], u32[3]): input 1 is f32[3,5], expected 3 axes", "grouped_matmul", "", []graphhook.Handle{1, 3, 2}},
 		{"transpose(u32[3]): ", "transpose", "", []graphhook.Handle{2}},
 		{"constant(): constant \"hook/constant/1\" has 1 values, expected 2 for f32[2]", "constant", `{"shape":[2],"data":[1]}`, nil},
 		{"constant(): data[1] is 0.5, expected a value of i32", "constant", `{"dtype":"i32","shape":[2],"data":[1,0.5]}`, nil},
@@ -250,7 +261,7 @@ func TestNothingPanics(t *testing.T) {
 	}
 	small := func() string { return fmt.Sprint(rng.IntN(4) - 1) }
 	names := []string{"axes", "axis", "keep", "factor", "offset", "low", "high", "to", "shape", "start", "limit", "value", "trans_a",
-		"trans_b", "dtype", "data", "ignore", "z_loss", "eps"}
+		"trans_b", "dtype", "data", "ignore", "z_loss", "eps", "cap", "k", "experts"}
 	done, refused := map[string]int{}, 0
 	for range 600 {
 		_, err := graphhook.BuildLoss(graphhook.Inputs{Rows: rows, Vocab: vocab}, func(b *graphhook.Builder) (graphhook.Handle, error) {
@@ -297,8 +308,11 @@ func TestNothingPanics(t *testing.T) {
 				}
 				done[k]++
 				next = h + 1
-				if k == "cross_entropy" {
+				switch k {
+				case "cross_entropy", "top_k":
 					next++
+				case "group_rows":
+					next += 2
 				}
 			}
 			return b.Op("mean", []graphhook.Handle{graphhook.Handle(4 + rng.IntN(56))}, nil)
@@ -306,7 +320,7 @@ func TestNothingPanics(t *testing.T) {
 		_ = err // a loss or a mistake: either is fine
 	}
 	for _, k := range kinds {
-		if !slices.Contains([]string{"attention", "rope", "rms_norm", "layer_norm"}, k) { // they take none of these shapes
+		if !slices.Contains([]string{"attention", "rope", "rms_norm", "layer_norm", "group_rows", "take", "grouped_matmul"}, k) { // they take none of these shapes
 			assert.Positive(t, done[k], "%s was never done", k)
 		}
 	}

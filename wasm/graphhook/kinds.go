@@ -28,7 +28,8 @@ var kinds = map[string]kind{
 	"neg": unary(op.Neg), "exp": unary(op.Exp), "log": unary(op.Log), "sqrt": unary(op.Sqrt), "rsqrt": unary(op.Rsqrt),
 	"tanh": unary(op.Tanh), "sigmoid": unary(op.Sigmoid), "erf": unary(op.Erf), "abs": unary(op.Abs), "square": unary(op.Square),
 	"reciprocal": unary(op.Reciprocal), "silu": unary(op.SiLU), "gelu": unary(op.GELU), "gelu_tanh": unary(op.GELUTanh),
-	"not": unary(op.Not), "is_finite": unary(op.IsFinite), "stop_gradient": unary(op.StopGradient),
+	"squared_relu": unary(op.SquaredReLU),
+	"not":          unary(op.Not), "is_finite": unary(op.IsFinite), "stop_gradient": unary(op.StopGradient),
 	"softmax": unary(op.Softmax), "log_softmax": unary(op.LogSoftmax), "transpose": unary(op.Transpose),
 
 	"add": binary(op.Add), "sub": binary(op.Sub), "mul": binary(op.Mul), "div": binary(op.Div), "pow": binary(op.Pow),
@@ -56,6 +57,11 @@ var kinds = map[string]kind{
 		Offset real `json:"offset"`
 	}) *graph.Value {
 		return op.Shift(in[0], float64(a.Offset))
+	}),
+	"softcap": of(1, func(_ *Builder, in []*graph.Value, a struct {
+		Cap real `json:"cap"`
+	}) *graph.Value {
+		return op.Softcap(in[0], float64(a.Cap))
 	}),
 	"clamp": of(1, func(_ *Builder, in []*graph.Value, a struct {
 		Low  real `json:"low"`
@@ -100,6 +106,24 @@ var kinds = map[string]kind{
 		TransB bool `json:"trans_b,omitempty"`
 	}) *graph.Value {
 		return op.MatMul(in[0], in[1], a.TransA, a.TransB)
+	}),
+	"top_k": upTo(1, 1, func(_ *Builder, in []*graph.Value, a struct {
+		K int `json:"k"`
+	}) []*graph.Value {
+		values, ids := op.TopK(in[0], a.K)
+		return []*graph.Value{values, ids}
+	}),
+	"group_rows": upTo(1, 1, func(_ *Builder, in []*graph.Value, a struct {
+		Experts int `json:"experts"`
+	}) []*graph.Value {
+		order, place, offsets := op.GroupRows(in[0], a.Experts)
+		return []*graph.Value{order, place, offsets}
+	}),
+	"take": of(3, func(_ *Builder, in []*graph.Value, _ none) *graph.Value { return op.Take(in[0], in[1], in[2]) }),
+	"grouped_matmul": of(3, func(_ *Builder, in []*graph.Value, a struct {
+		TransB bool `json:"trans_b,omitempty"`
+	}) *graph.Value {
+		return op.GroupedMatMul(in[0], in[1], in[2], a.TransB)
 	}),
 	"full": of(0, func(b *Builder, _ []*graph.Value, a struct {
 		Value real  `json:"value"`

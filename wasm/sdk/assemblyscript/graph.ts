@@ -42,7 +42,7 @@ export class Value {
     return Value.op("full", [], `{"value":${real(x)}}`);
   }
 
-  /** The result after this one, of an op that has two. */
+  /** The result after this one, of an op that has several. */
   second(): Value {
     return new Value(this.handle + 1);
   }
@@ -84,6 +84,11 @@ export class Value {
   /** x + c. */
   shift(c: f64): Value {
     return Value.op("shift", [this], `{"offset":${real(c)}}`);
+  }
+
+  /** c·tanh(x/c). */
+  softcap(c: f64): Value {
+    return Value.op("softcap", [this], `{"cap":${real(c)}}`);
   }
 
   /** x limited to [low, high]. */
@@ -145,6 +150,27 @@ export class Value {
   /** x·wᵀ, w [outputs, inputs]. */
   linear(w: Value): Value {
     return Value.op("matmul", [this, w], '{"trans_b":true}');
+  }
+
+  /** The k largest elements of each row of x [N, E] in descending order, [N, k]; the second result is their columns, u32 [N, k]. */
+  topK(k: i32): Value {
+    return Value.op("top_k", [this], `{"k":${k.toString()}}`);
+  }
+
+  /** Sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row u32 [N·k]; the second
+   * result is the row of each pair, u32 [N, k], and the one after it where the rows of each expert begin, u32 [experts + 1]. */
+  groupRows(experts: i32): Value {
+    return Value.op("group_rows", [this], `{"experts":${experts.toString()}}`);
+  }
+
+  /** Rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that read each row. */
+  take(index: Value, inverse: Value): Value {
+    return Value.op("take", [this, index, inverse]);
+  }
+
+  /** x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of groupRows. */
+  groupedLinear(w: Value, offsets: Value): Value {
+    return Value.op("grouped_matmul", [this, w, offsets], '{"trans_b":true}');
   }
 
   /** x/√(mean(x²) + eps)·w along the last axis. */
@@ -225,6 +251,11 @@ export class Value {
   /** `gelu_tanh` of each element. */
   geluTanh(): Value {
     return Value.op("gelu_tanh", [this]);
+  }
+
+  /** `squared_relu` of each element. */
+  squaredReLU(): Value {
+    return Value.op("squared_relu", [this]);
   }
 
   /** `not` of each element. */

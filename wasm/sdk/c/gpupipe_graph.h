@@ -88,7 +88,7 @@ static inline gp_value gp_op(const char *name, const gp_value *inputs, size_t co
   return (gp_value){gp_graph_op(name, gp_length(name), inputs, count, attributes, gp_length(attributes))};
 }
 
-// gp_second is the result after x, of an op that has two.
+// gp_second is the result after x, of an op that has several.
 static inline gp_value gp_second(gp_value x) { return (gp_value){x.handle + 1}; }
 
 // gp_rank and gp_dim return a value's shape; a negative axis counts from the end.
@@ -107,7 +107,7 @@ static inline uint32_t gp_dim(gp_value x, int axis) {
 
 GP_UNARY(neg) GP_UNARY(exp) GP_UNARY(log) GP_UNARY(sqrt) GP_UNARY(rsqrt) GP_UNARY(tanh) GP_UNARY(sigmoid) GP_UNARY(erf)
 GP_UNARY(abs) GP_UNARY(square) GP_UNARY(reciprocal) GP_UNARY(silu) GP_UNARY(gelu) GP_UNARY(gelu_tanh) GP_UNARY(not)
-GP_UNARY(is_finite) GP_UNARY(stop_gradient) GP_UNARY(softmax) GP_UNARY(log_softmax) GP_UNARY(transpose)
+GP_UNARY(squared_relu) GP_UNARY(is_finite) GP_UNARY(stop_gradient) GP_UNARY(softmax) GP_UNARY(log_softmax) GP_UNARY(transpose)
 GP_BINARY(add) GP_BINARY(sub) GP_BINARY(mul) GP_BINARY(div) GP_BINARY(pow) GP_BINARY(maximum) GP_BINARY(minimum) GP_BINARY(and)
 GP_BINARY(or) GP_BINARY(less) GP_BINARY(less_equal) GP_BINARY(greater) GP_BINARY(greater_equal) GP_BINARY(equal)
 GP_BINARY(not_equal) GP_BINARY(pick) GP_BINARY(embedding) GP_BINARY(matmul) GP_BINARY(cross_entropy) // embedding(table, ids)
@@ -160,10 +160,11 @@ static inline gp_value gp_with_number(const char *op, const gp_value *inputs, si
   return gp_op(op, inputs, count, a.text);
 }
 
-// gp_number is a constant f32 [], gp_scale c·x, gp_shift x + c.
+// gp_number is a constant f32 [], gp_scale c·x, gp_shift x + c, gp_softcap c·tanh(x/c).
 static inline gp_value gp_number(double v) { return gp_with_number("full", 0, 0, "value", v); }
 static inline gp_value gp_scale(gp_value x, double c) { return gp_with_number("scale", &x, 1, "factor", c); }
 static inline gp_value gp_shift(gp_value x, double c) { return gp_with_number("shift", &x, 1, "offset", c); }
+static inline gp_value gp_softcap(gp_value x, double c) { return gp_with_number("softcap", &x, 1, "cap", c); }
 
 // gp_to_f32 converts integers.
 static inline gp_value gp_to_f32(gp_value x) { return gp_op("cast", &x, 1, "{\"to\":\"f32\"}"); }
@@ -222,6 +223,33 @@ static inline gp_value gp_slice(gp_value x, int axis, uint32_t start, uint32_t l
 
 // gp_linear is x·wᵀ, w [outputs, inputs].
 static inline gp_value gp_linear(gp_value x, gp_value w) { return gp_op("matmul", (gp_value[]){x, w}, 2, "{\"trans_b\":true}"); }
+
+static inline gp_value gp_with_integer(const char *op, gp_value x, const char *name, int64_t v) {
+  gp_text a = {{0}, 0};
+  gp_put(&a, "{\"");
+  gp_put(&a, name);
+  gp_put(&a, "\":");
+  gp_put_integer(&a, v);
+  gp_put(&a, "}");
+  return gp_op(op, &x, 1, a.text);
+}
+
+// gp_top_k is the k largest elements of each row of x [N, E] in descending order, [N, k]; the second result is their columns, u32 [N, k].
+static inline gp_value gp_top_k(gp_value x, int k) { return gp_with_integer("top_k", x, "k", k); }
+
+// gp_group_rows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row u32 [N·k]; the
+// second result is the row of each pair, u32 [N, k], and the one after it where the rows of each expert begin, u32 [experts + 1].
+static inline gp_value gp_group_rows(gp_value ids, int experts) { return gp_with_integer("group_rows", ids, "experts", experts); }
+
+// gp_take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that read each row.
+static inline gp_value gp_take(gp_value x, gp_value index, gp_value inverse) {
+  return gp_op("take", (gp_value[]){x, index, inverse}, 3, "");
+}
+
+// gp_grouped_linear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of gp_group_rows.
+static inline gp_value gp_grouped_linear(gp_value x, gp_value w, gp_value offsets) {
+  return gp_op("grouped_matmul", (gp_value[]){x, w, offsets}, 3, "{\"trans_b\":true}");
+}
 
 // gp_log_sum_exp is log Σ e^x along the last axis, without overflow.
 static inline gp_value gp_log_sum_exp(gp_value x) {

@@ -38,7 +38,7 @@ func Op(name, attributes string, inputs ...Value) Value {
 // Handle is the number by which the host knows the value.
 func (x Value) Handle() int32 { return int32(x.handle) }
 
-// Second is the result after this one, of an op that has two.
+// Second is the result after this one, of an op that has several.
 func (x Value) Second() Value { return Value{x.handle + 1} }
 
 // Shape is the extents of the axes.
@@ -75,6 +75,9 @@ func (x Value) Shift(c float64) Value { return Op("shift", `{"offset":`+real(c)+
 func (x Value) Clamp(low, high float64) Value {
 	return Op("clamp", `{"low":`+real(low)+`,"high":`+real(high)+`}`, x)
 }
+
+// Softcap is c·tanh(x/c).
+func (x Value) Softcap(c float64) Value { return Op("softcap", `{"cap":`+real(c)+`}`, x) }
 
 // Cast is x as "f32", "i32" or "u32".
 func (x Value) Cast(dtype string) Value { return Op("cast", `{"to":"`+dtype+`"}`, x) }
@@ -162,6 +165,9 @@ func (x Value) GELU() Value { return Op("gelu", "", x) }
 
 // GELUTanh is gelu_tanh of each element.
 func (x Value) GELUTanh() Value { return Op("gelu_tanh", "", x) }
+
+// SquaredReLU is squared_relu of each element.
+func (x Value) SquaredReLU() Value { return Op("squared_relu", "", x) }
 
 // Not is not of each element.
 func (x Value) Not() Value { return Op("not", "", x) }

@@ -2,7 +2,10 @@
 
 package gpupipe
 
-import "unsafe"
+import (
+	"strconv"
+	"unsafe"
+)
 
 //go:wasmimport gpupipe graph_parameter
 func hostParameter(name unsafe.Pointer, length uint32, shape unsafe.Pointer, rank uint32, attributes unsafe.Pointer, attributesLength uint32) uint32
@@ -35,6 +38,29 @@ func Zeros(name string, shape ...int) Value { return Parameter(name, `{"init":"z
 
 // Linear is x·wᵀ, w [outputs, inputs].
 func (x Value) Linear(w Value) Value { return Op("matmul", `{"trans_b":true}`, x, w) }
+
+// TopK is the k largest elements of each row of x [N, E]: values [N, k] in descending order, and as the second result their columns,
+// u32 [N, k].
+func (x Value) TopK(k int) (values, ids Value) {
+	values = Op("top_k", `{"k":`+strconv.Itoa(k)+`}`, x)
+	return values, values.Second()
+}
+
+// GroupRows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row u32 [N·k], the row
+// of each pair u32 [N, k], and where the rows of each expert begin, u32 [experts + 1].
+func (x Value) GroupRows(experts int) (order, place, offsets Value) {
+	order = Op("group_rows", `{"experts":`+strconv.Itoa(experts)+`}`, x)
+	place = order.Second()
+	return order, place, place.Second()
+}
+
+// Take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that read each row.
+func (x Value) Take(index, inverse Value) Value { return Op("take", "", x, index, inverse) }
+
+// GroupedLinear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of GroupRows.
+func (x Value) GroupedLinear(w, offsets Value) Value {
+	return Op("grouped_matmul", `{"trans_b":true}`, x, w, offsets)
+}
 
 // RMSNorm is x/√(mean(x²) + eps)·w along the last axis.
 func (x Value) RMSNorm(w Value, eps float64) Value {

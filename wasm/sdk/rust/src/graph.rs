@@ -79,7 +79,7 @@ impl Value {
         self.0
     }
 
-    /// The result after this one, of an op that has two.
+    /// The result after this one, of an op that has several.
     pub fn second(self) -> Value {
         Value(self.0 + 1)
     }
@@ -99,6 +99,11 @@ impl Value {
     /// x + c.
     pub fn shift(self, c: f64) -> Value {
         Value::op("shift", &[self], &format!("{{\"offset\":{}}}", real(c)))
+    }
+
+    /// c·tanh(x/c).
+    pub fn softcap(self, c: f64) -> Value {
+        Value::op("softcap", &[self], &format!("{{\"cap\":{}}}", real(c)))
     }
 
     /// x limited to [low, high].
@@ -230,6 +235,11 @@ impl Value {
     /// `gelu_tanh` of each element.
     pub fn gelu_tanh(self) -> Value {
         Value::op("gelu_tanh", &[self], "")
+    }
+
+    /// `squared_relu` of each element.
+    pub fn squared_relu(self) -> Value {
+        Value::op("squared_relu", &[self], "")
     }
 
     /// `is_finite` of each element.

@@ -54,6 +54,29 @@ impl Value {
         Value::op("matmul", &[self, w], "{\"trans_b\":true}")
     }
 
+    /// The k largest elements of each row of x `[N, E]`: values `[N, k]` in descending order, and their columns, u32 `[N, k]`.
+    pub fn top_k(self, k: usize) -> (Value, Value) {
+        let values = Value::op("top_k", &[self], &format!("{{\"k\":{}}}", k));
+        (values, values.second())
+    }
+
+    /// Sorts the pairs of a token and one of its experts, ids u32 `[N, k]`, by expert: the pair in each sorted row u32 `[N·k]`, the row
+    /// of each pair u32 `[N, k]`, and where the rows of each expert begin, u32 `[experts + 1]`.
+    pub fn group_rows(self, experts: usize) -> (Value, Value, Value) {
+        let order = Value::op("group_rows", &[self], &format!("{{\"experts\":{}}}", experts));
+        (order, order.second(), order.second().second())
+    }
+
+    /// Rows of x `[M, D]` by an index u32 `[…]`: `[…, D]`. The inverse u32 `[M, c]` lists the positions in the index that read each row.
+    pub fn take(self, index: Value, inverse: Value) -> Value {
+        Value::op("take", &[self, index, inverse], "")
+    }
+
+    /// x·wᵀ for the rows of each expert: x `[R, inputs]`, w `[E, outputs, inputs]`, offsets u32 `[E + 1]` of [`Value::group_rows`].
+    pub fn grouped_linear(self, w: Value, offsets: Value) -> Value {
+        Value::op("grouped_matmul", &[self, w, offsets], "{\"trans_b\":true}")
+    }
+
     /// x/√(mean(x²) + eps)·w along the last axis.
     pub fn rms_norm(self, w: Value, eps: f64) -> Value {
         Value::op("rms_norm", &[self, w], &format!("{{\"eps\":{}}}", real(eps)))
