@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -31,7 +32,7 @@ var matrix2Shapes = [...]matrix2{
 const minSums, maxSums = 32, 128
 
 func matrix2Variants(s Spec, l target.Limits) []Kernel {
-	if s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
+	if s.Grouping != graph.Ungrouped || s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
 		return nil
 	}
 	var ks []Kernel
