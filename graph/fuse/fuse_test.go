@@ -56,6 +56,21 @@ func TestMatMulTakesItsEpilogue(t *testing.T) {
 	assert.Equal(t, []fuse.Kind{fuse.MatMul}, kinds(r))
 }
 
+// Grouped products fuse with what follows as any do: SiLU(gate)·up is part of the second, and a sum of gradients of the
+// gradient's product.
+func TestGroupedProductsTakeTheirEpilogues(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x, offsets := b.Input("x", graph.T(graph.F32, 64, 32)), b.Input("offsets", graph.T(graph.U32, 5))
+		gate, up := b.Variable("gate", graph.T(graph.F32, 4, 16, 32)), b.Variable("up", graph.T(graph.F32, 4, 16, 32))
+		h := op.Mul(op.SiLU(op.GroupedMatMul(x, gate, offsets, true)), op.GroupedMatMul(x, up, offsets, true))
+		b.Output("h", op.Cast(h, graph.BF16))
+		b.Assign(gate, op.Add(gate, op.GroupedMatMulReduce(h, x, offsets)))
+	})
+	assert.Equal(t, []fuse.Kind{fuse.MatMul, fuse.MatMul, fuse.MatMul}, kinds(r))
+	sum := r.Groups[slices.IndexFunc(r.Groups, func(g *fuse.Group) bool { return g.Nodes[0].Op.Name() == "grouped_matmul_reduce" })]
+	assert.Len(t, sum.InPlace[sum.Stores[0]], 1, "the gradient is added in place")
+}
+
 func TestNothingSpansScopes(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x := b.Input("x", graph.T(graph.F32, 64))

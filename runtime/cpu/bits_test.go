@@ -139,7 +139,7 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 	d, err := cpu.Open(cpu.Options{Threads: threads, CacheDir: cache})
 	require.NoError(t, err)
 	defer d.Close()
-	inputs := map[string]graph.Shape{"x": {1500, 1100}, "y": {1100, 300}, "z": {1500, 100}}
+	inputs := map[string]graph.Shape{"x": {1500, 1100}, "y": {1100, 300}, "z": {1500, 100}, "w": {7, 90, 100}}
 	g, err := graph.Build(func(m *graph.Builder) {
 		in := map[string]*graph.Value{}
 		for name, s := range inputs {
@@ -147,6 +147,12 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 		}
 		m.Output("whole", op.MatMul(in["x"], in["y"], false, false))
 		m.Output("split", op.MatMul(in["z"], in["x"], true, false))
+		offsets := m.Constant("offsets", graph.T(graph.U32, 8), []float64{0, 0, 1, 300, 613, 1000, 1499, 1500})
+		for name, as := range map[string]graph.DType{"grouped": graph.BF16, "grouped f32": graph.F32} {
+			rows := op.GroupedMatMul(op.Cast(in["z"], as), op.Cast(in["w"], as), offsets, true)
+			m.Output(name, rows)
+			m.Output(name+" sums", op.GroupedMatMulReduce(op.Cast(rows, as), op.Cast(in["z"], as), offsets))
+		}
 	})
 	require.NoError(t, err)
 	p, err := exec.NewPlan(d, map[string]*graph.Graph{"products": g}, exec.Options{})
@@ -162,7 +168,7 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 		require.NoError(t, s.SetInput("products", name, exec.Encode(graph.BF16, data)))
 	}
 	require.NoError(t, s.Run("products"))
-	for _, name := range []string{"whole", "split"} {
+	for _, name := range []string{"whole", "split", "grouped", "grouped sums", "grouped f32", "grouped f32 sums"} {
 		r, err := s.Output("products", name)
 		require.NoError(t, err)
 		data, err := r.Wait()

@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -50,7 +51,7 @@ func (c *chain) made(name string, build func(m *maker)) Task {
 }
 
 // Graphs are hand-made graphs that are likely to expose errors of fusion, planning and dispatch.
-func Graphs() []Task { return append(floatGraphs(), mixedGraphs()...) }
+func Graphs() []Task { return slices.Concat(floatGraphs(), groupedGraphs(), mixedGraphs()) }
 
 func floatGraphs() []Task {
 	return []Task{
