@@ -276,3 +276,63 @@ func TestCheckpointWithoutInitialized(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 }
+
+// stacked is a mixture of experts with a class of transformers.
+func stacked() model.Config {
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.SeqLen = 5, 4, 2, 2, 1, 8
+	c.MoE = model.MoE{Experts: 3, TopK: 1, DFF: 2, Shared: 1, Score: model.SigmoidScore, Scale: 1}
+	return c
+}
+
+// A file may have experts stacked, apart, or with gates and ups together.
+func TestEveryNamingIsRead(t *testing.T) {
+	c := stacked()
+	require.Len(t, c.Namings(), 3)
+	for i, naming := range c.Namings() {
+		tensors := map[string][]float32{}
+		shapes := map[string]graph.Shape{}
+		for _, p := range c.Parameters() {
+			x := p.Initial(7)
+			for _, to := range naming.Tensors(p) {
+				if tensors[to.Name] == nil {
+					tensors[to.Name], shapes[to.Name] = make([]float32, to.Shape.Len()), to.Shape
+				}
+				for _, piece := range to.Pieces {
+					copy(tensors[to.Name][piece.From:], x[piece.To:piece.To+piece.Len])
+				}
+			}
+		}
+		var entries []safetensors.Entry
+		for name, x := range tensors {
+			entries = append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: shapes[name], Data: exec.F32Bytes(x)})
+		}
+		s, err := weights.Open(written(t, entries), c)
+		require.NoError(t, err, "naming %d", i)
+		for _, p := range c.Parameters() {
+			x, err := s.Initial(p)
+			require.NoError(t, err)
+			assert.Equal(t, p.Initial(7), x, "naming %d: %s", i, p.Name)
+		}
+		require.NoError(t, s.Close())
+		missing := slices.DeleteFunc(entries, func(e safetensors.Entry) bool { return strings.Contains(e.Name, "layers.1.mlp.experts") })
+		_, err = weights.Open(written(t, missing), c)
+		assert.ErrorContains(t, err, `tensor "model.layers.1.mlp.experts`)
+	}
+}
+
+// Weights of a model without balancing biases start one with them.
+func TestMissingBalancingBiasesAreZero(t *testing.T) {
+	c := stacked()
+	c.MoE.Score = model.SoftmaxScore
+	entries := parameters(config.Config{Model: config.Model{Config: c}})
+	c.MoE.Balance.Bias = 1e-3
+	s, err := weights.Open(written(t, entries), c)
+	require.NoError(t, err)
+	for _, p := range c.Parameters() {
+		x, err := s.Initial(p)
+		require.NoError(t, err)
+		assert.Equal(t, p.Role == model.BalancingBias, slices.Max(x) == 0, p.Name)
+	}
+	require.NoError(t, s.Close())
+}
