@@ -29,29 +29,12 @@ type epoch struct {
 	over      chan struct{} // closed by the first failure
 	using     sync.RWMutex  // held to read while a message is handled, to write by close
 	times     timestamps
+	segments  segments
 
-	mu         sync.Mutex
-	written    int64            // variables
-	steps      int              // of training that are finished
-	segment    *segment         // the newest; nil: none yet
-	waiting    *protocol.Header // a Begin whose writes have not all arrived
-	early      []early          // messages for the segment that begins next
-	earlyBytes int64            // of their payloads
-	events     *recording       // of the ranks; nil: none is wanted
+	mu     sync.Mutex
+	steps  int        // of training that are finished
+	events *recording // of the ranks; nil: none is wanted
 }
-
-// early is a message that has arrived before its segment.
-type early struct {
-	from    string
-	header  protocol.Header
-	payload [][]byte
-}
-
-// mostEarly and mostEarlyBytes bound the messages that arrive before their segment.
-const (
-	mostEarly      = 1 << 14
-	mostEarlyBytes = 1 << 30
-)
 
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
@@ -175,7 +158,7 @@ func (e *epoch) Send(to int, m stage.Message, payload [][]byte, began time.Time)
 	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
 		class = transport.Bulk
 	}
-	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
+	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.segments.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
 }
 
 // receive takes a message.
@@ -209,44 +192,13 @@ func (e *epoch) receiveStage(from string, h protocol.Header, payload [][]byte) e
 	return e.inSegment(early{from, h, payload})
 }
 
-// inSegment hands a message to its segment. It keeps one for the segment that begins next, and drops one of a segment
-// that has ended.
+// inSegment hands a message to its segment.
 func (e *epoch) inSegment(m early) error {
-	e.mu.Lock()
-	s := e.segment
-	if m.header.Segment == e.number()+1 {
-		defer e.mu.Unlock()
-		size := int64(0)
-		for _, tensor := range m.payload {
-			size += int64(len(tensor))
-		}
-		if e.earlyBytes += size; len(e.early) >= mostEarly || e.earlyBytes > mostEarlyBytes {
-			return fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(e.early)+1, e.earlyBytes, m.header.Segment,
-				mostEarly, mostEarlyBytes)
-		}
-		e.early = append(e.early, m)
-		return nil
-	}
-	e.mu.Unlock()
-	if s == nil || m.header.Segment != s.number {
-		return nil
+	s, err := e.segments.route(m)
+	if s == nil || err != nil {
+		return err
 	}
 	return s.take(m)
-}
-
-// newest is the number of the newest segment; 0: there is none.
-func (e *epoch) newest() uint64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.number()
-}
-
-// number is newest of a caller that holds the lock.
-func (e *epoch) number() uint64 {
-	if e.segment == nil {
-		return 0
-	}
-	return e.segment.number
 }
 
 // write uploads a variable to the ranks that hold it.
@@ -263,11 +215,7 @@ func (e *epoch) write(v protocol.Variable, payload [][]byte) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	e.written++
-	h := e.waiting
-	e.mu.Unlock()
-	if h != nil {
+	if h := e.segments.wrote(); h != nil {
 		return e.begin(*h)
 	}
 	return nil
@@ -275,24 +223,15 @@ func (e *epoch) write(v protocol.Variable, payload [][]byte) error {
 
 // begin begins a segment once all variables are written.
 func (e *epoch) begin(h protocol.Header) error {
-	e.mu.Lock()
-	if e.written < h.Writes {
-		e.waiting = &h
-		e.mu.Unlock()
+	if !e.segments.ready(h) {
 		return nil
 	}
-	e.waiting = nil
-	e.mu.Unlock()
 	e.pending.Wait()
 	s, err := newSegment(e, h)
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	e.segment = s
-	all := e.early
-	e.early, e.earlyBytes = nil, 0
-	e.mu.Unlock()
+	all := e.segments.begin(s)
 	if err := s.start(); err != nil {
 		return err
 	}

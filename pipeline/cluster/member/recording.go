@@ -71,8 +71,8 @@ func (e *epoch) record(h protocol.Header) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.events == nil {
-		if e.segment != nil || e.waiting != nil {
-			return fmt.Errorf("a trace is to begin in segment %d, expected that before the first", e.number())
+		if e.segments.begun() {
+			return fmt.Errorf("a trace is to begin in segment %d, expected that before the first", e.segments.newest())
 		}
 		e.events = &recording{times: &e.times, send: func(h protocol.Header, payload [][]byte) {
 			e.send(e.member.options.Coordinator, transport.Bulk, h, payload)

@@ -24,7 +24,7 @@ type segment struct {
 }
 
 func newSegment(e *epoch, h protocol.Header) (*segment, error) {
-	last := e.newest()
+	last := e.segments.newest()
 	if h.Segment != last+1 || h.From < 0 || h.To < h.From {
 		return nil, fmt.Errorf("segment %d with the batches %d to %d after segment %d", h.Segment, h.From, h.To, last)
 	}

@@ -25,7 +25,7 @@ func (m *Member) Status() Status {
 	s := Status{Epoch: e.plan.Epoch, Ranks: e.ranks(), Stages: c.Pipeline.Stages, Microbatches: c.MicrobatchesPerReplica()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s.Begun, s.Steps = e.segment != nil, e.steps
+	s.Begun, s.Steps = e.segments.newest() > 0, e.steps
 	return s
 }
 

@@ -1,0 +1,105 @@
+package member
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+)
+
+// segments are the stretches of work of an epoch, one after the other, with what has arrived before its time.
+type segments struct {
+	mu         sync.Mutex
+	current    *segment         // the newest; nil: none yet
+	written    int64            // variables
+	waiting    *protocol.Header // a Begin whose writes have not all arrived
+	early      []early          // messages for the segment that begins next
+	earlyBytes int64            // of their payloads
+}
+
+// early is a message that has arrived before its segment.
+type early struct {
+	from    string
+	header  protocol.Header
+	payload [][]byte
+}
+
+// mostEarly and mostEarlyBytes bound the messages that arrive before their segment.
+const (
+	mostEarly      = 1 << 14
+	mostEarlyBytes = 1 << 30
+)
+
+// route returns the segment of a message. It keeps a message for the segment that begins next, and returns nil for one
+// of a segment that has ended.
+func (s *segments) route(m early) (*segment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.header.Segment != s.number()+1 {
+		if s.current == nil || m.header.Segment != s.current.number {
+			return nil, nil
+		}
+		return s.current, nil
+	}
+	for _, tensor := range m.payload {
+		s.earlyBytes += int64(len(tensor))
+	}
+	if len(s.early) >= mostEarly || s.earlyBytes > mostEarlyBytes {
+		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes, m.header.Segment,
+			mostEarly, mostEarlyBytes)
+	}
+	s.early = append(s.early, m)
+	return nil, nil
+}
+
+// newest is the number of the newest segment; 0: there is none.
+func (s *segments) newest() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.number()
+}
+
+// number is newest of a caller that holds the lock.
+func (s *segments) number() uint64 {
+	if s.current == nil {
+		return 0
+	}
+	return s.current.number
+}
+
+// begun reports whether there is a segment, or one is to begin.
+func (s *segments) begun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current != nil || s.waiting != nil
+}
+
+// wrote counts a variable that is written. It returns the Begin that waits for variables, or nil.
+func (s *segments) wrote() *protocol.Header {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.written++
+	return s.waiting
+}
+
+// ready reports whether the variables before a Begin are written. If not, the Begin waits for them.
+func (s *segments) ready(h protocol.Header) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.written < h.Writes {
+		s.waiting = &h
+		return false
+	}
+	s.waiting = nil
+	return true
+}
+
+// begin makes a segment the newest and returns the messages that have arrived for it.
+func (s *segments) begin(next *segment) []early {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = next
+	all := s.early
+	s.early, s.earlyBytes = nil, 0
+	return all
+}
