@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,7 @@ type Host struct {
 	roster        *roster
 	epoch         uint64                   // the newest
 	pipeline      atomic.Pointer[Pipeline] // of the newest epoch
+	close         func() error             // the first call closes the parts
 }
 
 // AuthorityFile is the file of the CA in HostOptions.Dir.
@@ -79,6 +81,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	notes := &member.Notes{To: o.Note}
 	o.Note = notes.Note
 	h = &Host{options: o, notes: notes, epoch: uint64(time.Now().Unix()) << 20}
+	h.close = sync.OnceValue(h.closeParts)
 	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
 		drop:     func(id, reason string) { _ = h.control.Drop(id, reason) }, // it may be gone already
 		expelled: func(id string) bool { return h.expelled.has(id) }, announce: func() { h.announcements.now() }}
@@ -225,8 +228,10 @@ func (h *Host) Local() bool { return h.local != nil }
 // Token is what members join with.
 func (h *Host) Token() identity.Token { return h.token }
 
-// Close ends the run for all members.
-func (h *Host) Close() error {
+// Close ends the run for all members. A second call returns what the first has returned.
+func (h *Host) Close() error { return h.close() }
+
+func (h *Host) closeParts() error {
 	h.notes.Close()
 	var errs []error
 	if h.unwatch != nil {

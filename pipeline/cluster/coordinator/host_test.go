@@ -1,0 +1,40 @@
+package coordinator_test
+
+import (
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A host with all its parts, and a member, may be closed more than once, and by several goroutines at the same time.
+func TestCloseTwice(t *testing.T) {
+	var announced notes
+	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, Build: "test",
+		Token:     identity.TokenOptions{Lifetime: time.Minute},
+		Local:     &member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open}, Devices: []string{"cpu:0/1"}},
+		Browser:   &coordinator.BrowserOptions{Address: "127.0.0.1:0", Files: fstest.MapFS{"program.wasm.gz": {}, "wasm_exec.js": {}}},
+		OnMembers: func(all []coordinator.MemberState) { announced.note("%d", len(all)) }, Note: t.Logf})
+	require.NoError(t, err)
+	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "a", Build: "test"})
+	require.NoError(t, err)
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open, Note: t.Logf}, Credentials: joined.Credentials,
+		Control: joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
+	require.NoError(t, err)
+	for _, end := range []func() error{h.Close, p.Close} {
+		var closing sync.WaitGroup
+		for range 3 {
+			closing.Go(func() { assert.NoError(t, end()) })
+		}
+		closing.Wait()
+		assert.NoError(t, end())
+	}
+	assert.Regexp(t, `\A(\d\n)+0\n\z`, announced.all(), "the last announcement is that there are no members")
+}
