@@ -79,7 +79,7 @@ func (f admissionFlags) change(a *app, dir string, asJSON bool) error {
 
 // expel expels members and waits until the coordinator has ended their sessions.
 func (f admissionFlags) expel(a *app, authority *identity.Authority, dir string, asJSON bool) error {
-	members, err := readMembers(dir)
+	members, _, err := readMembers(dir)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func (f admissionFlags) expel(a *app, authority *identity.Authority, dir string,
 		}
 	}
 	ended := func(id string) bool {
-		members, err := readMembers(dir)
-		return err == nil && !isMember(members, id)
+		members, _, err := readMembers(dir)
+		return err == nil && !slices.ContainsFunc(members, func(m coordinator.MemberState) bool { return m.ID == id && m.State != coordinator.Ended })
 	}
 	deadline := time.Now().Add(expelledWait)
 	for _, id := range f.Expel {

@@ -349,6 +349,11 @@ func isInterrupted(t *testing.T) {
 	host.awaitStep(200)
 	host.signal(os.Interrupt)
 	text := host.exit(exitInterrupted)
+	assert.Equal(t, 1, strings.Count(text, " has left\n"), text)
+	assert.NotRegexp(t, `is lost|has closed|broke|no connection`, text, "one message for a member that leaves")
+	code, out, errs := command("members", r.dir)
+	assert.Equal(t, exitOK, code, errs)
+	assert.Regexp(t, `\Athe run ended \d+s ago; its members were:\nmember .*\n(local-\w+ .* ended\nm-\w+ .* ended\n)`, out)
 	assert.Regexp(t, `stopped after step \d+; to continue: gpupipe host .* --resume`, text)
 	m.exit(exitOK)
 	for i := range 4 {

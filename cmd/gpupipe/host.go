@@ -299,6 +299,7 @@ func (c *joinCommand) Run(a *app) (err error) {
 	a.note("joined as %s; Ctrl-C leaves", m.Credentials.Identity().ID)
 	switch err := p.Wait(a.ctx); {
 	case a.ctx.Err() != nil:
+		a.note("leaving the run")
 		return errInterrupted
 	case err != nil:
 		return err

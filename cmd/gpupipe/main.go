@@ -126,7 +126,7 @@ func interruptible(stderr io.Writer) (context.Context, func()) {
 	}
 	go func() {
 		<-signals
-		fmt.Fprintln(stderr, "\nstopping after this step; press Ctrl-C again to quit immediately")
+		fmt.Fprintln(stderr, "\nstopping; press Ctrl-C again to quit immediately")
 		cancel()
 		<-signals
 		os.Exit(exitInterrupted)

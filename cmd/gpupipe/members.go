@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -29,8 +30,8 @@ type membersCommand struct {
 
 func (c *membersCommand) Help() string {
 	return `Shows the computers of a run, their devices, the ranks that they compute, their state, and the links between them: what was measured
-before the run (bandwidth), and what they carry, as members report it every two seconds. Reads the run folder, so it works on the computer
-of gpupipe host.
+before the run (bandwidth), and what they carry, as members report it every two seconds. After the run: their last state. Reads the run
+folder, so it works on the computer of gpupipe host.
 
 --expel, --revoke-tokens and --new-token change who may be a member, while the run goes on. A run that loses a member goes on from its newest
 checkpoint. To keep someone out, expel the member and revoke the tokens: a token admits again whoever holds it. --new-token then admits others.
@@ -45,13 +46,18 @@ func (c *membersCommand) Run(a *app) error {
 	if c.any() {
 		return c.change(a, c.Dir, c.JSON)
 	}
-	members, err := readMembers(c.Dir)
+	members, written, err := readMembers(c.Dir)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.printJSON(event{"members": members})
+		return a.printJSON(event{"members": members, "written": written.UTC().Format(time.RFC3339)})
 	}
+	if len(members) == 0 {
+		a.printf("no member has joined\n")
+		return nil
+	}
+	a.printf("%s", stateOf(members, time.Since(written)))
 	rows := [][]string{{"member", "computer", "devices", "ranks", "state"}}
 	for _, m := range members {
 		rows = append(rows, []string{m.ID, fmt.Sprintf("%s (%s)", m.Info.Host, m.Info.System), m.Info.DeviceNames(),
@@ -62,20 +68,38 @@ func (c *membersCommand) Run(a *app) error {
 	return nil
 }
 
-// readMembers reads the members of the run in a folder.
-func readMembers(dir string) (members []coordinator.MemberState, err error) {
+// stale is the age of a state beyond which it is mentioned. The file is written every two seconds while a run trains.
+const stale = 10 * time.Second
+
+// stateOf says when the state of members is not the present one; otherwise it is empty.
+func stateOf(members []coordinator.MemberState, age time.Duration) string {
+	ago := age.Round(time.Second)
+	switch {
+	case members[0].State == coordinator.Ended:
+		return fmt.Sprintf("the run ended %v ago; its members were:\n", ago)
+	case age > stale:
+		return fmt.Sprintf("the last known state, %v ago:\n", ago)
+	}
+	return ""
+}
+
+// readMembers reads the members of the run in a folder, and when they were written.
+func readMembers(dir string) (members []coordinator.MemberState, written time.Time, err error) {
 	path := filepath.Join(dir, membersFile)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, usererror.Errorf("%s: no such file, expected the folder of a run of gpupipe host", path)
+		return nil, written, usererror.Errorf("%s: no such file, expected the folder of a run of gpupipe host", path)
 	}
 	if err != nil {
-		return nil, usererror.New(err)
+		return nil, written, usererror.New(err)
 	}
 	if err := json.Unmarshal(text, &members); err != nil {
-		return nil, usererror.New(fmt.Errorf("%s: %w", path, err))
+		return nil, written, usererror.New(fmt.Errorf("%s: %w", path, err))
 	}
-	return members, nil
+	if info, err := os.Stat(path); err == nil {
+		written = info.ModTime()
+	}
+	return members, written, nil
 }
 
 // printLinks prints the links of members: what was measured before the run, and what they carry.

@@ -63,7 +63,7 @@ func joinByFile(a *app, path string, wait time.Duration, o *identity.JoinOptions
 			return nil, usererror.New(err)
 		}
 		if !noted {
-			a.note("%v; trying again for %v", err, wait)
+			a.note("%s; trying again for %v", waitingFor(path, err), wait)
 		}
 		select {
 		case <-time.After(tokenPoll):
@@ -71,6 +71,14 @@ func joinByFile(a *app, path string, wait time.Duration, o *identity.JoinOptions
 			return nil, a.ctx.Err()
 		}
 	}
+}
+
+// waitingFor says why joinByFile makes another attempt.
+func waitingFor(path string, err error) string {
+	if errors.Is(err, os.ErrNotExist) {
+		return path + ": no such file yet"
+	}
+	return err.Error()
 }
 
 func joinOnce(ctx context.Context, path string, o *identity.JoinOptions) (*identity.Membership, error) {

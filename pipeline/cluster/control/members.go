@@ -395,6 +395,12 @@ func (m *memberSession) clock(ctx context.Context) (best Clock, err error) {
 	return best, nil
 }
 
+// Knows reports whether a member has a session.
+func (s *Server) Knows(member string) bool {
+	_, err := s.member(member)
+	return err == nil
+}
+
 // Members lists the members that have a session, lost ones included, by ID.
 func (s *Server) Members() []Member {
 	var members []Member

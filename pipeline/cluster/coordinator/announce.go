@@ -42,7 +42,11 @@ func (a *announcements) run() {
 			next, used = nil, a.used
 			continue
 		case <-a.stopped:
-			a.to([]MemberState{})
+			last := a.states()
+			for i := range last {
+				last[i].State = Ended
+			}
+			a.to(last)
 			return
 		}
 		a.to(a.states())
@@ -50,7 +54,7 @@ func (a *announcements) run() {
 	}
 }
 
-// close announces that there are no members any more, and ends the announcements.
+// close announces the last state of the members, as Ended, and ends the announcements.
 func (a *announcements) close() {
 	close(a.stopped)
 	a.calling.Wait()

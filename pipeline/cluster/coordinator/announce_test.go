@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A function that takes long delays no change. It gets the newest state, and in the end that there are no members.
+// A function that takes long delays no change. It gets the newest state, and in the end that the run has ended.
 func TestAnnouncements(t *testing.T) {
 	members := make(chan []MemberState, 1)
 	entered, release := make(chan []MemberState), make(chan struct{})
@@ -39,7 +39,8 @@ func TestAnnouncements(t *testing.T) {
 		a.close()
 		close(closed)
 	}()
-	require.Empty(t, <-entered)
+	members <- state("c")
+	require.Equal(t, []MemberState{{ID: "c", State: Ended}}, <-entered)
 	close(release)
 	<-closed
 }

@@ -84,7 +84,8 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	h.close = sync.OnceValue(h.closeParts)
 	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
 		drop:     func(id, reason string) { _ = h.control.Drop(id, reason) }, // it may be gone already
-		expelled: func(id string) bool { return h.expelled.has(id) }, announce: func() { h.announcements.now() }}
+		expelled: func(id string) bool { return h.expelled.has(id) }, known: func(id string) bool { return h.control.Knows(id) },
+		announce: func() { h.announcements.now() }}
 	defer func() {
 		if err != nil {
 			h, err = nil, errors.Join(err, h.Close())
@@ -107,6 +108,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	h.expelled = watchExpulsions(authority, h.control, o.Note)
 	h.announcements = announce(h.Members, o.OnMembers)
 	h.unwatch = h.control.Watch(h.roster.memberChanged)
+	h.announcements.now() // there are no members yet
 	if o.Browser != nil {
 		if err := h.serveBrowser(); err != nil {
 			return h, err
@@ -203,6 +205,7 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 	}
 	o := *h.options.Local
 	o.Note, o.Credentials, o.Build, o.Grace, o.Hosts = h.options.Note, c, h.options.Build, h.options.Grace, h.options.Hosts
+	o.Local = true
 	o.Control = []string{h.near(h.control.Port())}
 	if o.Listen, o.Port, err = splitAddress(h.options.Address); err != nil {
 		return err
@@ -276,9 +279,9 @@ func (h *Host) running() *Pipeline {
 }
 
 // memberGone ends the pipeline if a member of it is gone.
-func (h *Host) memberGone(id string) {
+func (h *Host) memberGone(id, reason string) {
 	if p := h.running(); p != nil {
-		go p.Lost(id, errors.New("the member is gone"))
+		go p.Lost(id, errors.New(reason))
 	}
 }
 

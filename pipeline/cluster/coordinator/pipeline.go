@@ -156,6 +156,9 @@ func memberError(member, name string, err error) error {
 	if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && remote.Kind == control.RemoteUser {
 		return fmt.Errorf("%s: %w", member, err)
 	}
+	if lost := (*control.LostError)(nil); errors.As(err, &lost) {
+		return fmt.Errorf("%s: %s (%w)", member, lost.Reason, device.ErrLost)
+	}
 	return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
 }
 

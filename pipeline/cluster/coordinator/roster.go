@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 )
 
@@ -15,9 +16,10 @@ import (
 type roster struct {
 	note     func(format string, args ...any)
 	grace    time.Duration               // how long a member may be unreachable
-	gone     func(id string)             // is called for a member that is removed, with the lock
+	gone     func(id, reason string)     // is called for a member that is removed, with the lock
 	drop     func(id, reason string)     // ends the session of a member
-	expelled func(id string) bool        // reports whether a member gets no ranks any more
+	expelled func(id string) bool        // reports whether a member is expelled, though it may still be here
+	known    func(id string) bool        // reports whether a member has a session, though its end may not be announced yet
 	links    func(id string) []LinkState // of a member
 	announce func()                      // is called after each change, with the lock
 
@@ -37,7 +39,7 @@ type hostMember struct {
 type MemberState struct {
 	ID    string        `json:"id"`
 	Info  protocol.Info `json:"info"`
-	State string        `json:"state"` // idle, working, unreachable
+	State string        `json:"state"` // idle, working, unreachable, ended
 	Ranks []int         `json:"ranks"` // in the newest epoch
 	Links []LinkState   `json:"links,omitempty"`
 }
@@ -47,6 +49,7 @@ const (
 	Idle        = "idle"
 	Working     = "working"
 	Unreachable = "unreachable"
+	Ended       = "ended" // the coordinator is closed; Ranks and Links are the last ones
 )
 
 // memberChanged follows the members.
@@ -57,7 +60,7 @@ func (r *roster) memberChanged(c control.MemberChange) {
 	switch {
 	case c.Change == control.Joined:
 		if m != nil {
-			r.remove(m)
+			r.remove(m, "the member has joined again")
 		}
 		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
 		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
@@ -88,9 +91,14 @@ func (r *roster) memberChanged(c control.MemberChange) {
 			m.lost = nil
 		}
 		r.note("%s answers again", m.ID)
-	default: // it has left, or is given up
+	case c.Change == control.Left:
 		r.note("%s has left", m.ID)
-		r.remove(m)
+		r.remove(m, "the member has left")
+	default: // its session has ended for another reason
+		if !r.expelled(m.ID) { // which is noted already
+			r.note("%s has left: %s", m.ID, c.Reason)
+		}
+		r.remove(m, c.Reason)
 	}
 	r.change()
 }
@@ -113,11 +121,12 @@ func (r *roster) declareLost(id string) {
 		r.mu.Unlock()
 		return
 	}
-	r.remove(m)
+	const reason = "it does not answer"
+	r.remove(m, reason)
 	r.change()
 	r.mu.Unlock()
 	r.note("%s is lost", id)
-	r.drop(id, "it did not answer")
+	r.drop(id, reason)
 }
 
 func (r *roster) find(id string) *hostMember {
@@ -129,8 +138,8 @@ func (r *roster) find(id string) *hostMember {
 	return nil
 }
 
-// remove forgets a member. The caller holds the lock.
-func (r *roster) remove(gone *hostMember) {
+// remove forgets a member, for a reason. The caller holds the lock.
+func (r *roster) remove(gone *hostMember, reason string) {
 	var kept []*hostMember
 	for _, m := range r.members {
 		if m != gone {
@@ -138,7 +147,7 @@ func (r *roster) remove(gone *hostMember) {
 		}
 	}
 	r.members = kept
-	r.gone(gone.ID)
+	r.gone(gone.ID, reason)
 }
 
 // change announces a change. The caller holds the lock.
@@ -161,7 +170,11 @@ func (r *roster) states() (all []MemberState) {
 		if m.lost != nil {
 			s.State = Unreachable
 		}
-		s.Links = r.links(m.ID)
+		for _, l := range r.links(m.ID) {
+			if l.Peer == identity.CoordinatorID || r.find(l.Peer) != nil {
+				s.Links = append(s.Links, l)
+			}
+		}
 		all = append(all, s)
 	}
 	return all
@@ -201,7 +214,7 @@ func (r *roster) wait(ctx context.Context, enough func(devices, members int) boo
 // offers lists the devices of the members that answer. The caller holds the lock.
 func (r *roster) offers() (all []protocol.Place) {
 	for _, m := range r.members {
-		if m.lost != nil || r.expelled(m.ID) {
+		if m.lost != nil || r.expelled(m.ID) || !r.known(m.ID) {
 			continue
 		}
 		for _, d := range m.Info.Devices {

@@ -141,7 +141,9 @@ func (e *epoch) fail(err error) {
 		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: h.Encode()}); unsent != nil {
 			err = errors.Join(err, unsent)
 		}
-		e.member.options.Note("%v", err)
+		if !e.member.options.Local {
+			e.member.options.Note("%v", err)
+		}
 	})
 }
 

@@ -35,6 +35,7 @@ type Options struct {
 	Costs       *measure.Cache                   // measured times of units; nil: none are kept
 	HookCache   string                           // folder for compiled hooks; "" keeps none
 	Note        func(format string, args ...any) // messages for the user of this machine
+	Local       bool                             // the coordinator is in this process: it reports failures of epochs
 }
 
 // Member is safe for concurrent use.

@@ -47,7 +47,7 @@ func (l *link) dial() {
 		if !connected {
 			l.remember(err)
 			l.failOn(err)
-			if !refused || r.code != codeEarly {
+			if !refused || r.code != codeEarly && r.code != codeLeft {
 				l.node.notes.add("no connection to member %s: %v", l.peer.ID, err)
 			}
 		}

@@ -17,6 +17,7 @@ const (
 	codeIdentity = codes.PermissionDenied   // not a member, or not the one that it claims to be
 	codeAbort    = codes.Aborted            // the link is over for the epoch
 	codeOver     = codes.NotFound           // the peer has begun another epoch: no fault
+	codeLeft     = codes.DataLoss           // the peer has closed its node: it does not come back in this epoch
 )
 
 // link carries messages to and from a peer for one epoch, over one connection after the other.
@@ -180,9 +181,15 @@ func (l *link) remember(err error) {
 func (l *link) failOn(err error) {
 	var v *violation
 	var r *refusal
-	if errors.As(err, &v) || errors.As(err, &r) && r.code == codeAbort {
+	if errors.As(err, &v) || errors.As(err, &r) && (r.code == codeAbort || r.code == codeLeft) {
 		l.fail(err)
 	}
+}
+
+// isLeave reports whether an error says that the peer has closed its node.
+func isLeave(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.code == codeLeft
 }
 
 // fail ends the link within its epoch and reports the peer as lost.
@@ -190,7 +197,9 @@ func (l *link) fail(err error) {
 	if !l.finish(err, refusalf(codeAbort, "%v", err)) {
 		return
 	}
-	l.node.notes.add("member %s is lost in epoch %d: %v", l.peer.ID, l.epoch, err)
+	if !isLeave(err) { // which is no fault, and which Lost reports
+		l.node.notes.add("member %s is lost in epoch %d: %v", l.peer.ID, l.epoch, err)
+	}
 	l.node.spawn(func() { l.node.options.Lost(l.peer.ID, err) })
 }
 

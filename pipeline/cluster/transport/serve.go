@@ -188,7 +188,7 @@ func (n *Node) checkHello(h hello, member string) (*link, error) {
 	case h.to != self:
 		return nil, refusalf(codeIdentity, "it wants member %q, but this is %q", h.to, self)
 	case n.closed:
-		return nil, refusalf(codeState, "member %s has closed its node", self)
+		return nil, refusalf(codeLeft, "the member has left")
 	case h.epoch > n.epoch:
 		return nil, refusalf(codeEarly, "epoch %d has not begun at member %s", h.epoch, self)
 	case h.epoch < n.epoch:

@@ -82,7 +82,7 @@ func streamError(err error) error {
 		return err
 	case st.Code() == codes.ResourceExhausted:
 		return violationf("%s", st.Message())
-	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort, st.Code() == codeOver:
+	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort, st.Code() == codeOver, st.Code() == codeLeft:
 		return remoteError{&refusal{st.Code(), st.Message()}}
 	default:
 		return remoteError{errors.New(st.Message())}
@@ -294,7 +294,7 @@ func (s *session) report() {
 	switch {
 	case s.link.node.currentEpoch() != s.link.epoch: // it has ended, here or there: no fault
 	case errors.As(err, &remote) && errors.As(err, &refused):
-		if refused.code != codeOver {
+		if refused.code != codeOver && refused.code != codeLeft {
 			s.link.node.notes.add("member %s has closed the connection: %v", id, err)
 		}
 	case errors.As(err, &remote):
@@ -304,7 +304,7 @@ func (s *session) report() {
 	default:
 		s.link.node.notes.add("the connection with member %s is closed: %v", id, err)
 	}
-	if errors.As(err, &remote) && refused != nil {
+	if errors.As(err, &remote) && refused != nil && refused.code != codeLeft {
 		err = fmt.Errorf("member %s says: %w", id, err)
 	}
 	s.link.failOn(err)

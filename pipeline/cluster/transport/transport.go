@@ -71,8 +71,8 @@ type Options struct {
 	// Receive takes a message. The messages of a sender and class come in order, from one goroutine. It may block for a
 	// short time only: then messages of that sender and class wait, here and at the sender. It owns the message.
 	Receive func(from string, m Message)
-	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, was restarted, or
-	// broke the protocol. Messages to it are dropped and refused from then on.
+	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, has closed its node,
+	// was restarted, or broke the protocol. Messages to it are dropped and refused from then on.
 	Lost func(peer string, err error)
 	// Grace is how long a link waits for a connection, 20 s by default.
 	Grace time.Duration
@@ -338,7 +338,7 @@ func (n *Node) Close() error {
 		return nil
 	}
 	for _, l := range links {
-		l.end(refusalf(codeState, "member %s has closed its node", n.options.Self))
+		l.end(refusalf(codeLeft, "the member has left"))
 	}
 	if n.server != nil {
 		n.shutDown()

@@ -343,7 +343,8 @@ func TestFlushWaitsAndFails(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, b.Send("a", message(Hot, 1, 10)), net.ErrClosed)
 	require.ErrorIs(t, b.Connect(9, nil), net.ErrClosed)
-	a.awaitNote("member b has closed its node")
+	require.EqualError(t, a.awaitLost(), "the member has left", "at once, not after the grace period")
+	require.Empty(t, a.allNotes(), "Lost reports it")
 }
 
 func TestNodeServesAnotherListener(t *testing.T) {
