@@ -55,7 +55,7 @@ func (l liar) Send(to string, m transport.Message) error {
 		return err
 	}
 	h, m.Payload = l.change(to, h, m.Payload)
-	m.Header = h.Encode()
+	m.Header = protocol.Encode(h)
 	return l.Node.Send(to, m)
 }
 
@@ -87,14 +87,15 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 func TestLiarsAreExpelled(t *testing.T) {
 	for name, change := range map[string]func(to string, h protocol.Header, payload [][]byte) (protocol.Header, [][]byte){
 		"a result without losses": func(_ string, h protocol.Header, payload [][]byte) (protocol.Header, [][]byte) {
-			if h.Kind == protocol.Result && h.Measured.Batch == 2 && len(payload) > 0 {
+			if r, ok := h.(protocol.Result); ok && r.Batch == 2 && len(payload) > 0 {
 				payload = [][]byte{payload[0][:2]}
 			}
 			return h, payload
 		},
 		"a stage message of another rank": func(to string, h protocol.Header, payload [][]byte) (protocol.Header, [][]byte) {
-			if h.Kind == protocol.Stage && h.Message.Batch == 2 {
-				h.Message.From = 0
+			if s, ok := h.(protocol.Stage); ok && s.Message.Batch == 2 {
+				s.Message.From = 0
+				h = s
 			}
 			return h, payload
 		},

@@ -26,7 +26,7 @@ func TestLinkReports(t *testing.T) {
 	h.links.set(pair{"a", "c"}, partition.Link{Latency: 0.02, Bandwidth: 2e6})
 	use := protocol.LinkUse{Peer: "b", Sent: 7, Wait: 0.5, Messages: 2, Resent: 3}
 	send := func(from string, uses ...protocol.LinkUse) {
-		p.Receive(from, transport.Message{Epoch: 1, Header: protocol.Header{Kind: protocol.LinkReport}.Encode(), Payload: protocol.EncodeLinks(uses)})
+		p.Receive(from, transport.Message{Epoch: 1, Header: protocol.Encode(protocol.LinkReport{}), Payload: protocol.EncodeLinks(uses)})
 	}
 	send("a", protocol.LinkUse{Peer: "coordinator", Received: 5}, use)
 	require.NoError(t, p.failing())

@@ -238,8 +238,8 @@ func (p *Pipeline) Receive(from string, m transport.Message) {
 		return
 	}
 	h, err := protocol.Decode(m.Header)
-	if err == nil && h.Kind == protocol.Fault {
-		p.Abort(p.fault(from, h))
+	if fault, ok := h.(protocol.Fault); ok && err == nil {
+		p.Abort(p.fault(from, fault))
 		return
 	}
 	if err == nil {
@@ -260,7 +260,7 @@ func (p *Pipeline) malformed(member string, err error) error {
 }
 
 // fault is the failure that a member reports, of its ranks or of what another member has sent it.
-func (p *Pipeline) fault(from string, h protocol.Header) error {
+func (p *Pipeline) fault(from string, h protocol.Fault) error {
 	text := printable.Text(h.Error)
 	switch {
 	case h.Malformed != "" && h.Malformed != from && slices.Contains(p.members, h.Malformed):
@@ -274,21 +274,33 @@ func (p *Pipeline) fault(from string, h protocol.Header) error {
 
 // receive takes a message that reports no failure. An error means that the message is malformed.
 func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) error {
-	switch h.Kind {
+	switch h := h.(type) {
 	case protocol.Events:
 		return p.traced().receive(from, h, payload)
 	case protocol.LinkReport:
 		return p.receiveLinks(from, payload)
 	case protocol.Tensor:
 		return p.variables.received(from, h, payload)
-	case protocol.Result, protocol.Ended:
-		p.mu.Lock()
-		s := p.segment
-		p.mu.Unlock()
-		if s == nil || h.Segment != s.number {
-			return nil // of a segment that has ended
+	case protocol.Result:
+		if s := p.inProgress(h.Segment); s != nil {
+			return s.receive(from, h, payload)
 		}
-		return s.receive(from, h, payload)
+		return nil
+	case protocol.Ended:
+		if s := p.inProgress(h.Segment); s != nil {
+			return s.memberEnded(from, h.Limit)
+		}
+		return nil
 	}
-	return fmt.Errorf("a message of kind %d, which only the coordinator and ranks send", h.Kind)
+	return fmt.Errorf("a %T, which only the coordinator and ranks send", h)
+}
+
+// inProgress returns a segment, or nil if it has ended.
+func (p *Pipeline) inProgress(number uint64) *segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.segment == nil || p.segment.number != number {
+		return nil
+	}
+	return p.segment
 }

@@ -18,14 +18,14 @@ import (
 func TestSegmentsCheckMessages(t *testing.T) {
 	result := func(batch, microbatch int, losses ...float32) transport.Message {
 		h, payload := protocol.EncodeResult(1, engine.Result{Batch: batch, Microbatch: microbatch, Losses: losses})
-		return transport.Message{Header: h.Encode(), Payload: payload}
+		return transport.Message{Header: protocol.Encode(h), Payload: payload}
 	}
 	routing := func(virtualStage, values int) transport.Message {
 		h, payload := protocol.EncodeResult(1, engine.Result{Batch: 3, Routing: make([]float32, values), VirtualStage: virtualStage})
-		return transport.Message{Header: h.Encode(), Payload: payload}
+		return transport.Message{Header: protocol.Encode(h), Payload: payload}
 	}
 	ended := func(limit int) transport.Message {
-		return transport.Message{Header: protocol.Header{Kind: protocol.Ended, Segment: 1, Limit: limit}.Encode()}
+		return transport.Message{Header: protocol.Encode(protocol.Ended{Segment: 1, Limit: limit})}
 	}
 	type sent struct {
 		from string
@@ -75,22 +75,21 @@ func TestSegmentsCheckMessages(t *testing.T) {
 // A fault is that of the member that reports it, unless it reports a malformed message of another member.
 func TestFaults(t *testing.T) {
 	for name, x := range map[string]struct {
-		fault          protocol.Header
+		fault          protocol.Fault
 		expelled, text string
 		lost           bool
 	}{
-		"a defect":                 {protocol.Header{Error: "defect"}, "", "a: defect", false},
-		"a lost device":            {protocol.Header{Error: "no device", Lost: true}, "", "a: no device", true},
-		"a malformed message":      {protocol.Header{Error: "from b: nonsense", Malformed: "b"}, "b", "b: a: from b: nonsense", true},
-		"of the coordinator":       {protocol.Header{Error: "nonsense", Malformed: "coordinator"}, "", "a: nonsense", false},
-		"of the member itself":     {protocol.Header{Error: "nonsense", Malformed: "a"}, "", "a: nonsense", false},
-		"of a member that is none": {protocol.Header{Error: "nonsense", Malformed: "x"}, "", "a: nonsense", false},
+		"a defect":                 {protocol.Fault{Error: "defect"}, "", "a: defect", false},
+		"a lost device":            {protocol.Fault{Error: "no device", Lost: true}, "", "a: no device", true},
+		"a malformed message":      {protocol.Fault{Error: "from b: nonsense", Malformed: "b"}, "b", "b: a: from b: nonsense", true},
+		"of the coordinator":       {protocol.Fault{Error: "nonsense", Malformed: "coordinator"}, "", "a: nonsense", false},
+		"of the member itself":     {protocol.Fault{Error: "nonsense", Malformed: "a"}, "", "a: nonsense", false},
+		"of a member that is none": {protocol.Fault{Error: "nonsense", Malformed: "x"}, "", "a: nonsense", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expelled := ""
 			p := &Pipeline{members: []string{"a", "b"}, failed: make(chan struct{}), expel: func(id, _ string) { expelled = id }}
-			x.fault.Kind = protocol.Fault
-			p.Receive("a", transport.Message{Header: x.fault.Encode()})
+			p.Receive("a", transport.Message{Header: protocol.Encode(x.fault)})
 			require.ErrorContains(t, p.failing(), x.text)
 			assert.Equal(t, x.lost, errors.Is(p.failing(), device.ErrLost))
 			assert.Equal(t, x.expelled, expelled)
@@ -114,7 +113,7 @@ func TestSegmentsEndWithAllResults(t *testing.T) {
 func TestVariablesAreChecked(t *testing.T) {
 	v := protocol.Variable{Name: "w"}
 	message := func(v protocol.Variable, number uint64, payload ...[]byte) transport.Message {
-		return transport.Message{Header: protocol.Header{Kind: protocol.Tensor, Number: number, Variable: v}.Encode(), Payload: payload}
+		return transport.Message{Header: protocol.Encode(protocol.Tensor{Number: number, Variable: v}), Payload: payload}
 	}
 	good := message(v, 1, make([]byte, 8))
 	for name, x := range map[string]struct {

@@ -121,7 +121,7 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	p.mu.Unlock()
 	written := p.variables.beginSegment()
 	for _, member := range p.members {
-		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Begin, Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
+		p.send(member, transport.Hot, protocol.Begin{Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
 			To: w.to}, nil)
 	}
 	return s, nil
@@ -132,7 +132,7 @@ func (p *Pipeline) send(member string, class transport.Class, h protocol.Header,
 	if p.failing() != nil {
 		return
 	}
-	if err := p.node.Send(member, transport.Message{Class: class, Header: h.Encode(), Payload: payload}); err != nil {
+	if err := p.node.Send(member, transport.Message{Class: class, Header: protocol.Encode(h), Payload: payload}); err != nil {
 		p.Lost(member, err)
 	}
 }
@@ -202,7 +202,7 @@ func (s *segment) grant(batch int, data engine.Batch) {
 		}
 	}
 	for _, member := range p.members {
-		h := protocol.Header{Kind: protocol.Batch, Segment: s.number, Batch: batch}
+		h := protocol.Batch{Segment: s.number, Batch: batch}
 		var payload [][]byte
 		for _, name := range p.replies[member].plan.Reads {
 			if s.work.evaluates && name != model.TokensInput && name != model.TargetsInput {
@@ -215,24 +215,21 @@ func (s *segment) grant(batch int, data engine.Batch) {
 		if len(h.Names) > 0 {
 			p.send(member, transport.Hot, h, payload)
 		}
-		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Grant, Segment: s.number, Limit: batch + 1, Done: done}, hyperparameters)
+		p.send(member, transport.Hot, protocol.Grant{Segment: s.number, Limit: batch + 1, Done: done}, hyperparameters)
 	}
 }
 
 // finish ends the segment before a batch that was not granted.
 func (s *segment) finish(limit int) {
 	for _, member := range s.pipeline.members {
-		s.pipeline.send(member, transport.Hot, protocol.Header{Kind: protocol.End, Segment: s.number, Limit: limit}, nil)
+		s.pipeline.send(member, transport.Hot, protocol.End{Segment: s.number, Limit: limit}, nil)
 	}
 }
 
-// receive takes a message about the segment.
-func (s *segment) receive(from string, h protocol.Header, payload [][]byte) error {
+// receive takes a result.
+func (s *segment) receive(from string, h protocol.Result, payload [][]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.Kind == protocol.Ended {
-		return s.memberEnded(from, h.Limit)
-	}
 	r, err := protocol.DecodeResult(h, payload)
 	if err == nil {
 		err = s.check(from, r)
@@ -250,8 +247,10 @@ func (s *segment) receive(from string, h protocol.Header, payload [][]byte) erro
 	return err
 }
 
-// memberEnded records that a member has done the batches before a limit. The caller holds the lock.
+// memberEnded records that a member has done the batches before a limit.
 func (s *segment) memberEnded(member string, limit int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch _, twice := s.limits[member]; {
 	case !slices.Contains(s.pipeline.members, member):
 		return fmt.Errorf("segment %d: found the end of a member without ranks", s.number)

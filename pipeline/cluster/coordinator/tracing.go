@@ -98,7 +98,7 @@ func (t *tracing) begin() {
 				t.lose(m.id)
 				return
 			}
-			t.pipeline.send(m.id, transport.Hot, protocol.Header{Kind: protocol.Record, Limit: traceAhead}, nil)
+			t.pipeline.send(m.id, transport.Hot, protocol.Record{Messages: traceAhead}, nil)
 			t.measures.Go(func() { t.follow(ctx, m) })
 		})
 	}
@@ -162,7 +162,7 @@ func (t *tracing) state(m *tracedMember, bound time.Duration) {
 }
 
 // receive records the events of a member and permits it to send more.
-func (t *tracing) receive(from string, h protocol.Header, payload [][]byte) error {
+func (t *tracing) receive(from string, h protocol.Events, payload [][]byte) error {
 	if t == nil {
 		return nil // the trace has ended
 	}
@@ -187,12 +187,12 @@ func (t *tracing) receive(from string, h protocol.Header, payload [][]byte) erro
 		t.lose(from)
 		return nil
 	}
-	t.pipeline.send(from, transport.Hot, protocol.Header{Kind: protocol.Record, Limit: limit}, nil)
+	t.pipeline.send(from, transport.Hot, protocol.Record{Messages: limit}, nil)
 	return nil
 }
 
 // take records the events of a message. It returns how many messages the member may send in all.
-func (t *tracing) take(m *tracedMember, h protocol.Header, all []protocol.Event) (limit int, err error) {
+func (t *tracing) take(m *tracedMember, h protocol.Events, all []protocol.Event) (limit int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !m.clock.known() {
@@ -205,7 +205,7 @@ func (t *tracing) take(m *tracedMember, h protocol.Header, all []protocol.Event)
 		t.write(m, e)
 	}
 	m.received++
-	m.dropped = h.Done
+	m.dropped = h.Dropped
 	return m.received + traceAhead, nil
 }
 
@@ -259,7 +259,7 @@ func (t *tracing) end() {
 	t.measures.Wait()
 	timeout := time.After(traceTimeout)
 	for _, m := range t.recording() {
-		t.pipeline.send(m.id, transport.Hot, protocol.Header{Kind: protocol.Record, Last: true}, nil)
+		t.pipeline.send(m.id, transport.Hot, protocol.Record{Last: true}, nil)
 	}
 	if t.pipeline.failing() != nil { // members may not answer, and the run goes on elsewhere
 		return

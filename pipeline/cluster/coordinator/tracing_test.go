@@ -168,12 +168,12 @@ func TestEventsAreChecked(t *testing.T) {
 		"a name of 101 bytes":                  {Track: "stage 0", Name: strings.Repeat("F", 101), Category: trace.Forward, Start: 1},
 	} {
 		tr := &tracing{owners: map[string]*tracedMember{"stage 0": a, "stage 1": b}, members: map[string]*tracedMember{"a": a, "b": b}}
-		err := tr.receive("a", protocol.Header{Kind: protocol.Events}, [][]byte{protocol.EncodeEvents([][]byte{e.Encode()})})
+		err := tr.receive("a", protocol.Events{}, [][]byte{protocol.EncodeEvents([][]byte{e.Encode()})})
 		assert.ErrorContains(t, err, name)
 	}
-	assert.NoError(t, (*tracing)(nil).receive("a", protocol.Header{}, nil), "after the end of the trace")
+	assert.NoError(t, (*tracing)(nil).receive("a", protocol.Events{}, nil), "after the end of the trace")
 	p := &Pipeline{tracing: &tracing{members: map[string]*tracedMember{}}}
-	assert.ErrorContains(t, p.traced().receive("c", protocol.Header{}, nil), "without ranks")
+	assert.ErrorContains(t, p.traced().receive("c", protocol.Events{}, nil), "without ranks")
 }
 
 // Events of a member whose clock is not known, or that has ended its trace, are refused.
@@ -181,9 +181,9 @@ func TestEventsAreExpected(t *testing.T) {
 	a := &tracedMember{id: "a"}
 	tr := &tracing{owners: map[string]*tracedMember{"stage 0": a}, members: map[string]*tracedMember{"a": a}, newest: map[string]int64{}}
 	events := [][]byte{protocol.EncodeEvents([][]byte{protocol.Event{Track: "stage 0", Name: "x", Start: 1, From: "stage 0"}.Encode()})}
-	require.ErrorContains(t, tr.receive("a", protocol.Header{Kind: protocol.Events}, events), "before they were asked for")
+	require.ErrorContains(t, tr.receive("a", protocol.Events{}, events), "before they were asked for")
 	a.clock.take(control.Clock{Measured: time.Now()}, time.Now())
 	tr.lose("a")
-	require.ErrorContains(t, tr.receive("a", protocol.Header{Kind: protocol.Events}, events), "after the last")
-	require.ErrorContains(t, tr.receive("b", protocol.Header{Kind: protocol.Events}, events), "without ranks")
+	require.ErrorContains(t, tr.receive("a", protocol.Events{}, events), "after the last")
+	require.ErrorContains(t, tr.receive("b", protocol.Events{}, events), "without ranks")
 }

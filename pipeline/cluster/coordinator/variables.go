@@ -121,7 +121,7 @@ func (p *Pipeline) ask() *reads {
 		if err != nil {
 			panic(err) // names and numbers
 		}
-		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Read, Number: r.number}, [][]byte{text})
+		p.send(member, transport.Hot, protocol.Read{Number: r.number}, [][]byte{text})
 	}
 	return r
 }
@@ -164,7 +164,7 @@ func (p *Pipeline) owned() (all []owned) {
 }
 
 // received keeps a variable that its owner has sent.
-func (v *variables) received(from string, h protocol.Header, payload [][]byte) error {
+func (v *variables) received(from string, h protocol.Tensor, payload [][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r := v.pending[h.Number]
@@ -246,7 +246,7 @@ func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
 	}
 	p.variables.count(members)
 	for _, m := range members {
-		p.send(m, transport.Bulk, protocol.Header{Kind: protocol.Write, Variable: v}, [][]byte{data})
+		p.send(m, transport.Bulk, protocol.Write{Variable: v}, [][]byte{data})
 	}
 	return p.failing()
 }

@@ -133,12 +133,12 @@ func (e *epoch) fail(err error) {
 		e.engine.Abort(err)
 		// A member that leaves is lost: the run goes on without it.
 		again := errors.As(err, &lost) || errors.Is(err, device.ErrLost) || errors.Is(err, errInterrupted)
-		h := protocol.Header{Kind: protocol.Fault, Error: protocol.Shorten(err.Error()), Lost: again}
+		h := protocol.Fault{Error: protocol.Shorten(err.Error()), Lost: again}
 		var message *messageError
 		if errors.As(err, &message) && message.from != e.member.options.Coordinator {
 			h.Malformed = message.from
 		}
-		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: h.Encode()}); unsent != nil {
+		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: protocol.Encode(h)}); unsent != nil {
 			err = errors.Join(err, unsent)
 		}
 		if !e.member.options.Local {
@@ -149,7 +149,7 @@ func (e *epoch) fail(err error) {
 
 // send sends a message. An error ends the epoch: the message is too large, or the peer is lost.
 func (e *epoch) send(to string, class transport.Class, h protocol.Header, payload [][]byte) {
-	if err := e.member.node.Send(to, transport.Message{Class: class, Header: h.Encode(), Payload: payload}); err != nil {
+	if err := e.member.node.Send(to, transport.Message{Class: class, Header: protocol.Encode(h), Payload: payload}); err != nil {
 		e.fail(fmt.Errorf("%w (%w)", err, device.ErrLost))
 	}
 }
@@ -160,18 +160,18 @@ func (e *epoch) Send(to int, m stage.Message, payload [][]byte, began time.Time)
 	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
 		class = transport.Bulk
 	}
-	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.segments.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
+	e.send(e.plan.Ranks[to].Member, class, protocol.Stage{Segment: e.segments.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
 }
 
 // receive takes a message.
 func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error {
-	if h.Kind == protocol.Stage {
+	if h, ok := h.(protocol.Stage); ok {
 		return e.receiveStage(from, h, payload)
 	}
 	if from != e.member.options.Coordinator {
-		return fmt.Errorf("a message of kind %d, which only the coordinator sends", h.Kind)
+		return fmt.Errorf("a %T, which only the coordinator sends", h)
 	}
-	switch h.Kind {
+	switch h := h.(type) {
 	case protocol.Write:
 		return e.write(h.Variable, payload)
 	case protocol.Begin:
@@ -180,22 +180,22 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 		return e.read(h.Number, payload)
 	case protocol.Record:
 		return e.record(h)
-	case protocol.Batch, protocol.Grant, protocol.End:
-		return e.inSegment(early{from, h, payload})
+	case segmented:
+		return e.inSegment(message{h, payload})
 	}
-	return fmt.Errorf("a message of kind %d, which only members send", h.Kind)
+	return fmt.Errorf("a %T, which only members send", h)
 }
 
 // receiveStage takes a message of another member's rank.
-func (e *epoch) receiveStage(from string, h protocol.Header, payload [][]byte) error {
+func (e *epoch) receiveStage(from string, h protocol.Stage, payload [][]byte) error {
 	if r := h.Message.From; r < 0 || r >= len(e.plan.Ranks) || e.plan.Ranks[r].Member != from {
 		return fmt.Errorf("message %v of rank %d, which is not one of its ranks", h.Message, r)
 	}
-	return e.inSegment(early{from, h, payload})
+	return e.inSegment(message{h, payload})
 }
 
 // inSegment hands a message to its segment.
-func (e *epoch) inSegment(m early) error {
+func (e *epoch) inSegment(m message) error {
 	s, err := e.segments.route(m)
 	if s == nil || err != nil {
 		return err
@@ -224,7 +224,7 @@ func (e *epoch) write(v protocol.Variable, payload [][]byte) error {
 }
 
 // begin begins a segment once all variables are written.
-func (e *epoch) begin(h protocol.Header) error {
+func (e *epoch) begin(h protocol.Begin) error {
 	if !e.segments.ready(h) {
 		return nil
 	}
@@ -262,7 +262,7 @@ func (e *epoch) read(number uint64, payload [][]byte) error {
 				e.fail(err)
 				return
 			}
-			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Header{Kind: protocol.Tensor, Number: number, Variable: v}, [][]byte{data})
+			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Tensor{Number: number, Variable: v}, [][]byte{data})
 		}
 	})
 	return nil

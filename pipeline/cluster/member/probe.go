@@ -77,7 +77,7 @@ func (m *Member) probe(ctx context.Context, q protocol.ProbeRequest) (partition.
 // round sends bytes to another member and returns the time until their arrival is acknowledged.
 func (m *Member) round(ctx context.Context, to string, size int64) (time.Duration, error) {
 	began := time.Now()
-	header := protocol.Header{Kind: protocol.Filler}.Encode()
+	header := protocol.Encode(protocol.Filler{})
 	data := make([]byte, min(size, probeMessage))
 	for {
 		n := min(size, probeMessage)

@@ -52,7 +52,7 @@ func (s *timestamps) off(t time.Time) bool {
 // recording is the trace of this member's ranks. It sends events in messages, as many as the coordinator permits: a slow
 // link delays the trace, and never takes more memory than mostEvents messages. It implements engine.Tracer.
 type recording struct {
-	send  func(h protocol.Header, payload [][]byte)
+	send  func(h protocol.Events, payload [][]byte)
 	times *timestamps
 
 	mu      sync.Mutex
@@ -67,14 +67,14 @@ type recording struct {
 }
 
 // record begins, continues or ends the trace of the ranks.
-func (e *epoch) record(h protocol.Header) error {
+func (e *epoch) record(h protocol.Record) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.events == nil {
 		if e.segments.begun() {
 			return fmt.Errorf("a trace is to begin in segment %d, expected that before the first", e.segments.newest())
 		}
-		e.events = &recording{times: &e.times, send: func(h protocol.Header, payload [][]byte) {
+		e.events = &recording{times: &e.times, send: func(h protocol.Events, payload [][]byte) {
 			e.send(e.member.options.Coordinator, transport.Bulk, h, payload)
 		}}
 		e.engine.SetTrace(e.events)
@@ -82,7 +82,7 @@ func (e *epoch) record(h protocol.Header) error {
 	if h.Last {
 		e.events.end()
 	} else {
-		e.events.permit(h.Limit)
+		e.events.permit(h.Messages)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (r *recording) close() {
 // pump sends the messages that are permitted.
 func (r *recording) pump() {
 	for len(r.waiting) > 0 && r.sent < r.limit {
-		r.send(protocol.Header{Kind: protocol.Events, Done: r.dropped}, [][]byte{r.waiting[0]})
+		r.send(protocol.Events{Dropped: r.dropped}, [][]byte{r.waiting[0]})
 		r.waiting, r.sent = r.waiting[1:], r.sent+1
 	}
 }
@@ -160,5 +160,5 @@ func (r *recording) end() {
 	r.close()
 	r.ended, r.limit = true, r.sent+len(r.waiting)
 	r.pump()
-	r.send(protocol.Header{Kind: protocol.Events, Done: r.dropped, Last: true}, [][]byte{protocol.EncodeEvents(nil)})
+	r.send(protocol.Events{Dropped: r.dropped, Last: true}, [][]byte{protocol.EncodeEvents(nil)})
 }

@@ -14,9 +14,9 @@ import (
 
 // A recording sends no more than the coordinator permits, drops what does not fit, and reports how much.
 func TestRecordingIsBounded(t *testing.T) {
-	var sent []protocol.Header
+	var sent []protocol.Events
 	events := 0
-	r := &recording{times: &timestamps{}, send: func(h protocol.Header, payload [][]byte) {
+	r := &recording{times: &timestamps{}, send: func(h protocol.Events, payload [][]byte) {
 		all, err := protocol.DecodeEvents(payload)
 		require.NoError(t, err)
 		sent, events = append(sent, h), events+len(all)
@@ -44,7 +44,7 @@ func TestRecordingIsBounded(t *testing.T) {
 	require.Len(t, sent, 2+mostEvents+1)
 	last := sent[len(sent)-1]
 	assert.True(t, last.Last)
-	assert.Equal(t, recorded, events+last.Done)
+	assert.Equal(t, recorded, events+last.Dropped)
 	record(1)
 	assert.Len(t, sent, 2+mostEvents+1, "nothing follows the end")
 }

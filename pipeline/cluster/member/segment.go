@@ -14,7 +14,7 @@ import (
 type segment struct {
 	epoch  *epoch
 	number uint64
-	begin  protocol.Header
+	begin  protocol.Begin
 	part   *engine.Part
 	ready  chan struct{} // closed when the messages that came before the segment are handled
 
@@ -23,7 +23,7 @@ type segment struct {
 	hyperparameters map[int][2][]float32
 }
 
-func newSegment(e *epoch, h protocol.Header) (*segment, error) {
+func newSegment(e *epoch, h protocol.Begin) (*segment, error) {
 	last := e.segments.newest()
 	if h.Segment != last+1 || h.From < 0 || h.To < h.From {
 		return nil, fmt.Errorf("segment %d with the batches %d to %d after segment %d", h.Segment, h.From, h.To, last)
@@ -48,13 +48,13 @@ func (s *segment) start() error {
 		if !h.Evaluates {
 			s.epoch.finished(end)
 		}
-		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Ended, Segment: s.number, Limit: end}, nil)
+		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Ended{Segment: s.number, Limit: end}, nil)
 	})
 	return nil
 }
 
 // take takes a message of the segment, after those that came before the segment.
-func (s *segment) take(m early) error {
+func (s *segment) take(m message) error {
 	select {
 	case <-s.ready:
 		return s.handle(m)
@@ -63,22 +63,22 @@ func (s *segment) take(m early) error {
 	}
 }
 
-func (s *segment) handle(m early) error {
-	h := m.header
-	switch h.Kind {
+func (s *segment) handle(m message) error {
+	switch h := m.header.(type) {
 	case protocol.Stage:
 		return s.part.Deliver(h.To, h.Message, m.payload, time.Unix(0, h.Taken))
 	case protocol.Batch:
 		return s.keep(h, m.payload)
 	case protocol.Grant:
 		return s.grant(h, m.payload)
+	case protocol.End:
+		s.part.End(h.Limit)
 	}
-	s.part.End(h.Limit)
 	return nil
 }
 
 // keep keeps the data of a batch until it is finished.
-func (s *segment) keep(h protocol.Header, payload [][]byte) error {
+func (s *segment) keep(h protocol.Batch, payload [][]byte) error {
 	if len(payload) != len(h.Names) {
 		return fmt.Errorf("batch %d has %d names for %d tensors", h.Batch, len(h.Names), len(payload))
 	}
@@ -97,7 +97,7 @@ func (s *segment) keep(h protocol.Header, payload [][]byte) error {
 const behind = 3
 
 // grant permits batches to begin.
-func (s *segment) grant(h protocol.Header, payload [][]byte) error {
+func (s *segment) grant(h protocol.Grant, payload [][]byte) error {
 	if !s.begin.Evaluates {
 		values, err := hyperparameters(payload)
 		if err != nil {

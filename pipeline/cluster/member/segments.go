@@ -10,18 +10,23 @@ import (
 // segments are the stretches of work of an epoch, one after the other, with what has arrived before its time.
 type segments struct {
 	mu         sync.Mutex
-	current    *segment         // the newest; nil: none yet
-	written    int64            // variables
-	waiting    *protocol.Header // a Begin whose writes have not all arrived
-	early      []early          // messages for the segment that begins next
-	earlyBytes int64            // of their payloads
+	current    *segment        // the newest; nil: none yet
+	written    int64           // variables
+	waiting    *protocol.Begin // its writes have not all arrived
+	early      []message       // for the segment that begins next
+	earlyBytes int64           // of their payloads
 }
 
-// early is a message that has arrived before its segment.
-type early struct {
-	from    string
-	header  protocol.Header
+// message is a message of a segment.
+type message struct {
+	header  segmented
 	payload [][]byte
+}
+
+// segmented is the header of a message of a segment: a Batch, Grant, End or Stage.
+type segmented interface {
+	protocol.Header
+	InSegment() uint64
 }
 
 // mostEarly and mostEarlyBytes bound the messages that arrive before their segment.
@@ -32,11 +37,12 @@ const (
 
 // route returns the segment of a message. It keeps a message for the segment that begins next, and returns nil for one
 // of a segment that has ended.
-func (s *segments) route(m early) (*segment, error) {
+func (s *segments) route(m message) (*segment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.header.Segment != s.number()+1 {
-		if s.current == nil || m.header.Segment != s.current.number {
+	number := m.header.InSegment()
+	if number != s.number()+1 {
+		if s.current == nil || number != s.current.number {
 			return nil, nil
 		}
 		return s.current, nil
@@ -45,7 +51,7 @@ func (s *segments) route(m early) (*segment, error) {
 		s.earlyBytes += int64(len(tensor))
 	}
 	if len(s.early) >= mostEarly || s.earlyBytes > mostEarlyBytes {
-		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes, m.header.Segment,
+		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes, number,
 			mostEarly, mostEarlyBytes)
 	}
 	s.early = append(s.early, m)
@@ -75,7 +81,7 @@ func (s *segments) begun() bool {
 }
 
 // wrote counts a variable that is written. It returns the Begin that waits for variables, or nil.
-func (s *segments) wrote() *protocol.Header {
+func (s *segments) wrote() *protocol.Begin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written++
@@ -83,7 +89,7 @@ func (s *segments) wrote() *protocol.Header {
 }
 
 // ready reports whether the variables before a Begin are written. If not, the Begin waits for them.
-func (s *segments) ready(h protocol.Header) bool {
+func (s *segments) ready(h protocol.Begin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.written < h.Writes {
@@ -95,7 +101,7 @@ func (s *segments) ready(h protocol.Header) bool {
 }
 
 // begin makes a segment the newest and returns the messages that have arrived for it.
-func (s *segments) begin(next *segment) []early {
+func (s *segments) begin(next *segment) []message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = next

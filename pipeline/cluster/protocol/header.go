@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -12,27 +13,13 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Kind is what a message is.
-type Kind uint8
+// Header is the header of a message: one of the types below that have a kind.
+type Header interface{ kind() kind }
 
-const (
-	Write      Kind = iota + 1 // coordinator → member: a variable of its ranks; the payload is its bytes
-	Begin                      // coordinator → member: a segment
-	Batch                      // coordinator → member: the data of a batch; the payload has a tensor for each of Names
-	Grant                      // coordinator → member: batches may begin; the payload has the hyperparameters of the last of them
-	End                        // coordinator → member: no batch from Limit on will begin
-	Read                       // coordinator → member: send variables; the payload is a JSON list of Variable
-	Record                     // coordinator → member: record a trace, and send Limit messages of Events in all; Last: send what is left, and no more
-	Result                     // member → coordinator: what a rank has measured; the payload is the losses of a microbatch
-	Ended                      // member → coordinator: its ranks have done the batches of the segment before Limit
-	Tensor                     // member → coordinator: a variable; the payload is its bytes
-	Fault                      // member → coordinator: its ranks have failed
-	Events                     // member → coordinator: a trace; the payload is from EncodeEvents. Done: events that were dropped. Last: nothing follows
-	Stage                      // rank → rank: a message of package stage
-	LinkReport                 // member → coordinator: what its links carry; the payload is from EncodeLinks
-	Filler                     // member → member: bytes that measure a link; the receiver drops them
-	kinds
-)
+// Write writes a variable to a member's ranks. The payload is its bytes. Coordinator → member.
+type Write struct {
+	Variable Variable `json:"variable"`
+}
 
 // Variable is a parameter in one of its versions, or a variable of the optimizer.
 type Variable struct {
@@ -41,36 +28,52 @@ type Variable struct {
 	Version engine.Version `json:"version,omitempty"`
 }
 
-// Header is the header of a message. Fields that its kind does not need are zero.
-type Header struct {
-	Kind    Kind   `json:"kind"`
-	Segment uint64 `json:"segment,omitempty"`
-
-	Variable  Variable `json:"variable,omitzero"`
-	Number    uint64   `json:"number,omitempty"` // Read, Tensor: of the read
-	Writes    int64    `json:"writes,omitempty"` // Begin: writes of the epoch before it
-	Evaluates bool     `json:"evaluates,omitempty"`
-	From      int      `json:"from,omitempty"` // Begin: the first batch
-	To        int      `json:"to,omitempty"`   // Begin: the batch after the last. Stage: the receiving rank
-	Batch     int      `json:"batch,omitempty"`
-	Names     []string `json:"names,omitempty"`
-	Limit     int      `json:"limit,omitempty"`
-	Done      int      `json:"done,omitempty"`  // Grant: batches before it are finished, and their data is no longer needed
-	Taken     int64    `json:"taken,omitempty"` // Stage: when the sender began to read the payload, in Unix nanoseconds of its clock
-
-	Last bool `json:"last,omitempty"`
-
-	Message  stage.Message `json:"message,omitzero"`
-	Measured *Measured     `json:"measured,omitempty"` // Result
-	Error    string        `json:"error,omitempty"`
-	Lost     bool          `json:"lost,omitempty"` // Fault: another process or a device is lost, and another attempt may work
-	// Malformed is, in a Fault, the member whose message was malformed.
-	Malformed string `json:"malformed,omitempty"`
+// Begin announces a segment. Coordinator → member.
+type Begin struct {
+	Segment   uint64 `json:"segment"`
+	Writes    int64  `json:"writes"` // of the epoch before the segment
+	Evaluates bool   `json:"evaluates,omitempty"`
+	From      int    `json:"from"` // the first batch
+	To        int    `json:"to"`   // the batch after the last
 }
 
-// Measured is an engine.Result without its losses or its routing, which are the payload. Numbers that need not be finite are the bits
-// of float64.
-type Measured struct {
+// Batch is the data of a batch. The payload has a tensor for each of Names. Coordinator → member.
+type Batch struct {
+	Segment uint64   `json:"segment"`
+	Batch   int      `json:"batch"`
+	Names   []string `json:"names"`
+}
+
+// Grant permits the batches before Limit to begin. The payload has the hyperparameters of the last of them. The batches
+// before Done are finished, and their data is no longer needed. Coordinator → member.
+type Grant struct {
+	Segment uint64 `json:"segment"`
+	Limit   int    `json:"limit"`
+	Done    int    `json:"done"`
+}
+
+// End says that no batch from Limit on will begin. Coordinator → member.
+type End struct {
+	Segment uint64 `json:"segment"`
+	Limit   int    `json:"limit"`
+}
+
+// Read asks for variables. The payload is a JSON list of Variable. Coordinator → member.
+type Read struct {
+	Number uint64 `json:"number"`
+}
+
+// Record asks for a trace, in Messages messages of Events in all. With Last it asks for what is left, and no more.
+// Coordinator → member.
+type Record struct {
+	Messages int  `json:"messages,omitempty"`
+	Last     bool `json:"last,omitempty"`
+}
+
+// Result is an engine.Result without its losses or its routing, which are the payload. Numbers that need not be finite
+// are the bits of float64. Member → coordinator.
+type Result struct {
+	Segment    uint64 `json:"segment"`
 	Batch      int    `json:"batch,omitempty"`
 	Microbatch int    `json:"microbatch,omitempty"`
 	Norm       uint64 `json:"norm,omitempty"`
@@ -80,10 +83,134 @@ type Measured struct {
 	Stage      int    `json:"stage,omitempty"`
 }
 
+// Ended says that a member's ranks have done the batches of the segment before Limit. Member → coordinator.
+type Ended struct {
+	Segment uint64 `json:"segment"`
+	Limit   int    `json:"limit"`
+}
+
+// Tensor answers a Read with a variable. The payload is its bytes. Member → coordinator.
+type Tensor struct {
+	Number   uint64   `json:"number"`
+	Variable Variable `json:"variable"`
+}
+
+// Fault says that a member's ranks have failed. Member → coordinator.
+type Fault struct {
+	Error     string `json:"error"`
+	Lost      bool   `json:"lost,omitempty"`      // another process or a device is lost, and another attempt may work
+	Malformed string `json:"malformed,omitempty"` // the member whose message was malformed; "": none was
+}
+
+// Events is a part of a trace. The payload is from EncodeEvents. Member → coordinator.
+type Events struct {
+	Dropped int  `json:"dropped,omitempty"` // events so far
+	Last    bool `json:"last,omitempty"`    // nothing follows
+}
+
+// LinkReport says what a member's links carry. The payload is from EncodeLinks. Member → coordinator.
+type LinkReport struct{}
+
+// Stage carries a message of package stage to a rank. Member → member.
+type Stage struct {
+	Segment uint64        `json:"segment"`
+	To      int           `json:"to"` // rank
+	Message stage.Message `json:"message"`
+	Taken   int64         `json:"taken"` // when the sender began to read the payload, in Unix nanoseconds of its clock
+}
+
+// Filler is bytes that measure a link. The receiver drops them. Member → member.
+type Filler struct{}
+
+// InSegment is the number of the segment that the message is a part of.
+func (h Batch) InSegment() uint64 { return h.Segment }
+func (h Grant) InSegment() uint64 { return h.Segment }
+func (h End) InSegment() uint64   { return h.Segment }
+func (h Stage) InSegment() uint64 { return h.Segment }
+
+// kind is the type of a header: its first byte.
+type kind uint8
+
+const (
+	kindWrite kind = iota + 1
+	kindBegin
+	kindBatch
+	kindGrant
+	kindEnd
+	kindRead
+	kindRecord
+	kindResult
+	kindEnded
+	kindTensor
+	kindFault
+	kindEvents
+	kindLinkReport
+	kindStage
+	kindFiller
+)
+
+func (Write) kind() kind      { return kindWrite }
+func (Begin) kind() kind      { return kindBegin }
+func (Batch) kind() kind      { return kindBatch }
+func (Grant) kind() kind      { return kindGrant }
+func (End) kind() kind        { return kindEnd }
+func (Read) kind() kind       { return kindRead }
+func (Record) kind() kind     { return kindRecord }
+func (Result) kind() kind     { return kindResult }
+func (Ended) kind() kind      { return kindEnded }
+func (Tensor) kind() kind     { return kindTensor }
+func (Fault) kind() kind      { return kindFault }
+func (Events) kind() kind     { return kindEvents }
+func (LinkReport) kind() kind { return kindLinkReport }
+func (Stage) kind() kind      { return kindStage }
+func (Filler) kind() kind     { return kindFiller }
+
+// decoders decode the headers of each kind.
+var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch], kindGrant: decode[Grant],
+	kindEnd: decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended], kindTensor: decode[Tensor],
+	kindFault: decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage], kindFiller: decode[Filler]}
+
+// Encode encodes a header: the byte of its kind, then JSON.
+func Encode(h Header) []byte {
+	text, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // plain structs always marshal
+	}
+	return append([]byte{byte(h.kind())}, text...)
+}
+
+// Decode decodes a header. Whether its fields are plausible is checked where they are used.
+func Decode(text []byte) (Header, error) {
+	if len(text) == 0 {
+		return nil, errors.New("header of a message: it is empty")
+	}
+	if k := int(text[0]); k == 0 || k >= len(decoders) {
+		return nil, fmt.Errorf("header of a message: found kind %d, expected 1 to %d", k, len(decoders)-1)
+	}
+	h, err := decoders[text[0]](text[1:])
+	if err != nil {
+		return nil, fmt.Errorf("header of a message: %w", err)
+	}
+	return h, nil
+}
+
+func decode[H Header](text []byte) (Header, error) {
+	var h H
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&h); err != nil {
+		return h, err
+	}
+	if d.More() {
+		return h, errors.New("more follows the JSON object")
+	}
+	return h, nil
+}
+
 // EncodeResult returns the header and the payload of a result in a segment.
-func EncodeResult(segment uint64, r engine.Result) (Header, [][]byte) {
-	h := Header{Kind: Result, Segment: segment, Measured: &Measured{Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm),
-		Scale: math.Float64bits(r.Scale), Status: r.Status, Routing: r.Routing != nil, Stage: r.VirtualStage}}
+func EncodeResult(segment uint64, r engine.Result) (Result, [][]byte) {
+	h := Result{Segment: segment, Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm), Scale: math.Float64bits(r.Scale), Status: r.Status,
+		Routing: r.Routing != nil, Stage: r.VirtualStage}
 	switch {
 	case r.Routing != nil:
 		return h, [][]byte{exec.F32Bytes(r.Routing)}
@@ -94,16 +221,16 @@ func EncodeResult(segment uint64, r engine.Result) (Header, [][]byte) {
 }
 
 // DecodeResult returns the result of a message.
-func DecodeResult(h Header, payload [][]byte) (engine.Result, error) {
-	m := h.Measured
-	if m == nil || len(payload) > 1 || len(payload) == 1 && (len(payload[0])%4 != 0 || len(payload[0]) == 0) {
+func DecodeResult(h Result, payload [][]byte) (engine.Result, error) {
+	if len(payload) > 1 || len(payload) == 1 && (len(payload[0])%4 != 0 || len(payload[0]) == 0) {
 		return engine.Result{}, fmt.Errorf("a result with %d tensors, expected none or one of f32", len(payload))
 	}
-	r := engine.Result{Batch: m.Batch, Microbatch: m.Microbatch, Norm: math.Float64frombits(m.Norm), Scale: math.Float64frombits(m.Scale), Status: m.Status, VirtualStage: m.Stage}
+	r := engine.Result{Batch: h.Batch, Microbatch: h.Microbatch, Norm: math.Float64frombits(h.Norm), Scale: math.Float64frombits(h.Scale), Status: h.Status,
+		VirtualStage: h.Stage}
 	switch {
-	case m.Routing && len(payload) == 0:
-		return r, fmt.Errorf("routing without a tensor")
-	case m.Routing:
+	case h.Routing && len(payload) == 0:
+		return r, errors.New("routing without a tensor")
+	case h.Routing:
 		r.Routing = exec.ToF32(payload[0])
 	case len(payload) == 1:
 		r.Losses = exec.ToF32(payload[0])
@@ -111,39 +238,14 @@ func DecodeResult(h Header, payload [][]byte) (engine.Result, error) {
 	return r, nil
 }
 
-// maxErrorText is the length of Header.Error, in bytes, that a header of a message has room for.
+// maxErrorText is the length of Fault.Error, in bytes, that a header of a message has room for.
 const maxErrorText = 600
 
-// Shorten cuts the middle out of an error that is too long for Header.Error.
+// Shorten cuts the middle out of an error that is too long for Fault.Error.
 func Shorten(text string) string {
 	if len(text) <= maxErrorText {
 		return text
 	}
 	half := maxErrorText / 2
 	return strings.ToValidUTF8(text[:half], "") + " […] " + strings.ToValidUTF8(text[len(text)-half:], "")
-}
-
-// Encode encodes a header.
-func (h Header) Encode() []byte {
-	text, err := json.Marshal(h)
-	if err != nil {
-		panic(err) // plain structs always marshal
-	}
-	return text
-}
-
-// Decode decodes a header. Whether its fields are plausible is checked where they are used.
-func Decode(text []byte) (h Header, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&h); err != nil {
-		return h, fmt.Errorf("header of a message: %w", err)
-	}
-	if d.More() {
-		return h, fmt.Errorf("header of a message: more follows the JSON object")
-	}
-	if h.Kind == 0 || h.Kind >= kinds {
-		return h, fmt.Errorf("header of a message: found kind %d, expected 1 to %d", h.Kind, kinds-1)
-	}
-	return h, nil
 }
