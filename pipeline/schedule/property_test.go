@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run. With a delay it runs them
+// forEach runs a test on schedules of all families, with up to 8 stages, or 3 in a short run. With a delay it runs them
 // with few, some and all microbatches stale, and where there may be more in flight, with several depths.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	most := 8
 	if testing.Short() {
-		most = 4
+		most = 3
 	}
 	for _, f := range Families() {
 		t.Run(f.Name, func(t *testing.T) {
