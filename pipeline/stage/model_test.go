@@ -2,7 +2,6 @@ package stage
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
 )
 
@@ -10,9 +9,36 @@ import (
 type symbol uint64
 
 func apply(op string, operands ...any) symbol {
-	h := fnv.New64a()
-	fmt.Fprint(h, op, operands)
-	return symbol(h.Sum64())
+	h := symbol(len(op))
+	for i := range len(op) {
+		h = h.with(uint64(op[i]))
+	}
+	for _, x := range operands {
+		switch x := x.(type) {
+		case int:
+			h = h.with(0).with(uint64(x))
+		case symbol:
+			h = h.with(1).with(uint64(x))
+		case []symbol:
+			h = h.with(2).with(uint64(len(x)))
+			for _, y := range x {
+				h = h.with(uint64(y))
+			}
+		case batchID:
+			h = h.with(3).with(uint64(x.replica)).with(uint64(x.batch)).with(uint64(x.microbatch))
+		default:
+			panic(fmt.Sprintf("an operand of type %T", x))
+		}
+	}
+	return h
+}
+
+// with is a hash of the symbol and x, by the finalizer of SplitMix64.
+func (h symbol) with(x uint64) symbol {
+	y := (uint64(h)*31 + x) * 0x9e3779b97f4a7c15
+	y = (y ^ y>>30) * 0xbf58476d1ce4e5b9
+	y = (y ^ y>>27) * 0x94d049bb133111eb
+	return symbol(y ^ y>>31)
 }
 
 // model is a model of units in a row, each with a parameter of its number. If it is tied the last unit reads the first
