@@ -132,8 +132,11 @@ func TestCutFile(t *testing.T) {
 	require.NoError(t, err)
 	complete, err := Summarize(path)
 	require.NoError(t, err)
-	begins := strings.Index(string(whole), `"B0.0"`) + 200
-	for n := begins; n < len(strings.TrimRight(string(whole), "\n")); n++ {
+	begins, step := strings.Index(string(whole), `"B0.0"`)+200, 1
+	if testing.Short() {
+		step = 7
+	}
+	for n := begins; n < len(strings.TrimRight(string(whole), "\n")); n += step {
 		require.NoError(t, os.WriteFile(path, whole[:n], 0o666))
 		s, err := Summarize(path)
 		require.NoError(t, err, "%s", whole[:n])
