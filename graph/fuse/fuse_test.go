@@ -160,6 +160,31 @@ func TestAssignedResultsComeAsSoonAsTheyCan(t *testing.T) {
 	assert.Len(t, r.Direct, 3)
 }
 
+// Weights are rounded right before the products that read them, although they could be at once. A product that is only
+// assigned comes as soon as it can, and what it reads as well.
+func TestWeightsAreRoundedLate(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Variable("x", graph.T(graph.BF16, 32, 32))
+		var rounded []*graph.Value
+		for _, name := range []string{"w0", "w1", "w2"} {
+			rounded = append(rounded, op.Cast(b.Variable(name, graph.T(graph.F32, 32, 32)), graph.BF16))
+		}
+		for i, w := range rounded {
+			b.Scope(string('a'+rune(i)), func() { x = op.Cast(op.MatMul(x, w, false, true), graph.BF16) })
+		}
+		b.Output("x", x)
+		gradient := b.Variable("gradient", graph.T(graph.F32, 32, 32))
+		b.Assign(gradient, op.MatMul(rounded[0], rounded[0], true, false))
+	})
+	var casts []int
+	for i, g := range r.Groups {
+		if g.Kind != fuse.MatMul {
+			casts = append(casts, i)
+		}
+	}
+	assert.Equal(t, []int{0, 3, 5}, casts, "each before its product, and one for the gradient as well")
+}
+
 func TestKeptVariablesAreNotOverwritten(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x, y := b.Variable("x", graph.T(graph.F32, 8)), b.Variable("y", graph.T(graph.F32, 8))

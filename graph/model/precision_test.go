@@ -2,9 +2,11 @@ package model_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/stretchr/testify/assert"
@@ -104,6 +106,33 @@ func TestStashInPrecision(t *testing.T) {
 		assert.Empty(t, s.Stash)
 		o.Recompute = false
 	}
+}
+
+// A backward pass that recomputes rounds weights once for the forward pass and once for the gradients, so that it keeps
+// no rounded weights from one to the other.
+func TestRecomputationKeepsNoRoundedWeights(t *testing.T) {
+	s, err := model.InPrecision(small(), graph.BF16).Stage(model.StageOptions{First: 1, Last: 3, Batch: 2, Microbatches: 1, Recompute: true})
+	require.NoError(t, err)
+	roundings := 0
+	readers := map[*graph.Value][2]int{} // of rounded weights, in the forward pass and in that of gradients
+	for _, n := range s.Backward.Nodes {
+		backward := 0
+		if strings.HasSuffix(n.Scope, autodiff.Suffix) || strings.HasSuffix(n.Scope, model.WeightsSuffix) {
+			backward = 1
+		}
+		for _, v := range n.Inputs {
+			if _, isCast := v.Node.Op.(*op.CastOp); isCast && v.DType == graph.BF16 && len(v.Node.Inputs[0].Node.Inputs) == 0 && len(v.Shape) == 2 {
+				r := readers[v]
+				r[backward]++
+				readers[v] = r
+			}
+		}
+	}
+	for v, r := range readers {
+		roundings++
+		assert.True(t, r[0] == 0 || r[1] == 0, "%v: %v readers", v, r)
+	}
+	assert.GreaterOrEqual(t, roundings, 2*7+2*7-2, "of two layers' matrices")
 }
 
 // Cuts of the model change no kernel in a precision, either.

@@ -9,10 +9,11 @@ import (
 // repeatActivations returns the training graph g with activations and elementwise products of its own for the backward
 // pass, such as silu(gate)·up and the results of norms. Their gradients need what they are computed from, so it is kept
 // anyway; computing them again takes less memory, and hardly more time, than to keep their results for each microbatch.
-// The results have the same bits.
-func repeatActivations(g *graph.Graph) (*graph.Graph, error) {
+// The results have the same bits. rounded selects nodes that are repeated too: a program that recomputes the forward
+// pass would keep the rounded weights of all its layers until their gradients.
+func repeatActivations(g *graph.Graph, rounded func(*graph.Node) bool) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
-		r := repeater{b, map[*graph.Value]*graph.Value{}, map[*graph.Value]*graph.Value{}}
+		r := repeater{b, rounded, map[*graph.Value]*graph.Value{}, map[*graph.Value]*graph.Value{}}
 		for _, n := range g.Nodes {
 			r.copyNode(n)
 		}
@@ -28,6 +29,7 @@ func repeatActivations(g *graph.Graph) (*graph.Graph, error) {
 // repeater copies a graph. values are the copies of its values, repeated those that the backward pass reads instead.
 type repeater struct {
 	b                *graph.Builder
+	rounded          func(*graph.Node) bool
 	values, repeated map[*graph.Value]*graph.Value
 }
 
@@ -46,7 +48,7 @@ func (r repeater) inputs(n *graph.Node, repeated bool) []*graph.Value {
 	in := make([]*graph.Value, len(n.Inputs))
 	for i, v := range n.Inputs {
 		in[i] = r.values[v]
-		if repeated && repeatable(v) {
+		if repeated && (repeatable(v) || r.rounded(v.Node)) {
 			in[i] = r.repeat(v)
 		}
 	}

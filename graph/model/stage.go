@@ -132,7 +132,11 @@ func training(m Model, o StageOptions, from func(*graph.Builder) source, accumul
 	if err != nil {
 		return nil, err
 	}
-	return repeatActivations(g)
+	rounded := func(*graph.Node) bool { return false }
+	if o.Recompute { // otherwise package split repeats them
+		rounded = operandOf(m)
+	}
+	return repeatActivations(g, rounded)
 }
 
 // passes cuts the training graph into the forward pass and the backward pass, and the backward pass into the gradients

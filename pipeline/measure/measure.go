@@ -106,13 +106,13 @@ func kindOf(dev device.Device) device.Info {
 	return info
 }
 
-// widest takes the larger working memory of each unit, in which alone units differ by device.
+// widest takes the larger scratch memory of each unit, in which alone units differ by device.
 func widest(a, b []partition.Unit) []partition.Unit {
 	if a == nil {
 		return b
 	}
 	for i := range a {
-		a[i].Working = max(a[i].Working, b[i].Working)
+		a[i].Scratch = a[i].Widest(b[i].Scratch)
 	}
 	return a
 }
@@ -170,6 +170,7 @@ const (
 	backwardProgram   = "B"
 	inputGradProgram  = "I"
 	weightGradProgram = "W"
+	evalProgram       = "E"
 	normsProgram      = "norms"
 )
 
@@ -186,8 +187,12 @@ type kind struct {
 // someMicrobatches stands for any number of microbatches but one.
 const someMicrobatches = 2
 
+func (t Target) options(unit int) model.StageOptions {
+	return model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Loss: t.Loss, Inputs: t.Inputs}
+}
+
 func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
-	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Loss: t.Loss, Inputs: t.Inputs})
+	s, err := t.Model.Stage(t.options(unit))
 	if err != nil {
 		return k, err
 	}
@@ -214,9 +219,40 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	if k.plan, err = exec.NewPlan(dev, graphs, exec.Options{Tune: tune}); err != nil {
 		return k, err
 	}
-	m := k.plan.Memory()
-	k.unit.Working = m.Arena + m.Inputs + m.Outputs + m.Constants
-	return k, nil
+	k.unit.Scratch, k.unit.Always, err = t.scratch(dev, unit, k.plan, graphs)
+	return k, err
+}
+
+// scratch returns the scratch memory of a unit's programs, and what is kept with recomputation.
+func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[string]*graph.Graph) (s partition.Scratch, always int64, err error) {
+	o := t.options(unit)
+	o.Recompute = true
+	again, err := t.Model.Stage(o)
+	if err != nil {
+		return s, 0, err
+	}
+	// Nothing here is timed: these programs have the static choice of kernels.
+	others, err := exec.NewPlan(dev, map[string]*graph.Graph{backwardProgram: again.BackwardNext, evalProgram: again.Eval}, exec.Options{})
+	if err != nil {
+		return s, 0, err
+	}
+	m := p.Memory()
+	fixed := m.Inputs + m.Outputs + m.Constants
+	s = partition.Scratch{Working: others.Arena(evalProgram), Backward: p.Arena(backwardProgram), Recomputing: fixed + others.Arena(backwardProgram)}
+	for name := range graphs {
+		switch name {
+		case backwardProgram:
+		case inputGradProgram, weightGradProgram:
+			s.Split = max(s.Split, p.Arena(name))
+		default:
+			s.Working = max(s.Working, p.Arena(name))
+		}
+	}
+	if graphs[inputGradProgram] == nil {
+		s.Split = s.Backward
+	}
+	s.Working, s.Backward, s.Split = fixed+s.Working, fixed+s.Backward, fixed+s.Split
+	return s, bytes(again.Stash), nil
 }
 
 // shard is the optimizer of the parameters that a unit owns.

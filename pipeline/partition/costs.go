@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -12,11 +11,13 @@ import (
 type costs struct {
 	Problem
 	slots             []int64 // by stage
+	whole             bool    // there are backwards that are not split
 	split, postponed  bool    // backwards are split, and other actions stand between input gradient and weight gradients
 	parameters, state []int64 // of the units before each
 	kept, keptW       []int64 // likewise, including the activations that enter, as far as backwards read them
+	always            []int64 // likewise, without these, and only what is kept with recomputation
 	data              []int64 // likewise, data that they read
-	working           rangeMax
+	scratch           scratch
 	times             [][]Time // by device: of the units before each
 	share             []int    // by device: stages on it
 	ranks             []int    // by device: ranks that take turns on it, including those of other replicas
@@ -27,18 +28,19 @@ func newCosts(p Problem) *costs {
 	c := &costs{Problem: p}
 	for _, list := range p.Schedule.Actions {
 		actions := slices.Values(list)
-		_, split, postponed := schedule.Backwards(actions)
+		whole, split, postponed := schedule.Backwards(actions)
+		c.whole = c.whole || whole
 		c.slots, c.split, c.postponed = append(c.slots, int64(schedule.Slots(actions))), c.split || split, c.postponed || postponed
 	}
 	n := len(p.Units)
 	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
-	c.kept, c.keptW, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
+	c.kept, c.keptW, c.always, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
 		c.parameters[i+1], c.state[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State
 		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+u.Enters, c.keptW[i]+u.KeptW
-		c.data[i+1] = c.data[i] + u.Given
+		c.always[i+1], c.data[i+1] = c.always[i]+u.Always, c.data[i]+u.Given
 	}
-	c.working = newRangeMax(p.Units)
+	c.scratch = newScratch(p, c.kept)
 	for i, d := range p.Devices {
 		t := make([]Time, len(d.Times)+1)
 		for u, x := range d.Times {
@@ -66,30 +68,6 @@ func (p Problem) passes(unit int) int64 {
 		return 0
 	}
 	return p.Units[unit-1].Out
-}
-
-// rangeMax finds the largest Working of a range of units: level k holds the maxima of 2^k units.
-type rangeMax [][]int64
-
-func newRangeMax(us []Unit) rangeMax {
-	level := make([]int64, len(us))
-	for i, u := range us {
-		level[i] = u.Working
-	}
-	r := rangeMax{level}
-	for w := 1; 2*w <= len(us); w *= 2 {
-		next := make([]int64, len(us)-2*w+1)
-		for i := range next {
-			next[i] = max(level[i], level[i+w])
-		}
-		r, level = append(r, next), next
-	}
-	return r
-}
-
-func (r rangeMax) of(first, last int) int64 {
-	k := bits.Len(uint(last-first)) - 1
-	return max(r[k][first], r[k][last-1<<k])
 }
 
 // cost is what a search compares.
@@ -228,13 +206,12 @@ func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 }
 
 // activations adds the activations of a chunk: for each microbatch in flight, those that its units keep and the data
-// that they read. A chunk that recomputes keeps only its input and that data, and all the rest once, at the start of
-// its backward.
+// that they read. A chunk that recomputes keeps only its input, that data and what is never recomputed. The rest is
+// part of the scratch memory of its backward.
 func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	given := c.Given + c.data[p.Last] - c.data[p.First]
-	each, working := in-c.Units[p.First].Enters+c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
-	between := int64(0)
+	each, between := in-c.Units[p.First].Enters+c.kept[p.Last]-c.kept[p.First], int64(0)
 	if c.split && p.First > 0 { // the backward of the first virtual stage is not split
 		between = c.keptW[p.Last] - c.keptW[p.First]
 	}
@@ -242,11 +219,10 @@ func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 		each, between = each+between, 0
 	}
 	if recompute {
-		gradient := max(in, out, c.Units[p.First].Out)
-		each, working = in, max(working, each-in+gradient)
+		each = in + c.always[p.Last] - c.always[p.First]
 	}
 	m.Activations += slots*(given+each) + between + in + 2*out // being transferred: the input's gradient, the output and its gradient
-	m.Working = max(m.Working, working)
+	m.Working = max(m.Working, c.working(p, recompute))
 }
 
 // unitsText names the units of a stage's chunks.

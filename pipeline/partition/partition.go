@@ -27,14 +27,28 @@ type Unit struct {
 	Parameters int64  `json:"parameters"` // bytes of its own weights
 	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses
 	// a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
-	Shared  int64 `json:"shared,omitempty"`
-	State   int64 `json:"state"`    // bytes of the optimizer's state
-	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
-	Enters  int64 `json:"enters"`   // bytes of the activation that enters, if the backward reads it
-	Given   int64 `json:"given"`    // bytes of a microbatch's data that it reads, with or without recomputation
-	KeptW   int64 `json:"kept_w"`   // bytes kept besides between input gradient and weight gradients
-	Working int64 `json:"working"`  // bytes of scratch memory of its programs
-	Out     int64 `json:"boundary"` // bytes of its output activation, and of that activation's gradient
+	Shared int64 `json:"shared,omitempty"`
+	State  int64 `json:"state"`    // bytes of the optimizer's state
+	Kept   int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
+	Always int64 `json:"always"`   // those of Kept that are kept with recomputation, too: which experts were chosen
+	Enters int64 `json:"enters"`   // bytes of the activation that enters, if the backward reads it
+	Given  int64 `json:"given"`    // bytes of a microbatch's data that it reads, with or without recomputation
+	KeptW  int64 `json:"kept_w"`   // bytes kept besides between input gradient and weight gradients
+	Out    int64 `json:"boundary"` // bytes of its output activation, and of that activation's gradient
+	Scratch
+}
+
+// Scratch is the scratch memory of a unit's programs, in bytes. One program runs at a time.
+type Scratch struct {
+	Working     int64 `json:"working"`             // of all programs but backward passes
+	Backward    int64 `json:"working_backward"`    // of the whole backward pass
+	Split       int64 `json:"working_split"`       // of the larger program of a split backward pass
+	Recomputing int64 `json:"working_recomputing"` // of the whole backward pass with recomputation, including what it computes again
+}
+
+// Widest is the larger scratch memory of each program.
+func (s Scratch) Widest(o Scratch) Scratch {
+	return Scratch{max(s.Working, o.Working), max(s.Backward, o.Backward), max(s.Split, o.Split), max(s.Recomputing, o.Recomputing)}
 }
 
 // Time is what a unit costs on a device, in seconds.

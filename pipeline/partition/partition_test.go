@@ -22,11 +22,11 @@ func generate(t testing.TB, name string, stages, chunks, microbatches int) *sche
 
 // model is an embedding, n equal layers and a head.
 func model(layers int) []Unit {
-	us := []Unit{{Name: "embed", Parameters: 400, State: 800, Kept: 10, Working: 20, Out: 50}}
+	us := []Unit{{Name: "embed", Parameters: 400, State: 800, Kept: 10, Scratch: Scratch{Working: 20, Backward: 20, Recomputing: 40}, Out: 50}}
 	for i := range layers {
-		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Enters: 50, Working: 60, Out: 50})
+		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Enters: 50, Scratch: Scratch{Working: 60, Backward: 60, Recomputing: 360}, Out: 50})
 	}
-	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Enters: 50, Working: 90})
+	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Enters: 50, Scratch: Scratch{Working: 90, Backward: 90, Recomputing: 290}})
 }
 
 // device takes a second for a layer's forward and two for its backward.
@@ -97,7 +97,7 @@ func TestOneStage(t *testing.T) {
 	p, err := Choose(Problem{Units: us, Devices: devices(us, 1), Schedule: generate(t, "1f1b", 1, 1, 4), Tokens: 1})
 	require.NoError(t, err)
 	assert.Empty(t, p.Cut)
-	assert.Equal(t, Memory{Weights: 1000, Gradients: 1000, Optimizer: 2000, Activations: 10 + 350 + 350 + 250, Working: 90}, p.Stages[0].Memory)
+	assert.Equal(t, Memory{Weights: 1000, Gradients: 1000, Optimizer: 2000, Activations: 10 + 350 + 350 + 250, Working: 60 + 50 + 50}, p.Stages[0].Memory)
 	assert.Zero(t, p.Stages[0].Transfer)
 }
 
@@ -295,6 +295,7 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 		again := recomputed&(1<<s) != 0
 		seconds, bytes, kept, scratch := 0.0, flying*p.Given, int64(0), int64(0)
 		for u := first; u < last; u++ {
+			before := kept
 			seconds += d.Times[u].Forward + d.Times[u].Backward + d.Times[u].Update/float64(p.Schedule.Microbatches)
 			if again {
 				seconds += d.Times[u].Forward
@@ -305,18 +306,25 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 			if u > first {
 				kept += p.Units[u].Enters
 			}
-			scratch = max(scratch, p.Units[u].Working)
+			through := int64(0) // passes from unit to unit of the stage
+			if u > first {
+				through += p.Units[u-1].Out
+			}
+			if u < last-1 {
+				through += p.Units[u].Out
+			}
+			scratch = max(scratch, p.Units[u].Working+through)
+			if again {
+				scratch = max(scratch, before+p.Units[u].Recomputing+through)
+				if u > first {
+					scratch = max(scratch, before+p.Units[u].Enters+p.Units[u].Recomputing+through)
+				}
+				bytes += flying * p.Units[u].Always
+			} else {
+				scratch = max(scratch, p.Units[u].Backward+through)
+			}
 		}
-		if again {
-			gradient := p.Units[first].Out
-			if first > 0 {
-				gradient = max(gradient, p.Units[first-1].Out)
-			}
-			if last < n {
-				gradient = max(gradient, p.Units[last-1].Out)
-			}
-			scratch = max(scratch, kept+gradient)
-		} else {
+		if !again {
 			bytes += flying * kept
 		}
 		bytes += scratch
@@ -345,8 +353,10 @@ func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 		if u > 0 && rng.IntN(4) > 0 {
 			enters = p.Units[u-1].Out
 		}
-		p.Units = append(p.Units, Unit{Name: fmt.Sprint("unit ", u), Parameters: rng.Int64N(100), State: rng.Int64N(100),
-			Kept: rng.Int64N(300), Enters: enters, Given: rng.Int64N(20), Working: rng.Int64N(100), Out: rng.Int64N(60)})
+		u := Unit{Name: fmt.Sprint("unit ", u), Parameters: rng.Int64N(100), State: rng.Int64N(100),
+			Kept: rng.Int64N(300), Enters: enters, Given: rng.Int64N(20), Scratch: Scratch{Working: rng.Int64N(100)}, Out: rng.Int64N(60)}
+		u.Backward, u.Recomputing, u.Always = 7*u.Working%100, u.Kept+11*u.Working%100, u.Kept%20
+		p.Units = append(p.Units, u)
 	}
 	for d := range stages {
 		e := Device{Name: fmt.Sprint("gpu:", d), Link: Link{Latency: rng.Float64() / 10, Bandwidth: 100 + 1000*rng.Float64()}}

@@ -311,6 +311,14 @@ func (p *Plan) Memory() Memory {
 	return m
 }
 
+// Arena returns the bytes of scratch memory of a program.
+func (p *Plan) Arena(program string) (n int64) {
+	for _, b := range p.programs[program].memory.Chunks {
+		n += b
+	}
+	return n
+}
+
 // Kernels describes a program's kernels in the order in which they run.
 func (p *Plan) Kernels(name string) []KernelInfo {
 	q, ok := p.programs[name]

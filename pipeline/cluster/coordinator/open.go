@@ -115,7 +115,7 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 			return problem, p.malformed(member, fmt.Errorf("costs of %d units, expected %d", len(c.Units), len(problem.Units)))
 		}
 		for u := range c.Units {
-			problem.Units[u].Working = max(problem.Units[u].Working, c.Units[u].Working)
+			problem.Units[u].Scratch = problem.Units[u].Widest(c.Units[u].Scratch)
 		}
 	}
 	if o.Links != nil && len(p.members) > 1 {
