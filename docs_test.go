@@ -2,12 +2,14 @@ package gpupipe
 
 import (
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -82,5 +84,33 @@ func TestExamplesNameTheHooks(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range hook.Names() {
 		assert.Contains(t, string(text), "`"+name+"`", "examples/hooks/README.md")
+	}
+}
+
+// docs/MODELS.md has every key of model:, every preset and every class of Hugging Face's transformers.
+func TestModelsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("docs/MODELS.md")
+	require.NoError(t, err)
+	var check func(prefix string, section reflect.Type)
+	check = func(prefix string, section reflect.Type) {
+		for _, f := range reflect.VisibleFields(section) {
+			key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			if f.Type.Kind() == reflect.Struct {
+				check(prefix+key+".", f.Type)
+				continue
+			}
+			assert.Contains(t, string(text), "`"+prefix+key+"`", "docs/MODELS.md")
+		}
+	}
+	check("", reflect.TypeFor[model.Config]())
+	for _, name := range model.Presets() {
+		assert.Contains(t, string(text), "`"+name+"`", "docs/MODELS.md: presets")
+	}
+	classes, err := os.ReadFile("graph/model/hfclass.go")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`name: "(\w+)"`).FindAllStringSubmatch(string(classes), -1)
+	require.NotEmpty(t, found)
+	for _, m := range found {
+		assert.Contains(t, string(text), "`"+m[1]+"`", "docs/MODELS.md: classes")
 	}
 }

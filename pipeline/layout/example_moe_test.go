@@ -1,0 +1,41 @@
+package layout
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The memory that is planned for layers of the mixture of examples/moe-10b, on cards that are not present, is within 2 %
+// of what their programs take on null devices with the limits of those cards.
+func TestMemoryOfTenBillionParameters(t *testing.T) {
+	gpu := measure.GPUs()[4]
+	const stages = 2
+	c, err := config.Load("../../examples/moe-10b/config.yaml", []string{fmt.Sprint("pipeline.stages=", stages), "pipeline.recompute=always", "model.n_layers=5"})
+	require.NoError(t, err)
+	m, err := InPrecision(c, c.Model.Config)
+	require.NoError(t, err)
+	task := Task{Config: c, Model: m}
+	var devices []device.Device
+	for i := range stages {
+		devices = append(devices, null.New(null.Options{Name: fmt.Sprint("null:", i), Limits: gpu.Limits()}))
+	}
+	plan, err := task.Partition(t.Context(), devices, measure.Options{Modelled: true, GPU: &gpu})
+	require.NoError(t, err)
+	optimizer, err := NewOptimizer(c, m, nil)
+	require.NoError(t, err)
+	o := task.Engine(optimizer, plan.Cut, plan.Recompute, plan.SplitBackward)
+	o.Devices = devices
+	e, err := engine.New(o)
+	require.NoError(t, err)
+	for i, rank := range e.Ranks() {
+		assert.InEpsilon(t, rank.Memory.Total, plan.Stages[i].Memory.Total(), 0.02, "stage %d: %+v", i, plan.Stages[i].Memory)
+	}
+}
