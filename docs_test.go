@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -105,6 +106,10 @@ func TestModelsAreDocumented(t *testing.T) {
 	check("", reflect.TypeFor[model.Config]())
 	for _, name := range model.Presets() {
 		assert.Contains(t, string(text), "`"+name+"`", "docs/MODELS.md: presets")
+	}
+	for _, example := range regexp.MustCompile(`(?m)^model:( \{.*\}|\n( .*\n)+)`).FindAllString(string(text), -1) {
+		_, err := config.Parse("docs/MODELS.md", []byte(example), []string{"data.train=[a.txt]", "run.dir=run"})
+		assert.NoError(t, err, example)
 	}
 	classes, err := os.ReadFile("graph/model/hfclass.go")
 	require.NoError(t, err)
