@@ -21,9 +21,6 @@ type Links struct {
 	known map[pair]partition.Link
 }
 
-// pair is a sending and a receiving member.
-type pair struct{ from, to string }
-
 // get returns the link of a pair, if it is measured.
 func (l *Links) get(p pair) (partition.Link, bool) {
 	l.mu.Lock()
@@ -66,31 +63,13 @@ const (
 	probeSeconds = 1.5
 )
 
-// neighbors lists the pairs of members whose ranks send each other tensors: of neighboring stages, of the first and the
-// last stage, which may share embeddings, and of the same stage of several replicas.
-func (p *Pipeline) neighbors() (pairs []pair) {
-	add := func(a, b int) {
-		for _, x := range []pair{{p.places[a].Member, p.places[b].Member}, {p.places[b].Member, p.places[a].Member}} {
-			if x.from != x.to && !slices.Contains(pairs, x) {
-				pairs = append(pairs, x)
-			}
-		}
-	}
-	for rank := range p.places {
-		first := rank / p.stages * p.stages // of its replica
-		add(rank, first+(rank-first+1)%p.stages)
-		add(rank, rank%p.stages)
-	}
-	return pairs
-}
-
 // unreachable stands for the link of two members that do not reach each other.
 var unreachable = partition.Link{Latency: 1000, Bandwidth: 1}
 
 // measureLinks measures those links that are not known, one after the other.
 func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(device, what string)) error {
 	var missing []pair
-	for _, x := range p.pairs() {
+	for _, x := range p.placement.pairs() {
 		if _, ok := o.Links.get(x); !ok {
 			missing = append(missing, x)
 		}
@@ -99,19 +78,19 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 		return nil
 	}
 	epoch := o.Epoch - 1
-	err := p.each(ctx, func(ctx context.Context, member string) error {
+	err := p.group.each(ctx, func(ctx context.Context, member string) error {
 		q := protocol.ConnectRequest{Epoch: epoch, Peers: slices.DeleteFunc(slices.Clone(o.peersOf(epoch, member)),
 			func(peer protocol.Peer) bool { return peer.ID == identity.CoordinatorID })}
-		return p.request(ctx, member, protocol.Connect, q, &struct{}{})
+		return p.group.request(ctx, member, protocol.Connect, q, &struct{}{})
 	})
 	if err != nil {
 		return err
 	}
-	neighbors := p.neighbors()
+	neighbors := p.placement.neighbors()
 	for _, x := range missing {
 		report(x.from, "the link to "+x.to)
 		link, err := p.probe(ctx, x)
-		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && !slices.Contains(neighbors, x) && p.failing() == nil {
+		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && !slices.Contains(neighbors, x) && p.group.failing() == nil {
 			link, err = unreachable, nil // the order of the places does not need it
 		}
 		if err != nil {
@@ -125,32 +104,13 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 // probe measures a link.
 func (p *Pipeline) probe(ctx context.Context, x pair) (link partition.Link, err error) {
 	q := protocol.ProbeRequest{To: x.to, Bytes: probeBytes, Seconds: probeSeconds}
-	if err := p.request(ctx, x.from, protocol.Probe, q, &link); err != nil {
+	if err := p.group.request(ctx, x.from, protocol.Probe, q, &link); err != nil {
 		return link, err
 	}
 	if !(link.Latency >= 0 && link.Latency < time.Hour.Seconds() && link.Bandwidth > 0) {
-		return link, p.malformed(x.from, fmt.Errorf("a link of %v s and %v bytes a second to %s", link.Latency, link.Bandwidth, x.to))
+		return link, p.group.malformed(x.from, fmt.Errorf("a link of %v s and %v bytes a second to %s", link.Latency, link.Bandwidth, x.to))
 	}
 	return link, nil
-}
-
-// network is the members of the ranks and the links between them. A link that is not measured is as slow as the slowest
-// of those that are.
-func (p *Pipeline) network(links *Links) *partition.Network {
-	slowest, n := slowestLink(p.neighbors(), links), &partition.Network{}
-	for _, from := range p.places {
-		n.Machines = append(n.Machines, slices.Index(p.members, from.Member))
-		row := make([]partition.Link, len(p.places))
-		for i, to := range p.places {
-			if link, ok := links.get(pair{from.Member, to.Member}); ok {
-				row[i] = link
-			} else if from.Member != to.Member {
-				row[i] = slowest
-			}
-		}
-		n.Links = append(n.Links, row)
-	}
-	return n
 }
 
 // slower combines the larger latency and the smaller bandwidth of two links. A zero bandwidth is not known.

@@ -55,9 +55,9 @@ func TestNoDepthForFastLinks(t *testing.T) {
 }
 
 func TestNeighbors(t *testing.T) {
-	p := &Pipeline{stages: 3}
+	p := placement{stages: 3}
 	for _, member := range []string{"a", "b", "b", "c", "d", "a"} {
-		p.places = append(p.places, protocol.Place{Member: member})
+		p.ranks = append(p.ranks, protocol.Place{Member: member})
 	}
 	var all []string
 	for _, x := range p.neighbors() {

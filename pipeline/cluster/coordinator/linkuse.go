@@ -40,12 +40,12 @@ func (r *linkReports) of(member string) []protocol.LinkUse {
 
 // receiveLinks keeps the newest report of a member's links.
 func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
-	links, err := protocol.DecodeLinks(payload, len(p.members)+1)
+	links, err := protocol.DecodeLinks(payload, len(p.group.members)+1)
 	if err != nil {
 		return err
 	}
 	for _, l := range links {
-		if l.Peer != identity.CoordinatorID && !slices.Contains(p.members, l.Peer) {
+		if l.Peer != identity.CoordinatorID && !p.group.has(l.Peer) {
 			return fmt.Errorf("a report of a link to %.60q, which is not a member", l.Peer)
 		}
 	}
@@ -59,7 +59,7 @@ func (p *Pipeline) LinkValues() (values []metrics.Value) {
 	add := func(from, to, what string, value float64) {
 		values = append(values, metrics.Value{Name: fmt.Sprintf("link/%s/%s/%s", from, to, what), Value: value})
 	}
-	for _, member := range p.members {
+	for _, member := range p.group.members {
 		for _, l := range p.reports.of(member) {
 			add(member, l.Peer, "bytes", float64(l.Sent))
 			add(member, l.Peer, "wait_s", l.Wait)

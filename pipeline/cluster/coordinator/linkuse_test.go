@@ -20,7 +20,7 @@ func TestLinkReports(t *testing.T) {
 	announced := make(chan []MemberState, 2)
 	h.announcements = announce(h.Members, func(all []MemberState) { announced <- all })
 	defer h.announcements.close()
-	p := &Pipeline{members: []string{"a", "b"}, epoch: 1, failed: make(chan struct{})}
+	p := &Pipeline{group: &group{members: []string{"a", "b"}, epoch: 1, failed: make(chan struct{})}}
 	h.use(p)
 	h.links.set(pair{"a", "b"}, partition.Link{Latency: 0.01, Bandwidth: 1e6})
 	h.links.set(pair{"a", "c"}, partition.Link{Latency: 0.02, Bandwidth: 2e6})
@@ -29,7 +29,7 @@ func TestLinkReports(t *testing.T) {
 		p.Receive(from, transport.Message{Epoch: 1, Header: protocol.Encode(protocol.LinkReport{}), Payload: protocol.EncodeLinks(uses)})
 	}
 	send("a", protocol.LinkUse{Peer: "coordinator", Received: 5}, use)
-	require.NoError(t, p.failing())
+	require.NoError(t, p.group.failing())
 	var values []string
 	for _, v := range p.LinkValues() {
 		values = append(values, fmt.Sprint(v.Name, "=", v.Value))
@@ -43,7 +43,7 @@ func TestLinkReports(t *testing.T) {
 	assert.Equal(t, 0.25, use.MeanWait())
 
 	send("a", protocol.LinkUse{Peer: "stranger"})
-	assert.ErrorContains(t, p.failing(), `a: a report of a link to "stranger", which is not a member`)
+	assert.ErrorContains(t, p.group.failing(), `a: a report of a link to "stranger", which is not a member`)
 }
 
 func TestLinkReportsAreBounded(t *testing.T) {

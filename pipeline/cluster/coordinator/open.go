@@ -54,29 +54,25 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if c.Pipeline.HasScheduleFile() {
 		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
 	}
-	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, variables: newVariables(), expel: o.Expel,
-		failed: make(chan struct{}), optimizer: t.Optimizer, microbatches: c.Train.Microbatches, stages: c.Pipeline.Stages, rows: c.Rows()}
-	p.second = weights.SecondOf(c.Pipeline.Delay, c.PartlyStale())
-	p.parameters = t.Model.Parameters()
-	for _, place := range o.Places {
-		if !slices.Contains(p.members, place.Member) {
-			p.members = append(p.members, place.Member)
-			p.replies[place.Member] = &planned{}
-		}
+	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{}, variables: newVariables(),
+		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), second: weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
+			microbatches: c.Train.Microbatches, rows: c.Rows()}}
+	for _, member := range p.group.members {
+		p.replies[member] = &planned{}
 	}
 	o.Opened(p)
-	ctx, cancel := p.untilFailure(ctx)
+	ctx, cancel := p.group.untilFailure(ctx)
 	defer cancel()
 	problem, err := p.problem(ctx, t, o)
 	if err != nil {
-		return nil, errors.Join(p.failing(), err)
+		return nil, errors.Join(p.group.failing(), err)
 	}
 	chosen, plan, err := p.choose(t, problem, o)
 	if err != nil {
 		return nil, err
 	}
-	p.optimizer, p.links = chosen.Optimizer, o.Links
-	p.settings = trace.Settings{Schedule: chosen.Config.Pipeline.Schedule, Asynchronous: chosen.Config.Pipeline.Delay > 0,
+	p.plan.optimizer, p.links = chosen.Optimizer, o.Links
+	p.plan.settings = trace.Settings{Schedule: chosen.Config.Pipeline.Schedule, Asynchronous: chosen.Config.Pipeline.Delay > 0,
 		Depth: chosen.Config.Pipeline.Depth.Number(), Wire: chosen.Config.Pipeline.Wire.Activations}
 	if err := p.planLayout(chosen, plan); err != nil {
 		return nil, err
@@ -100,10 +96,10 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 	if err != nil {
 		return problem, err
 	}
-	first := costs[p.members[0]]
-	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.places))}
+	first := costs[p.group.members[0]]
+	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.placement.ranks))}
 	next := map[string]int{} // device, by member
-	for rank, place := range p.places {
+	for rank, place := range p.placement.ranks {
 		i := next[place.Member]
 		next[place.Member]++
 		d := costs[place.Member].Devices[i]
@@ -112,17 +108,17 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 	}
 	for member, c := range costs {
 		if len(c.Units) != len(problem.Units) {
-			return problem, p.malformed(member, fmt.Errorf("costs of %d units, expected %d", len(c.Units), len(problem.Units)))
+			return problem, p.group.malformed(member, fmt.Errorf("costs of %d units, expected %d", len(c.Units), len(problem.Units)))
 		}
 		for u := range c.Units {
 			problem.Units[u].Scratch = problem.Units[u].Widest(c.Units[u].Scratch)
 		}
 	}
-	if o.Links != nil && len(p.members) > 1 {
+	if o.Links != nil && len(p.group.members) > 1 {
 		if err := p.measureLinks(ctx, o, t.Report.Measuring); err != nil {
 			return problem, err
 		}
-		problem.Network = p.network(o.Links)
+		problem.Network = p.placement.network(o.Links)
 	}
 	if o.Measured != nil {
 		o.Measured(problem.Measured(first.Modelled))
@@ -132,21 +128,21 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 
 // measure measures the model on the devices of each member, in the order of their ranks.
 func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled bool) (map[string]protocol.Costs, error) {
-	costs, task := make(map[string]protocol.Costs, len(p.members)), describe(t)
-	for _, member := range p.members { // one by one: members of one machine would slow each other down
+	costs, task := make(map[string]protocol.Costs, len(p.group.members)), describe(t)
+	for _, member := range p.group.members { // one by one: members of one machine would slow each other down
 		q := protocol.MeasureRequest{Task: task, Modelled: modelled}
-		for _, place := range p.places {
+		for _, place := range p.placement.ranks {
 			if place.Member == member {
 				q.Devices = append(q.Devices, place.Device)
 			}
 		}
 		t.Report.Measuring(member+"/"+strings.Join(q.Devices, ", "), "the model's units")
 		var a protocol.Costs
-		if err := p.request(ctx, member, protocol.Measure, q, &a); err != nil {
+		if err := p.group.request(ctx, member, protocol.Measure, q, &a); err != nil {
 			return nil, err
 		}
 		if err := a.Check(len(q.Devices)); err != nil {
-			return nil, p.malformed(member, err)
+			return nil, p.group.malformed(member, err)
 		}
 		costs[member] = a
 	}
@@ -170,7 +166,7 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 		return t, plan, err
 	}
 	if problem.Network != nil {
-		t.Report.Note("%s", prediction(c, plan, depths, slowestLink(p.neighbors(), o.Links)))
+		t.Report.Note("%s", prediction(c, plan, depths, slowestLink(p.placement.neighbors(), o.Links)))
 		if a := layout.Fastest(layout.CompareAlone(c, problem), plan.TokensPerSec); a != nil {
 			t.Report.Note("%s alone would be faster: predicted %.0f tokens/s", strings.Join(a.Devices, ", "), a.TokensPerSec)
 		}
@@ -184,7 +180,7 @@ const noticeable = 1e-3
 
 // messageSeconds is the time of an activation over the slowest link.
 func (p *Pipeline) messageSeconds(problem partition.Problem, links *Links) (seconds float64) {
-	slowest := slowestLink(p.pairs(), links)
+	slowest := slowestLink(p.placement.pairs(), links)
 	for u := range problem.Units {
 		seconds = max(seconds, slowest.Seconds(problem.Sent(u)))
 	}
@@ -209,29 +205,29 @@ func prediction(c config.Config, plan partition.Plan, depths []layout.Depth, slo
 // planLayout plans an engine that has no rank in this process.
 func (p *Pipeline) planLayout(t train.RemoteTask, plan partition.Plan) (err error) {
 	o := t.Engine(t.Optimizer, plan.Cut, plan.Recompute, plan.SplitBackward)
-	o.Devices = make([]device.Device, len(p.places))
-	p.layout, err = engine.New(o)
+	o.Devices = make([]device.Device, len(p.placement.ranks))
+	p.plan.layout, err = engine.New(o)
 	return usererror.New(err)
 }
 
 // planMembers plans the ranks of all members at once.
 func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan partition.Plan, o Options) error {
-	if err := p.node.Connect(p.epoch, member.TransportPeers(o.Peers)); err != nil {
+	if err := p.group.node.Connect(p.group.epoch, member.TransportPeers(o.Peers)); err != nil {
 		return err
 	}
-	err := p.each(ctx, func(ctx context.Context, member string) error {
-		q := protocol.PlanRequest{Task: task, Epoch: p.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.places, Peers: o.peersOf(p.epoch, member)}
+	err := p.group.each(ctx, func(ctx context.Context, member string) error {
+		q := protocol.PlanRequest{Task: task, Epoch: p.group.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.placement.ranks, Peers: o.peersOf(p.group.epoch, member)}
 		var a protocol.PlanReply
-		if err := p.request(ctx, member, protocol.Plan, q, &a); err != nil {
+		if err := p.group.request(ctx, member, protocol.Plan, q, &a); err != nil {
 			return err
 		}
-		for rank, place := range p.places {
+		for rank, place := range p.placement.ranks {
 			if _, ok := a.Ranks[rank]; !ok && place.Member == member {
-				return p.malformed(member, fmt.Errorf("reply to %s: found no rank %d", protocol.Plan, rank))
+				return p.group.malformed(member, fmt.Errorf("reply to %s: found no rank %d", protocol.Plan, rank))
 			}
 		}
 		p.replies[member].plan = a
-		p.note(member, a.Notes)
+		p.group.note(member, a.Notes)
 		return nil
 	})
 	if err != nil {

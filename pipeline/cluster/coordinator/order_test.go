@@ -36,11 +36,11 @@ func TestTheOrderOfMembersAvoidsSlowLinks(t *testing.T) {
 	notes := &runtest.Notes{}
 	res, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/four")...), train.Options{Remote: remote, Report: notes})
 	require.NoError(t, err)
-	order := strings.Join(opened.stageMembers(), "")
+	order := strings.Join(opened.placement.stageMembers(), "")
 	for _, slow := range []string{"ab", "ba", "cd", "dc"} {
 		assert.NotContains(t, order, slow)
 	}
-	assert.Contains(t, strings.Join(notes.Text, "\n"), "the stages are on "+strings.Join(opened.stageMembers(), ", ")+", in this order: in the one before, the prediction would be ")
+	assert.Contains(t, strings.Join(notes.Text, "\n"), "the stages are on "+strings.Join(opened.placement.stageMembers(), ", ")+", in this order: in the one before, the prediction would be ")
 	one := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
 	four := traintest.Files(t, res.Checkpoint)
 	for file := range one {
@@ -67,21 +67,21 @@ func TestTheOrderOfMembersStays(t *testing.T) {
 		return p, err
 	}})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"a", "b", "c"}, opened.stageMembers())
+	assert.Equal(t, []string{"a", "b", "c"}, opened.placement.stageMembers())
 }
 
 func TestReorder(t *testing.T) {
-	p := &Pipeline{stages: 3}
+	p := placement{stages: 3}
 	for _, member := range strings.Split("abcdef", "") {
-		p.places = append(p.places, protocol.Place{Member: member})
+		p.ranks = append(p.ranks, protocol.Place{Member: member})
 	}
-	before := p.places
+	before := p.ranks
 	p.reorder([]int{2, 0, 1})
 	var all []string
-	for _, place := range p.places {
+	for _, place := range p.ranks {
 		all = append(all, place.Member)
 	}
 	assert.Equal(t, "cabfde", strings.Join(all, ""))
 	assert.Equal(t, "a", before[0].Member, "the host's places stay")
-	assert.Len(t, (&Pipeline{stages: 4, members: strings.Split("abcd", ""), places: before[:4]}).pairs(), 12, "all")
+	assert.Len(t, placement{before[:4], 4}.pairs(), 12, "all")
 }

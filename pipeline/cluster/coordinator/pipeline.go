@@ -8,10 +8,7 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -44,34 +41,30 @@ const releaseTimeout = 7 * time.Second
 
 // Pipeline is a pipeline over members.
 type Pipeline struct {
-	control   Control
-	node      Node
-	epoch     uint64
-	places    []protocol.Place
-	members   []string            // each once, in the order of Options.Places
+	group     *group
+	placement placement
+	plan      plan
 	replies   map[string]*planned // by member
-	layout    *engine.Engine      // without ranks in this process: it knows which rank holds what
-	optimizer *optim.Optimizer
-
-	parameters   []model.Parameter
-	second       weights.Second
-	microbatches int // per batch, of all replicas
-	stages       int
-	settings     trace.Settings
-	links        *Links // measured; nil: none is
-	reports      linkReports
-	rows         int                         // sequences of a microbatch
-	granting     sync.WaitGroup              // goroutines that grant batches
-	expel        func(member, reason string) // nil: members stay
-	variables    variables
+	variables variables
+	links     *Links // measured; nil: none is
+	reports   linkReports
+	granting  sync.WaitGroup // goroutines that grant batches
 
 	mu      sync.Mutex
 	tracing *tracing // nil: none
-	notes   []string
-	segment *segment      // in progress; nil: none
-	last    uint64        // number of the newest segment
-	failure error         // the first
-	failed  chan struct{} // closed by it
+	segment *segment // in progress; nil: none
+	last    uint64   // number of the newest segment
+}
+
+// plan is what the pipeline trains, as it is laid out.
+type plan struct {
+	layout       *engine.Engine // without ranks in this process: it knows which rank holds what
+	optimizer    *optim.Optimizer
+	parameters   []model.Parameter
+	second       weights.Second
+	microbatches int // per batch, of all replicas
+	rows         int // sequences of a microbatch
+	settings     trace.Settings
 }
 
 // planned is what a member has replied.
@@ -82,90 +75,21 @@ type planned struct {
 
 // Load implements train.Pipeline: it loads all members at once.
 func (p *Pipeline) Load() error {
-	return p.each(context.Background(), func(ctx context.Context, member string) error {
+	return p.group.each(context.Background(), func(ctx context.Context, member string) error {
 		var a protocol.LoadReply
-		err := p.request(ctx, member, protocol.Load, struct{}{}, &a)
+		err := p.group.request(ctx, member, protocol.Load, struct{}{}, &a)
 		if err == nil {
 			p.replies[member].load = a
-			p.note(member, a.Notes)
+			p.group.note(member, a.Notes)
 		}
 		return err
 	})
 }
 
-// note keeps the notes of a member.
-func (p *Pipeline) note(member string, notes []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, n := range notes {
-		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, printable.Text(n)))
-	}
-}
-
-// each calls f for all members at once and waits for all.
-func (p *Pipeline) each(ctx context.Context, f func(ctx context.Context, member string) error) error {
-	ctx, cancel := p.untilFailure(ctx)
-	defer cancel()
-	errs := make([]error, len(p.members))
-	var working sync.WaitGroup
-	for i, member := range p.members {
-		working.Go(func() { errs[i] = f(ctx, member) })
-	}
-	working.Wait()
-	if err := p.failing(); err != nil {
-		return err
-	}
-	return errors.Join(errs...)
-}
-
-// untilFailure returns a context that also ends when the pipeline fails.
-func (p *Pipeline) untilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-p.failed:
-			cancel(p.failing())
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil) }
-}
-
-// request makes a request of a member.
-func (p *Pipeline) request(ctx context.Context, member, name string, q, a any) error {
-	text, err := json.Marshal(q)
-	if err != nil {
-		return err
-	}
-	reply, err := p.control.Request(ctx, member, name, text)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil { // the member is not at fault
-			return fmt.Errorf("%s: %s: %w", member, name, cause)
-		}
-		return memberError(member, name, err)
-	}
-	if err := json.Unmarshal(reply, a); err != nil {
-		return p.malformed(member, fmt.Errorf("reply to %s: %w", name, err))
-	}
-	return nil
-}
-
-// memberError is the error of a request. Errors that the member knows to be the user's stay so. Otherwise the member, or
-// one of its devices, is lost.
-func memberError(member, name string, err error) error {
-	if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && remote.Kind == control.RemoteUser {
-		return fmt.Errorf("%s: %w", member, err)
-	}
-	if lost := (*control.LostError)(nil); errors.As(err, &lost) {
-		return fmt.Errorf("%s: %s (%w)", member, lost.Reason, device.ErrLost)
-	}
-	return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
-}
-
 // Ranks implements train.Pipeline.
 func (p *Pipeline) Ranks() (all []engine.RankPlan) {
-	for rank, place := range p.places {
-		plan, reply := p.layout.Rank(rank), p.replies[place.Member]
+	for rank, place := range p.placement.ranks {
+		plan, reply := p.plan.layout.Rank(rank), p.replies[place.Member]
 		theirs := reply.plan.Ranks[rank]
 		plan.Device, plan.Memory, plan.Kernels, plan.Shared = theirs.Device, theirs.Memory, theirs.Kernels, theirs.Shared
 		plan.Member = place.Member
@@ -177,34 +101,16 @@ func (p *Pipeline) Ranks() (all []engine.RankPlan) {
 }
 
 // Notes implements train.Pipeline.
-func (p *Pipeline) Notes() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.notes)
-}
+func (p *Pipeline) Notes() []string { return p.group.allNotes() }
 
 // Evaluated implements train.Pipeline.
-func (p *Pipeline) Evaluated() engine.Version { return p.layout.Evaluated() }
+func (p *Pipeline) Evaluated() engine.Version { return p.plan.layout.Evaluated() }
 
 // SetProfile implements train.Pipeline. Kernels of members are not measured.
 func (p *Pipeline) SetProfile(engine.Profiler) {}
 
 // Abort makes the work in progress and all later work fail.
-func (p *Pipeline) Abort(cause error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.failure == nil {
-		p.failure = cause
-		close(p.failed)
-	}
-}
-
-// failing is the first failure, or nil.
-func (p *Pipeline) failing() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failure
-}
+func (p *Pipeline) Abort(cause error) { p.group.abort(cause) }
 
 // Close releases the ranks of all members that still answer. Nothing that waits for a batch of a source may go on waiting.
 func (p *Pipeline) Close() error {
@@ -213,10 +119,10 @@ func (p *Pipeline) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, member := range p.members {
+	for _, member := range p.group.members {
 		closing.Go(func() {
 			var a struct{}
-			_ = p.request(ctx, member, protocol.Release, struct{}{}, &a) // a lost member has nothing to release
+			_ = p.group.request(ctx, member, protocol.Release, struct{}{}, &a) // a lost member has nothing to release
 		})
 	}
 	closing.Wait()
@@ -226,7 +132,7 @@ func (p *Pipeline) Close() error {
 
 // Lost ends the pipeline: a member is gone. The node and the control server call it.
 func (p *Pipeline) Lost(member string, err error) {
-	if slices.Contains(p.members, member) {
+	if p.group.has(member) {
 		p.traced().lose(member)
 		p.Abort(fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost))
 	}
@@ -234,7 +140,7 @@ func (p *Pipeline) Lost(member string, err error) {
 
 // Receive takes a message of a member.
 func (p *Pipeline) Receive(from string, m transport.Message) {
-	if m.Epoch != p.epoch {
+	if m.Epoch != p.group.epoch {
 		return
 	}
 	h, err := protocol.Decode(m.Header)
@@ -247,25 +153,17 @@ func (p *Pipeline) Receive(from string, m transport.Message) {
 	}
 	if err != nil {
 		p.traced().lose(from)
-		p.Abort(p.malformed(from, err))
+		p.Abort(p.group.malformed(from, err))
 	}
-}
-
-// malformed expels a member that has sent what no member of this build sends. It returns the error of a lost member.
-func (p *Pipeline) malformed(member string, err error) error {
-	if p.expel != nil && slices.Contains(p.members, member) {
-		p.expel(member, "it sent a malformed message: "+printable.Text(err.Error()))
-	}
-	return fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)
 }
 
 // fault is the failure that a member reports, of its ranks or of what another member has sent it.
 func (p *Pipeline) fault(from string, h protocol.Fault) error {
 	text := printable.Text(h.Error)
 	switch {
-	case h.Malformed != "" && h.Malformed != from && slices.Contains(p.members, h.Malformed):
+	case h.Malformed != "" && h.Malformed != from && p.group.has(h.Malformed):
 		p.traced().lose(h.Malformed)
-		return p.malformed(h.Malformed, fmt.Errorf("%s: %s", from, text))
+		return p.group.malformed(h.Malformed, fmt.Errorf("%s: %s", from, text))
 	case h.Lost:
 		return fmt.Errorf("%s: %s (%w)", from, text, device.ErrLost)
 	}

@@ -377,7 +377,8 @@ func (b blocking) Batch(int64) (engine.Batch, error) { return engine.Batch{}, ni
 // returns.
 func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
 	n := newNetwork()
-	p := &Pipeline{node: node{n, coordinatorID}, layout: &engine.Engine{}, members: []string{"a"}, microbatches: 1, stages: 1, failed: make(chan struct{})}
+	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failed: make(chan struct{})}, placement: placement{stages: 1},
+		plan: plan{layout: &engine.Engine{}, microbatches: 1}}
 	source := blocking{asked: make(chan struct{}, 1), release: make(chan struct{})}
 	failed := make(chan error, 1)
 	n.cut["a"] = true // it need not answer

@@ -52,19 +52,19 @@ func TestSegmentsCheckMessages(t *testing.T) {
 		"a microbatch that is none":    {[]sent{{"b", result(3, math.MaxInt, 1)}}, "of 2 microbatches"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Pipeline{members: []string{"a", "b"}, places: []protocol.Place{{Member: "a"}, {Member: "b"}}, stages: 2, failed: make(chan struct{})}
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{})}, placement: placement{[]protocol.Place{{Member: "a"}, {Member: "b"}}, 2}}
 			expelled := ""
-			p.expel = func(id, _ string) { expelled = id }
+			p.group.expel = func(id, _ string) { expelled = id }
 			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3, ended: make(chan struct{}),
 				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true, []engine.Router{{VirtualStage: 1, Layers: []int{2}, Values: 8}}), limits: map[string]int{}}
 			for i, m := range x.messages {
-				assert.NoError(t, p.failing(), i)
+				assert.NoError(t, p.group.failing(), i)
 				p.Receive(m.from, m.Message)
 			}
-			require.ErrorContains(t, p.failing(), x.expect)
-			require.ErrorIs(t, p.failing(), device.ErrLost)
+			require.ErrorContains(t, p.group.failing(), x.expect)
+			require.ErrorIs(t, p.group.failing(), device.ErrLost)
 			from := x.messages[len(x.messages)-1].from
-			assert.ErrorContains(t, p.failing(), from+": ")
+			assert.ErrorContains(t, p.group.failing(), from+": ")
 			if from != "c" { // which is no member
 				assert.Equal(t, from, expelled)
 			}
@@ -88,10 +88,10 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expelled := ""
-			p := &Pipeline{members: []string{"a", "b"}, failed: make(chan struct{}), expel: func(id, _ string) { expelled = id }}
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}), expel: func(id, _ string) { expelled = id }}}
 			p.Receive("a", transport.Message{Header: protocol.Encode(x.fault)})
-			require.ErrorContains(t, p.failing(), x.text)
-			assert.Equal(t, x.lost, errors.Is(p.failing(), device.ErrLost))
+			require.ErrorContains(t, p.group.failing(), x.text)
+			assert.Equal(t, x.lost, errors.Is(p.group.failing(), device.ErrLost))
 			assert.Equal(t, x.expelled, expelled)
 		})
 	}
@@ -99,7 +99,7 @@ func TestFaults(t *testing.T) {
 
 // Members that end without having sent all results are not believed.
 func TestSegmentsEndWithAllResults(t *testing.T) {
-	p := &Pipeline{members: []string{"a", "b"}}
+	p := &Pipeline{group: &group{members: []string{"a", "b"}}}
 	s := &segment{pipeline: p, number: 1, finished: 4, limits: map[string]int{"a": 4, "b": 4}}
 	end, err := s.end()
 	require.NoError(t, err)
@@ -129,19 +129,19 @@ func TestVariablesAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
-			p := &Pipeline{variables: variables{pending: map[uint64]*reads{1: r}}, failed: make(chan struct{})}
+			p := &Pipeline{group: &group{failed: make(chan struct{})}, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive(x.from, x.m)
-			assert.ErrorContains(t, p.failing(), x.expect)
+			assert.ErrorContains(t, p.group.failing(), x.expect)
 
 			r.expected[protocol.Variable{Name: "later"}] = owned{}
-			p = &Pipeline{variables: variables{pending: map[uint64]*reads{1: r}}, failed: make(chan struct{})}
+			p = &Pipeline{group: &group{failed: make(chan struct{})}, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive("a", good)
-			require.NoError(t, p.failing())
+			require.NoError(t, p.group.failing())
 			data, err := (&pendingVariable{p, r, v}).Wait()
 			require.NoError(t, err)
 			assert.Len(t, data, 8)
 			p.Receive("a", good)
-			assert.ErrorContains(t, p.failing(), "has arrived before")
+			assert.ErrorContains(t, p.group.failing(), "has arrived before")
 		})
 	}
 }

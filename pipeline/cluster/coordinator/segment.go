@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -47,13 +46,13 @@ type work struct {
 
 // Train implements train.Pipeline.
 func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
-	return p.work(stop, work{from: from, to: to, microbatches: p.microbatches, losses: 1, source: source}, each)
+	return p.work(stop, work{from: from, to: to, microbatches: p.plan.microbatches, losses: 1, source: source}, each)
 }
 
 // Evaluate implements train.Pipeline.
 func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
-	return engine.EvaluationSegments(stop, batches, p.stages, func(from, to int) error {
-		_, err := p.work(stop, work{evaluates: true, from: from, to: to, microbatches: 1, losses: p.rows, source: source}, each)
+	return engine.EvaluationSegments(stop, batches, p.placement.stages, func(from, to int) error {
+		_, err := p.work(stop, work{evaluates: true, from: from, to: to, microbatches: 1, losses: p.plan.rows, source: source}, each)
 		return err
 	})
 }
@@ -85,7 +84,7 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 			s.takeResults(report)
 			continue
 		case <-s.ended:
-		case <-p.failed:
+		case <-p.group.failed:
 		}
 		break
 	}
@@ -93,10 +92,10 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 	var refused error
 	select {
 	case refused = <-granted:
-	case <-p.failed: // a source that blocks does not delay that; Close waits for it
+	case <-p.group.failed: // a source that blocks does not delay that; Close waits for it
 	}
 	s.takeResults(report)
-	if err := p.failing(); err != nil {
+	if err := p.group.failing(); err != nil {
 		return w.from, errors.Join(err, declined)
 	}
 	end, err := s.end()
@@ -109,18 +108,17 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 
 // begin announces a segment to all members.
 func (p *Pipeline) begin(w work) (*segment, error) {
-	p.mu.Lock()
-	if p.failure != nil {
-		defer p.mu.Unlock()
-		return nil, p.failure
+	if err := p.group.failing(); err != nil {
+		return nil, err
 	}
+	p.mu.Lock()
 	p.last++
-	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
-		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates, p.layout.Routers()), granted: w.from, finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
+	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates, p.plan.layout.Routers()), granted: w.from, finished: w.from, limits: map[string]int{}}
 	p.segment = s
 	p.mu.Unlock()
 	written := p.variables.beginSegment()
-	for _, member := range p.members {
+	for _, member := range p.group.members {
 		p.send(member, transport.Hot, protocol.Begin{Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
 			To: w.to}, nil)
 	}
@@ -129,10 +127,10 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 
 // send sends a message, unless the pipeline has failed. An error means that the member is lost.
 func (p *Pipeline) send(member string, class transport.Class, h protocol.Header, payload [][]byte) {
-	if p.failing() != nil {
+	if p.group.failing() != nil {
 		return
 	}
-	if err := p.node.Send(member, transport.Message{Class: class, Header: protocol.Encode(h), Payload: payload}); err != nil {
+	if err := p.group.node.Send(member, transport.Message{Class: class, Header: protocol.Encode(h), Payload: payload}); err != nil {
 		p.Lost(member, err)
 	}
 }
@@ -151,7 +149,7 @@ func (s *segment) grantAll(stop context.Context) error {
 			s.finish(batch)
 			return err
 		}
-		if s.pipeline.failing() != nil {
+		if s.pipeline.group.failing() != nil {
 			return nil
 		}
 		s.grant(batch, data)
@@ -172,7 +170,7 @@ func (s *segment) await(stop context.Context, batch int) bool {
 		case <-s.changed:
 		case <-stop.Done():
 			return false
-		case <-s.pipeline.failed:
+		case <-s.pipeline.group.failed:
 			return false
 		}
 	}
@@ -198,10 +196,10 @@ func (s *segment) grant(batch int, data engine.Batch) {
 	var hyperparameters [][]byte
 	if !s.work.evaluates {
 		for _, initialized := range []bool{false, true} {
-			hyperparameters = append(hyperparameters, exec.F32Bytes(p.optimizer.Hyperparameters(batch, initialized).Float32s()))
+			hyperparameters = append(hyperparameters, exec.F32Bytes(p.plan.optimizer.Hyperparameters(batch, initialized).Float32s()))
 		}
 	}
-	for _, member := range p.members {
+	for _, member := range p.group.members {
 		h := protocol.Batch{Segment: s.number, Batch: batch}
 		var payload [][]byte
 		for _, name := range p.replies[member].plan.Reads {
@@ -221,7 +219,7 @@ func (s *segment) grant(batch int, data engine.Batch) {
 
 // finish ends the segment before a batch that was not granted.
 func (s *segment) finish(limit int) {
-	for _, member := range s.pipeline.members {
+	for _, member := range s.pipeline.group.members {
 		s.pipeline.send(member, transport.Hot, protocol.End{Segment: s.number, Limit: limit}, nil)
 	}
 }
@@ -252,7 +250,7 @@ func (s *segment) memberEnded(member string, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, twice := s.limits[member]; {
-	case !slices.Contains(s.pipeline.members, member):
+	case !s.pipeline.group.has(member):
 		return fmt.Errorf("segment %d: found the end of a member without ranks", s.number)
 	case twice:
 		return fmt.Errorf("segment %d: found its end a second time", s.number)
@@ -260,7 +258,7 @@ func (s *segment) memberEnded(member string, limit int) error {
 		return fmt.Errorf("segment %d: found its end at batch %d, expected %d to %d", s.number, limit, s.work.from, s.granted)
 	}
 	s.limits[member] = limit
-	if len(s.limits) == len(s.pipeline.members) {
+	if len(s.limits) == len(s.pipeline.group.members) {
 		close(s.ended)
 	}
 	return nil
@@ -276,22 +274,22 @@ func (s *segment) check(from string, r engine.Result) error {
 	p, rank := s.pipeline, 0
 	replicas := 1
 	if !s.work.evaluates {
-		replicas = len(p.places) / p.stages
+		replicas = len(p.placement.ranks) / p.placement.stages
 	}
-	first := r.Microbatch * replicas / s.work.microbatches * p.stages // rank of the microbatch's replica
+	first := r.Microbatch * replicas / s.work.microbatches * p.placement.stages // rank of the microbatch's replica
 	if r.Routing != nil {
 		if r.VirtualStage < 0 {
 			return fmt.Errorf("routing of virtual stage %d of batch %d", r.VirtualStage, r.Batch)
 		}
-		rank = first + r.VirtualStage%p.stages
+		rank = first + r.VirtualStage%p.placement.stages
 	}
 	if r.Losses != nil {
 		if len(r.Losses) != s.work.losses {
 			return fmt.Errorf("microbatch %d of batch %d has %d losses, expected %d", r.Microbatch, r.Batch, len(r.Losses), s.work.losses)
 		}
-		rank = first + p.stages - 1
+		rank = first + p.placement.stages - 1
 	}
-	if owner := p.places[rank].Member; from != owner {
+	if owner := p.placement.ranks[rank].Member; from != owner {
 		return fmt.Errorf("a result of batch %d of rank %d, which is on %s", r.Batch, rank, owner)
 	}
 	return nil
@@ -320,7 +318,7 @@ func (s *segment) takeResults(f func(engine.Measured)) {
 func (s *segment) end() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, member := range s.pipeline.members {
+	for _, member := range s.pipeline.group.members {
 		if limit := s.limits[member]; limit != s.finished {
 			return s.work.from, fmt.Errorf("%s: segment %d: found its end at batch %d, expected %d: all results before that have arrived", member, s.number, limit,
 				s.finished)

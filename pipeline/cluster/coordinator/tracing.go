@@ -75,11 +75,11 @@ func (p *Pipeline) traced() *tracing {
 func newTracing(p *Pipeline, tracer engine.Tracer) *tracing {
 	t := &tracing{pipeline: p, tracer: tracer, owners: map[string]*tracedMember{}, members: map[string]*tracedMember{}, newest: map[string]int64{},
 		arrows: map[string][]protocol.Event{}, changed: make(chan struct{}, 1)}
-	for _, id := range p.members {
+	for _, id := range p.group.members {
 		t.members[id] = &tracedMember{id: id, stated: time.Now()}
 	}
-	for rank, place := range p.places {
-		for _, track := range p.layout.Rank(rank).Tracks() {
+	for rank, place := range p.placement.ranks {
+		for _, track := range p.plan.layout.Rank(rank).Tracks() {
 			t.owners[track] = t.members[place.Member]
 		}
 	}
@@ -94,7 +94,7 @@ func (t *tracing) begin() {
 	for _, m := range t.members {
 		measuring.Go(func() {
 			if err := t.measure(ctx, m); err != nil {
-				t.pipeline.note(m.id, []string{fmt.Sprintf("the trace has none of its events: its clock could not be measured: %v", err)})
+				t.pipeline.group.note(m.id, []string{fmt.Sprintf("the trace has none of its events: its clock could not be measured: %v", err)})
 				t.lose(m.id)
 				return
 			}
@@ -112,11 +112,11 @@ func (t *tracing) describe() {
 	add := func(name string, args map[string]any) {
 		t.tracer.Complete(trace.NetworkTrack, trace.Network, name, time.Now(), 0, args)
 	}
-	add(p.settings.String(), p.settings.Args())
+	add(p.plan.settings.String(), p.plan.settings.Args())
 	if p.links == nil {
 		return
 	}
-	for _, x := range p.neighbors() {
+	for _, x := range p.placement.neighbors() {
 		if link, ok := p.links.get(x); ok {
 			add(fmt.Sprintf("%s to %s: %.3g ms, %s", x.from, x.to, 1e3*link.Latency, InBits(link.Bandwidth)),
 				map[string]any{"source": x.from, "target": x.to, "latency_micros": 1e6 * link.Latency, "bytes_per_second": link.Bandwidth})
@@ -142,7 +142,7 @@ func (t *tracing) follow(ctx context.Context, m *tracedMember) {
 func (t *tracing) measure(ctx context.Context, m *tracedMember) error {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	c, err := t.pipeline.control.Clock(ctx, m.id)
+	c, err := t.pipeline.group.control.Clock(ctx, m.id)
 	if err == nil {
 		c.Error += protocol.TimestampError
 		t.state(m, m.clock.take(c, time.Now()))
@@ -261,7 +261,7 @@ func (t *tracing) end() {
 	for _, m := range t.recording() {
 		t.pipeline.send(m.id, transport.Hot, protocol.Record{Last: true}, nil)
 	}
-	if t.pipeline.failing() != nil { // members may not answer, and the run goes on elsewhere
+	if t.pipeline.group.failing() != nil { // members may not answer, and the run goes on elsewhere
 		return
 	}
 	var measuring sync.WaitGroup

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -67,7 +66,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	if err != nil {
 		return nil, err
 	}
-	h.roster.setPlaces(p.places)
+	h.roster.setPlaces(p.placement.ranks)
 	return p, nil
 }
 
@@ -75,31 +74,4 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 func (h *Host) use(p *Pipeline) {
 	p.reports.changed = h.announcements.soon
 	h.pipeline.Store(p)
-}
-
-// place assigns ranks to devices. Ranks stay where they were if the device is still offered.
-func place(before, offers []protocol.Place, ranks int) []protocol.Place {
-	free := slices.Clone(offers)
-	take := func(p protocol.Place) bool {
-		i := slices.Index(free, p)
-		if i >= 0 {
-			free = slices.Delete(free, i, i+1)
-		}
-		return i >= 0
-	}
-	places := make([]protocol.Place, ranks)
-	for rank := range places {
-		if rank < len(before) && take(before[rank]) {
-			places[rank] = before[rank]
-		}
-	}
-	for rank, p := range places {
-		if p == (protocol.Place{}) {
-			if len(free) == 0 {
-				return nil
-			}
-			places[rank], free = free[0], free[1:]
-		}
-	}
-	return places
 }

@@ -76,7 +76,7 @@ func (s snapshot) ReadState(name string) (device.Pending, error) {
 
 // ReadWeights implements train.Pipeline.
 func (p *Pipeline) ReadWeights(param string, v engine.Version) (device.Pending, error) {
-	if _, err := p.layout.Owner(param); err != nil {
+	if _, err := p.plan.layout.Owner(param); err != nil {
 		return nil, err
 	}
 	return p.read(protocol.Variable{Name: param, Version: v}), nil
@@ -84,7 +84,7 @@ func (p *Pipeline) ReadWeights(param string, v engine.Version) (device.Pending, 
 
 // ReadState implements train.Pipeline.
 func (p *Pipeline) ReadState(name string) (device.Pending, error) {
-	if _, err := p.layout.StateOwner(name); err != nil {
+	if _, err := p.plan.layout.StateOwner(name); err != nil {
 		return nil, err
 	}
 	return p.read(protocol.Variable{Name: name, State: true}), nil
@@ -116,7 +116,7 @@ func (p *Pipeline) ask() *reads {
 		lists[v.member] = append(lists[v.member], v.Variable)
 	}
 	p.variables.add(r)
-	for _, member := range p.members {
+	for _, member := range p.group.members {
 		text, err := json.Marshal(lists[member])
 		if err != nil {
 			panic(err) // names and numbers
@@ -138,23 +138,23 @@ func (v *variables) add(r *reads) {
 // owned lists the variables of all ranks.
 func (p *Pipeline) owned() (all []owned) {
 	add := func(rank int, v protocol.Variable, bytes int64) {
-		all = append(all, owned{v, p.places[rank].Member, bytes})
+		all = append(all, owned{v, p.placement.ranks[rank].Member, bytes})
 	}
-	versions := []engine.Version{p.layout.Evaluated()}
-	if p.second != weights.OneVersion {
-		versions = append(versions, p.second.Version())
+	versions := []engine.Version{p.plan.layout.Evaluated()}
+	if p.plan.second != weights.OneVersion {
+		versions = append(versions, p.plan.second.Version())
 	}
 	for _, v := range versions {
-		for _, param := range p.parameters {
-			rank, err := p.layout.Owner(param.Name)
+		for _, param := range p.plan.parameters {
+			rank, err := p.plan.layout.Owner(param.Name)
 			if err != nil {
 				panic(err) // of the model's own parameter
 			}
 			add(rank, protocol.Variable{Name: param.Name, Version: v}, param.Type.Bytes())
 		}
 	}
-	for _, state := range p.optimizer.State() {
-		rank, err := p.layout.StateOwner(state.ID)
+	for _, state := range p.plan.optimizer.State() {
+		rank, err := p.plan.layout.StateOwner(state.ID)
 		if err != nil {
 			panic(err) // of the optimizer's own state
 		}
@@ -205,8 +205,8 @@ func (w *pendingVariable) Wait() ([]byte, error) {
 		}
 		select {
 		case <-changed:
-		case <-p.failed:
-			return nil, p.failing()
+		case <-p.group.failed:
+			return nil, p.group.failing()
 		}
 	}
 }
@@ -222,25 +222,25 @@ func (v *variables) take(r *reads, x protocol.Variable) (data []byte, ok bool, c
 
 // WriteWeights implements train.Pipeline.
 func (p *Pipeline) WriteWeights(param string, v engine.Version, data []byte) error {
-	if _, err := p.layout.Owner(param); err != nil {
+	if _, err := p.plan.layout.Owner(param); err != nil {
 		return err
 	}
-	return p.write(p.layout.Holders(param), protocol.Variable{Name: param, Version: v}, data)
+	return p.write(p.plan.layout.Holders(param), protocol.Variable{Name: param, Version: v}, data)
 }
 
 // WriteState implements train.Pipeline.
 func (p *Pipeline) WriteState(name string, data []byte) error {
-	if _, err := p.layout.StateOwner(name); err != nil {
+	if _, err := p.plan.layout.StateOwner(name); err != nil {
 		return err
 	}
-	return p.write(p.layout.StateHolders(name), protocol.Variable{Name: name, State: true}, data)
+	return p.write(p.plan.layout.StateHolders(name), protocol.Variable{Name: name, State: true}, data)
 }
 
 // write sends a variable to the members of some ranks.
 func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
 	var members []string
 	for _, rank := range ranks {
-		if m := p.places[rank].Member; !slices.Contains(members, m) {
+		if m := p.placement.ranks[rank].Member; !slices.Contains(members, m) {
 			members = append(members, m)
 		}
 	}
@@ -248,7 +248,7 @@ func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
 	for _, m := range members {
 		p.send(m, transport.Bulk, protocol.Write{Variable: v}, [][]byte{data})
 	}
-	return p.failing()
+	return p.group.failing()
 }
 
 // count counts a variable that is written to some members.
