@@ -186,19 +186,10 @@ func (l *link) failOn(err error) {
 	}
 }
 
-// isLeave reports whether an error says that the peer has closed its node.
-func isLeave(err error) bool {
-	var r *refusal
-	return errors.As(err, &r) && r.code == codeLeft
-}
-
 // fail ends the link within its epoch and reports the peer as lost.
 func (l *link) fail(err error) {
 	if !l.finish(err, refusalf(codeAbort, "%v", err)) {
 		return
-	}
-	if !isLeave(err) { // which is no fault, and which Lost reports
-		l.node.notes.add("member %s is lost in epoch %d: %v", l.peer.ID, l.epoch, err)
 	}
 	l.node.spawn(func() { l.node.options.Lost(l.peer.ID, err) })
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/slowlink"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -85,12 +86,16 @@ func TestRestartedMemberIsLost(t *testing.T) {
 	t.Parallel()
 	ca, a := target(t)
 	b := start(t, ca, "b", "")
-	require.NoError(t, b.Connect(1, []Peer{a.peer()}))
+	link, err := slowlink.New(a.address())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, link.Close()) }()
+	require.NoError(t, b.Connect(1, []Peer{{ID: "a", Addresses: []string{link.Address()}}}))
 	poll(t, "a connection", b.connected)
 	second := start(t, ca, "b", "")
 	require.NoError(t, second.Connect(1, []Peer{a.peer()}))
 	second.awaitNote("another process of member b is connected")
-	require.NoError(t, b.Close())
+	link.Refuse()
+	link.Reset()
 	require.ErrorContains(t, a.awaitLost(), "member b was restarted within epoch 1")
 	require.ErrorContains(t, second.awaitLost(), "member b was restarted within epoch 1")
 }

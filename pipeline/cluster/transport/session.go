@@ -84,6 +84,8 @@ func streamError(err error) error {
 		return violationf("%s", st.Message())
 	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort, st.Code() == codeOver, st.Code() == codeLeft:
 		return remoteError{&refusal{st.Code(), st.Message()}}
+	case st.Code() == codes.Canceled: // gRPC's "context canceled"
+		return remoteError{errors.New("it is closed")}
 	default:
 		return remoteError{errors.New(st.Message())}
 	}
