@@ -116,17 +116,26 @@ func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Val
 	// that depends on the pass, since a pass may bind rearranged copies of the operands.
 	shared := map[string]string{c.key(first): readC, c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
 	w.Load = func(v *graph.Value, at []graph.Index) string {
-		if f, ok := shared[c.key(v)]; ok {
+		f, ok := shared[c.key(v)]
+		switch {
+		case ok && c.lim.Native:
+			return element(f+arraySuffix, v.DType, graph.Flatten(v.Shape, at))
+		case ok:
 			return fmt.Sprintf("%s(%v)", f, graph.Flatten(v.Shape, at))
 		}
 		return w.load(v, at)
 	}
-	row := graph.Var("row", c.g.Rows)
-	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
 	e := &epilogue{w: w}
+	row := graph.Var("row", c.g.Rows)
+	if c.lim.Native { // what depends on i alone is then known to be the same for all columns, which a vector has
+		row = graph.Var("b", p.batch).Times(p.m).Plus(graph.Var("i", p.m)).Times(p.n).Plus(graph.Var("j", p.n))
+	} else {
+		e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n)
+	}
+	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
 	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
 	stores := w.stores(others, row)
-	e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n) + w.outer.String() + stores
+	e.stmts += w.outer.String() + stores
 	return e
 }
 
@@ -142,6 +151,9 @@ func (w *writer) declared(from int) string {
 // readA, readB and readC are the functions by which an epilogue reads elements of the operands, and of what the result
 // replaces.
 const readA, readB, readC = "operand_a", "operand_b", "mm_at_c"
+
+// arraySuffix follows these names where the epilogue indexes the array itself.
+const arraySuffix = "_array"
 
 // readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one
 // more.
@@ -160,7 +172,7 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 			wgsl = rename(wgsl, o.read, "mm_at_"+"abc"[i:i+1])
 			continue
 		}
-		array, t := o.read+"_array", operands[o.operand].DType
+		array, t := o.read+arraySuffix, operands[o.operand].DType
 		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\nfn %s(at: u32) -> %s { return %s; }\n",
 			len(args), array, fuse.WGSLType(t), o.read, fuse.WGSLType(t), element(array, t, graph.Var("at", 1<<32)))
 		args = append(args, Arg{Value: operands[o.operand]})

@@ -75,7 +75,8 @@ func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph
 		operand matmul.Operand
 		read    string
 	}{{matmul.A, readA}, {matmul.B, readB}, {matmul.C, readC}} {
-		if !strings.Contains(body, o.read+"(") {
+		array := o.read + arraySuffix
+		if !strings.Contains(body, array+"[") {
 			continue
 		}
 		v := operands[o.operand]
@@ -86,11 +87,12 @@ func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph
 			i = len(own) + len(extra)
 			extra = append(extra, Arg{Value: v})
 		}
-		if declared[i] == "" {
-			declared[i] = o.read + "_array"
-			declare(i, declared[i], fuse.WGSLType(v.DType))
+		if declared[i] != "" {
+			body = rename(body, array, declared[i])
+			continue
 		}
-		fmt.Fprintf(&s, "fn %s(at: u32) -> %s { return %s; }\n", o.read, fuse.WGSLType(v.DType), element(declared[i], v.DType, graph.Var("at", 1<<32)))
+		declared[i] = array
+		declare(i, array, fuse.WGSLType(v.DType))
 	}
 	result := fuse.WGSLType(operands[matmul.C].DType)
 	return s.String() + "fn epilogue(acc: f32, b: u32, i: u32, j: u32) -> " + result + " {\n" + body + "}\n", extra

@@ -89,6 +89,19 @@ func groupedSpecs() (out []Spec) {
 			out = append(out, s)
 		}
 	}
+	// Products of f32 of which AMX computes the terms: rows and k's that are no multiples of a tile's, in C and in a block.
+	for _, d := range []struct{ rows, n, k, groups int }{{330, 64, 96, 5}, {260, 80, 1100, 3}} {
+		for kind := range 6 { // without and with an epilogue
+			s := Spec{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows, TransB: kind%3 == 1, BatchStrideB: d.n * d.k}
+			if kind%3 == 2 {
+				s = Spec{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}
+			}
+			if kind >= 3 {
+				s.EpilogueC = testEpilogue(F32)
+			}
+			out = append(out, s)
+		}
+	}
 	return out
 }
 

@@ -227,6 +227,17 @@ func (n native) sums(k *Kernel) (to Binding, part int) {
 	return k.scratch(4 * part * n.splits), part
 }
 
+// matricesB is the number of matrices of B.
+func (s Spec) matricesB() int {
+	switch {
+	case s.BatchStrideB == 0:
+		return 1
+	case s.Grouping == graph.GroupedRows:
+		return s.Groups
+	}
+	return s.Batch
+}
+
 // packSteps returns how many of the steps a group packs, where each step has so many blocks.
 func packSteps(steps, blocks int) int {
 	return roundUp(max(32, min(256, steps*blocks/leastGroups)), 32)
@@ -234,10 +245,7 @@ func packSteps(steps, blocks int) int {
 
 // pack adds the pass that packs B, and returns where the panels lie; a matrix has panels of so many elements.
 func (k *Kernel) pack(s Spec, panels int) Binding {
-	matrices := 1
-	if s.BatchStrideB > 0 {
-		matrices = s.Batch
-	}
+	matrices := s.matricesB()
 	const columns = 256
 	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(4 * panels * matrices)

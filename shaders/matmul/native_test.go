@@ -410,6 +410,9 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 		if s.Grouping != graph.Ungrouped {
 			p := planGrouped(s)
 			assert.LessOrEqual(t, 4*(p.block*p.steps+p.block*p.columns), 256<<10, "bytes on the stack of a thread")
+			terms := planGroupedTerms(s)
+			assert.Zero(t, terms.rows%terms.block+terms.block%cellSide+terms.columns%cellSide+terms.steps%cellSide, "%+v", s)
+			assert.LessOrEqual(t, (terms.block+cellSide)*terms.steps/cellSide/cellSide*cellBytes+4*terms.block*terms.columns, 512<<10, "bytes on the stack, %+v", s)
 			continue
 		}
 		for _, u := range matrixUnits {

@@ -149,10 +149,7 @@ func (p pairs) panels() int { return roundUp(p.spec.N, p.unit.panel) * p.padded 
 
 // packB adds the pass that packs B, and returns where the panels lie.
 func (p pairs) packB(k *Kernel) Binding {
-	s, matrices := p.spec, 1
-	if s.BatchStrideB > 0 {
-		matrices = s.Batch
-	}
+	s, matrices := p.spec, p.spec.matricesB()
 	const columns = 256
 	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(2 * p.panels() * matrices)

@@ -29,6 +29,7 @@ func nativeGroupedVariants(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
 	}
 	ks = append(ks, groupedPairVariants(s, l)...)
+	ks = append(ks, termVariants(s, l)...)
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }
@@ -57,7 +58,7 @@ func (n native) groupCount(rows int) int {
 	if s.Grouping == graph.GroupedRows {
 		return (s.M/rows + s.Groups) * ceilDiv(s.N, n.columns)
 	}
-	return s.Groups * ceilDiv(s.M, rows) * ceilDiv(s.N, n.columns)
+	return n.count(rows)
 }
 
 // kernel returns the kernel; cost is relative to that of others for the same product.
@@ -66,11 +67,7 @@ func (p grouped) kernel(name string, cost float64) Kernel {
 	k := Kernel{Name: name, Cost: cost * s.flops()}
 	b, panels := Binding{Operand: B}, roundUp(s.N, panelColumns)*s.K
 	if p.packB {
-		matrices := s
-		if s.Grouping == graph.GroupedRows {
-			matrices.Batch = s.Groups
-		}
-		b = k.pack(matrices, panels)
+		b = k.pack(s, panels)
 	}
 	t := groupedText(s)
 	p.define(t, panels, 0)

@@ -44,16 +44,14 @@ func (p groupedPairs) kernel() Kernel {
 		a = p.transposeA(&k, line, 0)
 		b = p.packSums(&k)
 	} else {
-		matrices := p.pairs
-		matrices.spec.Batch = s.Groups
-		b = matrices.packB(&k)
+		b = p.packB(&k)
 		// Tiles are whole: the rows that a group leaves are computed as a tile's.
 		p.spec.M = roundUp(s.M, p.block)
 	}
 	t := p.text(true)
 	t.defineGroups(s)
 	p.define(t, line, 0, 0)
-	k.Passes = append(k.Passes, t.pass(nativeBF16Tile+nativeGroups+nativeGroupedBF16, native{spec: s, columns: p.columns}.groupCount(p.rows),
+	k.Passes = append(k.Passes, t.pass(nativeBF16Tile+nativeGroups+nativeGroupedBF16, native{spec: s, columns: p.columns, splits: 1}.groupCount(p.rows),
 		a, b, Binding{Operand: C}, Binding{Operand: Offsets}))
 	return k
 }

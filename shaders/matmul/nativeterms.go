@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -35,6 +36,9 @@ func termVariants(s Spec, l target.Limits) []Kernel {
 	if s.TypeA != F32 || s.TypeB != F32 || !slices.Contains(l.Cooperative, target.AMX) {
 		return nil
 	}
+	if s.Grouping != graph.Ungrouped {
+		return []Kernel{planGroupedTerms(s).kernel()}
+	}
 	return []Kernel{planTerms(s).kernel()}
 }
 
@@ -51,6 +55,13 @@ func planTerms(s Spec) terms {
 	p.steps, p.block = p.padded, 2*cellSide
 	rows := func(groups int) int { return roundUp(ceilDiv(s.M, ceilDiv(groups, p.count(s.M))), p.block) }
 	p.rows = max(rows(want), min(rows(leastGroups), 2*p.block))
+	return p
+}
+
+// planGroupedTerms cuts a grouped product as the batch of products that it is when all groups are of one size.
+func planGroupedTerms(s Spec) terms {
+	p := planTerms(s.evenly())
+	p.spec, p.splits, p.split = s, 1, s.K
 	return p
 }
 
@@ -87,7 +98,9 @@ func (p *terms) limitRows(most int) {
 }
 
 // whole reports whether sums are stored as they are, in whole tiles.
-func (p terms) whole() bool { return p.spec.EpilogueC == nil && p.spec.M%16 == 0 && p.spec.N%16 == 0 }
+func (p terms) whole() bool {
+	return p.spec.EpilogueC == nil && p.spec.Grouping != graph.GroupedRows && p.spec.M%16 == 0 && p.spec.N%16 == 0
+}
 
 // symmetric reports whether the kernel computes half of a symmetric product. It can where sums lie in C, or in a block of
 // one panel.
@@ -97,10 +110,14 @@ func (p terms) symmetric() bool { return p.spec.Symmetric && (p.whole() || p.spl
 func (p terms) cost() float64 {
 	s := p.spec
 	pad := func(n, side int) float64 { return float64(roundUp(n, side)) / float64(n) }
-	packed := s.M*s.K*ceilDiv(s.N, p.columns) + s.K*s.N
-	if p.groupB {
-		packed += s.K * s.N * (ceilDiv(s.M, p.block) - 1)
+	panels := 1
+	switch {
+	case p.groupB:
+		panels = s.rowBlocks(p.block)
+	case s.Grouping == graph.GroupedRows:
+		panels = s.matricesB()
 	}
+	packed := s.M*s.K*ceilDiv(s.N, p.columns) + s.K*s.N*panels
 	flops := s.flops()
 	if p.symmetric() {
 		flops *= 0.5 + float64(cellSide)/float64(2*s.N)
@@ -116,6 +133,11 @@ func (p terms) kernel() Kernel {
 	}
 	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
+	code, bindings := nativeTerms, []Binding{{Operand: A}, b, c}
+	if p.spec.Grouping != graph.Ungrouped {
+		t.defineGroups(p.spec)
+		code, bindings = nativeGroups+nativeTerms, append(bindings, Binding{Operand: Offsets})
+	}
 	t.define("GROUP_B", p.groupB)
 	t.define("SYMMETRIC", p.symmetric())
 	t.define("PART", part)
@@ -124,7 +146,7 @@ func (p terms) kernel() Kernel {
 	t.define("BLOCK", p.block)
 	t.define("STEPS", p.steps)
 	t.define("SPLIT", p.split)
-	k.Passes = append(k.Passes, t.pass(nativeTerms, p.count(p.rows), Binding{Operand: A}, b, c))
+	k.Passes = append(k.Passes, t.pass(code, p.groupCount(p.rows), bindings...))
 	if p.splits > 1 {
 		k.Passes = append(k.Passes, p.reduce(part, c))
 	}
@@ -146,10 +168,7 @@ func (p terms) panelBytes() int {
 
 // packB adds the pass that packs B, and returns where the panels lie.
 func (p terms) packB(k *Kernel) Binding {
-	s, matrices := p.spec, 1
-	if s.BatchStrideB > 0 {
-		matrices = s.Batch
-	}
+	s, matrices := p.spec, p.spec.matricesB()
 	const columns = 128
 	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(p.panelBytes() * matrices)

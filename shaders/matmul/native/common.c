@@ -86,11 +86,13 @@ MM_INLINE void mm_rows4(vec4 a, vec4 b, vec4 c, vec4 d, vec4 *rows) {
 #define VALUE(acc, b, i, j) (acc)
 #endif
 
-// mm_store stores the first n sums, those of row i of matrix b from column j on.
+// mm_store stores the first n sums, those of row i of matrix b from column j on. The loop counts columns, so that the
+// compiler knows that those of a vector are neighbors in the epilogue's arrays.
 MM_INLINE void mm_store(const gp_arg *args, C_T *c, const f32 *sums, u64 n, u32 b, u32 i, u32 j) {
-	c += ((u64)b * M + i) * N + j;
+	const u32 end = j + (u32)n;
+	c += ((u64)b * M + i) * N;
 	#pragma omp simd
-	for (u32 q = 0; q < (u32)n; q++) c[q] = (C_T)VALUE(sums[q], b, i, j + q);
+	for (u32 q = j; q < end; q++) c[q] = (C_T)VALUE(sums[(u64)q - j], b, i, q);
 }
 
 #ifdef PACKED // the type of the operand that the pass packs

@@ -1,5 +1,6 @@
 // The groups of a product: GROUPED is the number of rows, or where GROUPED_SUMS of k's, that GROUPS share.
-#if !GROUPED_SUMS
+#define GROUPED_ROWS (!GROUPED_SUMS)
+#if GROUPED_ROWS
 // mm_rows finds the rows of a block, from *i0 to *i1, and returns the group that they belong to. There are at most
 // GROUPED / ROWS + GROUPS blocks; those that are too many have no rows.
 MM_INLINE u64 mm_rows(const u32 *offsets, u64 block, u64 *i0, u64 *i1) {

@@ -8,6 +8,9 @@
 // group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the rows and STEPS of the k's at a
 // time, packs them, and multiplies them with every panel of B.
 //
+// Of a grouped product args[3] are the offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its group.
+// Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
+//
 // A tile has 16 rows of 16 words. A word holds one term of two k's that are 16 apart. A row of a tile of A is a row of A;
 // the rows of a tile of B are k's, a column a column of B. A cell is the tiles of 32 rows, or columns, and 32 k's: two
 // for each term, [2][3][256] words. The cells of a panel lie in the order of k, [panel][PADDED / 32]. Behind the last row,
@@ -231,13 +234,18 @@ MM_INLINE void mm_any(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, int
 // Where the product is SYMMETRIC, only cells on the diagonal and above it are computed. The others mirror them.
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// The sums lie in C where they are what is stored, and tiles are whole. Otherwise they lie in a block, of one panel of
-// columns where that has all k's.
-#define ONCE (SPLIT <= STEPS)
-#if !defined(EPILOGUE) && N % 16 == 0 && M % 16 == 0
-#define IN_PLACE 1
+// The sums of rows lie in C where they are what is stored, and tiles are whole. Otherwise they lie in a block, of one
+// panel of columns where that has all k's.
+#ifndef GROUPED_SUMS
+#define GROUPED_SUMS 0
+#endif
+#define ONCE (SPLIT <= STEPS && !GROUPED_SUMS)
+#if defined(EPILOGUE) || N % 16
+#define IN_PLACE(rows) 0
+#elif GROUPED_ROWS
+#define IN_PLACE(rows) ((rows) % 16 == 0)
 #else
-#define IN_PLACE 0
+#define IN_PLACE(rows) (M % 16 == 0)
 #endif
 #define BLOCK_LINE (ONCE ? CELL_LINES : COLUMNS)
 
@@ -272,36 +280,43 @@ KERNEL {
 #if GROUP_B
 	u32 y[CELLS * CELL] __attribute__((aligned(64)));
 #endif
-#if !IN_PLACE
 	f32 block[BLOCK * BLOCK_LINE] __attribute__((aligned(64)));
-#endif
 	mm_configure();
 	for (u32 group = first; group < last; group++) {
+#if GROUPED_ROWS
+		u64 row_blocks = GROUPED / ROWS + GROUPS, j0 = group / row_blocks * COLUMNS, n = 0, split = 0, k0 = 0, k1 = K, i0, i1;
+		u64 matrix = mm_rows((const u32 *)args[3].at, group % row_blocks, &i0, &i1);
+#else
 		u64 at = group, row_blocks = (M + ROWS - 1) / ROWS, column_blocks = (N + COLUMNS - 1) / COLUMNS;
 		u64 i0 = at % row_blocks * ROWS, i1 = MIN(i0 + ROWS, M);
 		at /= row_blocks;
-		u64 j0 = at % column_blocks * COLUMNS, j1 = MIN(j0 + COLUMNS, N);
+		u64 j0 = at % column_blocks * COLUMNS;
 		at /= column_blocks;
-		u64 n = at % BATCH, split = at / BATCH, k1 = MIN((split + 1) * SPLIT, K);
-#if GROUP_B
-		const f32 *b = (const f32 *)args[1].at + n * STRIDE_B;
+		u64 n = at % BATCH, split = at / BATCH, matrix = n;
+#if GROUPED_SUMS
+		const u32 *offsets = args[3].at;
+		u64 k1 = MIN(offsets[n + 1], K), k0 = MIN(offsets[n], k1);
 #else
-		const u32 *panels = (const u32 *)args[1].at + (STRIDE_B ? n * PANELS : 0);
+		u64 k0 = split * SPLIT, k1 = MIN(k0 + SPLIT, K);
+#endif
+#endif
+		u64 j1 = MIN(j0 + COLUMNS, N);
+#if GROUP_B
+		const f32 *b = (const f32 *)args[1].at + matrix * STRIDE_B;
+#else
+		const u32 *panels = (const u32 *)args[1].at + (STRIDE_B ? matrix * PANELS : 0);
 #endif
 		for (u64 i = i0; i < i1; i += BLOCK) {
-			u64 rows = MIN(BLOCK, i1 - i), place = split * PART + (n * M + i) * N;
-#if IN_PLACE
-			f32 *sums = (f32 *)c + place + j0;
-			const u64 ld = N;
-#else
-			f32 *sums = block;
-			const u64 ld = BLOCK_LINE;
-#endif
-			for (u64 k = split * SPLIT; k < k1; k += STEPS) {
+			const u64 rows = MIN(BLOCK, i1 - i), place = split * PART + (n * M + i) * N;
+			const int in_place = IN_PLACE(rows);
+			const u64 ld = in_place ? N : BLOCK_LINE;
+			f32 *sums = in_place ? (f32 *)c + place + j0 : block;
+			for (u64 r = 0; GROUPED_SUMS && k0 == k1 && r < rows; r++) __builtin_memset(sums + r * ld, 0, (j1 - j0) * sizeof(f32));
+			for (u64 k = k0; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k), count = UP(steps, CELL_STEPS), call = 0;
-				int begin = k == split * SPLIT, last = k + STEPS >= k1; // of the blocks of k's
+				int begin = k == k0, last = k + STEPS >= k1; // of the blocks of k's
 				const f32 *from = a + n * STRIDE_A + (TRANS_A ? k * M + i : i * K + k);
-				const char *next = mm_next(from, k - split * SPLIT, last);
+				const char *next = mm_next(from, k - k0, last);
 				for (u64 r = 0; r < rows; r += CELL_LINES)
 					mm_cells(cells + r / CELL_LINES * count * CELL, from + r * (TRANS_A ? 1 : K), TRANS_A ? M : K, !TRANS_A, 1, MIN(CELL_LINES, rows - r), steps);
 				for (u64 j = SYMMETRIC ? MAX(i, j0) : j0; j < j1; j += CELL_LINES) {
@@ -313,36 +328,32 @@ KERNEL {
 					const u32 *y = panels + (j / CELL_LINES * (PADDED / CELL_STEPS) + k / CELL_STEPS) * CELL;
 #endif
 					for (u64 r = 0; r < end; r += CELL_LINES, call++) {
-						mm_place fetched = {.args = args, .at = place + r * N + j, .c = IN_PLACE ? begin : last};
+						mm_place fetched = {.args = args, .at = place + r * N + j, .c = in_place ? begin : last};
 						fetched.a = next + MIN(call * A_FETCH_ROWS, A_LINES) * A_LINE;
 #if GROUP_B && !TRANS_B
 						fetched.b = (const char *)(b + (k + STEPS + call * B_FETCH_ROWS) * N + j0);
 #endif
-						mm_any(cells + r / CELL_LINES * count * CELL, y, count, sums + r * ld + (!IN_PLACE && ONCE ? 0 : j - j0), ld, begin, &fetched, rows - r, N - j);
+						mm_any(cells + r / CELL_LINES * count * CELL, y, count, sums + r * ld + (!in_place && ONCE ? 0 : j - j0), ld, begin, &fetched, rows - r, N - j);
 					}
-#if !IN_PLACE
-					if (ONCE)
-						for (u64 r = 0; r < end; r++) mm_store(args, c + split * PART, block + r * CELL_LINES, MIN(CELL_LINES, j1 - j), n, i + r, j);
-#endif
+					for (u64 r = 0; ONCE && !in_place && r < end; r++)
+						mm_store(args, c + split * PART, block + r * CELL_LINES, MIN(CELL_LINES, j1 - j), n, i + r, j);
 #if SYMMETRIC
 					for (u64 r = 0; last && r < above; r += CELL_LINES) {
-#if IN_PLACE
-						f32 *matrix = (f32 *)c + split * PART + n * M * N;
-						mm_mirror_cell(matrix + j * N + i + r, matrix + (i + r) * N + j, N, N, above - r, N - j);
-#else
+						if (in_place) {
+							f32 *whole = (f32 *)c + split * PART + n * M * N;
+							mm_mirror_cell(whole + j * N + i + r, whole + (i + r) * N + j, N, N, above - r, N - j);
+							continue;
+						}
 						f32 mirror[CELL_LINES * CELL_LINES] __attribute__((aligned(64)));
 						mm_mirror_cell(mirror, block + r * CELL_LINES, CELL_LINES, CELL_LINES, above - r, N - j);
 						for (u64 q = 0; q < MIN(CELL_LINES, N - j); q++)
 							mm_store(args, c, mirror + q * CELL_LINES, MIN(CELL_LINES, above - r), n, j + q, i + r);
-#endif
 					}
 #endif
 				}
 			}
-#if !IN_PLACE
-			if (!ONCE)
-				for (u64 r = 0; r < rows; r++) mm_store(args, c + split * PART, block + r * COLUMNS, j1 - j0, n, i + r, j0);
-#endif
+			for (u64 r = 0; !ONCE && !in_place && r < rows; r++)
+				mm_store(args, c + split * PART, block + r * COLUMNS, j1 - j0, n, i + r, j0);
 		}
 	}
 	mm_release();
