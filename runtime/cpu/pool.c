@@ -14,20 +14,37 @@
 #include <time.h>
 #include <unistd.h>
 
-// The leader, which calls gp_pool_run, publishes a command by its ticket: the command's index and the next piece to be
-// taken. Threads take pieces by adding to the ticket, so a piece always belongs to the command that the same word names.
-// A thread accesses the commands only while it counts as inside, and the leader returns from a run when none is inside.
+// Each thread has a share of a command's pieces, which lie side by side: threads that take the same share of each command
+// find in their core's cache what they wrote before. A thread without pieces takes those of the others.
+//
+// The leader, which calls gp_pool_run, publishes a command by a ticket for each share: the command's index and the next
+// piece to be taken. Threads take pieces by adding to a ticket, so a piece always belongs to the command that the same
+// word names. A thread accesses the commands only while it counts as inside, and the leader returns from a run when none
+// is inside.
 
 #define NO_COMMAND 0xffffffffu
 #define SPIN_NS 50000       // how long a thread waits actively
 #define SHORT_NS 50000      // a command that takes less on all threads may be faster on one
 #define RETRY 256           // runs after which the slower of both is tried again
 
+// gp_share is the ticket of a thread's pieces, in a cache line of its own.
+typedef struct {
+	_Alignas(64) _Atomic uint64_t ticket;
+} gp_share;
+
+// gp_worker is a thread that is not the leader.
+typedef struct {
+	gp_pool *pool;
+	pthread_t thread;
+	int share;
+} gp_worker;
+
 struct gp_pool {
 	int threads, started, cores;
-	pthread_t *workers;
+	int count; // of shares
+	gp_share *shares; // the leader's is the first
+	gp_worker *workers;
 	gp_command *commands; // of the run
-	_Alignas(64) _Atomic uint64_t ticket;
 	_Alignas(64) _Atomic uint32_t done; // pieces of the published command that are complete
 	_Atomic uint32_t waiting;           // the leader sleeps until done changes
 	_Alignas(64) _Atomic uint32_t inside;
@@ -89,23 +106,41 @@ static void piece(const gp_command *c, uint32_t i) {
 static uint32_t command_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
 static uint32_t piece_of(uint64_t ticket) { return (uint32_t)ticket; }
 
-// work takes pieces until none is left of the published command. The caller is the leader, or counts as inside.
-static void work(gp_pool *p) {
+// first_piece returns the first piece of a share. Those of the next share follow its last.
+static uint32_t first_piece(const gp_pool *p, uint32_t pieces, int share) {
+	return (uint32_t)((uint64_t)pieces * (uint64_t)share / (uint64_t)p->count);
+}
+
+// publish begins a command, or NO_COMMAND.
+static void publish(gp_pool *p, uint32_t command, uint32_t pieces) {
+	for (int s = 0; s < p->count; s++)
+		atomic_store(&p->shares[s].ticket, (uint64_t)command << 32 | first_piece(p, pieces, s));
+}
+
+// take takes pieces of a share until none is left of the published command. The caller is the leader, or counts as inside.
+static void take(gp_pool *p, int share) {
+	_Atomic uint64_t *ticket = &p->shares[share].ticket;
 	for (;;) {
-		uint64_t t = atomic_load(&p->ticket);
-		if (command_of(t) == NO_COMMAND || piece_of(t) >= p->commands[command_of(t)].pieces)
+		uint64_t t = atomic_load(ticket);
+		if (command_of(t) == NO_COMMAND || piece_of(t) >= first_piece(p, p->commands[command_of(t)].pieces, share + 1))
 			return;
-		t = atomic_fetch_add(&p->ticket, 1);
+		t = atomic_fetch_add(ticket, 1);
 		if (command_of(t) == NO_COMMAND)
 			return;
 		const gp_command *c = &p->commands[command_of(t)];
 		uint32_t pieces = c->pieces;
-		if (piece_of(t) >= pieces)
+		if (piece_of(t) >= first_piece(p, pieces, share + 1))
 			continue;
 		piece(c, piece_of(t));
 		if (atomic_fetch_add(&p->done, 1) + 1 == pieces && atomic_load(&p->waiting))
 			futex_wake(&p->done, 1);
 	}
+}
+
+// work takes the pieces of a thread's share, then what is left of the others.
+static void work(gp_pool *p, int share) {
+	for (int i = 0; i < p->count; i++)
+		take(p, (share + i) % p->count);
 }
 
 // flush_denormals makes the calling thread read and write denormal numbers as zero, as GPUs do: cores compute with them a
@@ -132,14 +167,15 @@ static void restore_denormals(uint64_t before) {
 #endif
 }
 
-static void *worker(void *pool) {
-	gp_pool *p = pool;
+static void *work_until_closed(void *worker) {
+	gp_pool *p = ((gp_worker *)worker)->pool;
+	int share = ((gp_worker *)worker)->share;
 	pthread_setname_np(pthread_self(), "gpupipe-cpu");
 	flush_denormals();
 	while (!atomic_load(&p->closing)) {
 		uint32_t seen = atomic_load(&p->epoch);
 		atomic_fetch_add(&p->inside, 1);
-		work(p);
+		work(p, share);
 		atomic_fetch_sub(&p->inside, 1);
 		if (spin(p, &p->epoch, seen, 0))
 			continue;
@@ -161,9 +197,9 @@ static void announce(gp_pool *p) {
 static void together(gp_pool *p, uint32_t index) {
 	uint32_t pieces = p->commands[index].pieces;
 	atomic_store(&p->done, 0);
-	atomic_store(&p->ticket, (uint64_t)index << 32);
+	publish(p, index, pieces);
 	announce(p);
-	work(p);
+	work(p, 0);
 	if (spin(p, &p->done, pieces, 1))
 		return;
 	atomic_store(&p->waiting, 1);
@@ -221,7 +257,7 @@ void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) 
 			times[i] = ended - began;
 		began = ended;
 	}
-	atomic_store(&p->ticket, (uint64_t)NO_COMMAND << 32);
+	publish(p, NO_COMMAND, 0);
 	for (int i = 0; atomic_load(&p->inside); i++) {
 		if (i < 1000)
 			relax();
@@ -240,16 +276,20 @@ void gp_pool_copy(gp_pool *p, void *to, const void *from, uint64_t bytes) {
 
 gp_pool *gp_pool_new(int threads, int cores) {
 	gp_pool *p = aligned_alloc(64, (sizeof(gp_pool) + 63) / 64 * 64);
-	pthread_t *workers = calloc((size_t)threads, sizeof(pthread_t));
-	if (!p || !workers) {
+	gp_worker *workers = calloc((size_t)threads, sizeof *workers);
+	gp_share *shares = aligned_alloc(64, (size_t)threads * sizeof *shares);
+	if (!p || !workers || !shares) {
 		free(p);
 		free(workers);
+		free(shares);
 		return NULL;
 	}
 	memset(p, 0, sizeof *p);
 	p->workers = workers;
+	p->shares = shares;
+	p->count = threads;
 	p->cores = cores;
-	atomic_store(&p->ticket, (uint64_t)NO_COMMAND << 32);
+	publish(p, NO_COMMAND, 0);
 	// Signals are for Go's threads, except those that a thread raises itself.
 	sigset_t all, before;
 	sigfillset(&all);
@@ -257,8 +297,14 @@ gp_pool *gp_pool_new(int threads, int cores) {
 	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
 		sigdelset(&all, own[i]);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (p->started < threads - 1 && pthread_create(&workers[p->started], NULL, worker, p) == 0)
+	while (p->started < threads - 1) {
+		gp_worker *w = &workers[p->started];
+		w->pool = p;
+		w->share = p->started + 1;
+		if (pthread_create(&w->thread, NULL, work_until_closed, w) != 0)
+			break;
 		p->started++;
+	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	p->threads = p->started + 1;
 	return p;
@@ -270,7 +316,8 @@ void gp_pool_free(gp_pool *p) {
 	atomic_store(&p->closing, 1);
 	announce(p);
 	for (int i = 0; i < p->started; i++)
-		pthread_join(p->workers[i], NULL);
+		pthread_join(p->workers[i].thread, NULL);
 	free(p->workers);
+	free(p->shares);
 	free(p);
 }

@@ -82,7 +82,8 @@ func (p *terms) planTermBlocks(groups int) {
 	p.limitRows(most)
 	// Partial sums are written, read and added: they may not be more than the operands.
 	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); s.TransA && p.count(p.rows) < groups && most > 1 {
-		p.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(groups, p.count(p.rows)))), cellSide)
+		splits := min(most, ceilDiv(groups, p.count(p.rows)))
+		p.split = roundUp(ceilDiv(s.K, roundUp(splits, 2)), cellSide) // an even number: threads have equal shares
 		p.splits = ceilDiv(s.K, p.split)
 	}
 	for p.rows > 2*cellSide && p.count(p.rows) < groups {
