@@ -45,10 +45,13 @@ func (c *chain) grow(seed uint64, length int, begin func(*chain), kinds []func(*
 	return c.task
 }
 
-// Chains returns n random graphs.
-func Chains(n int) []Task {
+// Chains returns the first n random graphs.
+func Chains(n int) []Task { return ChainsFrom(0, n) }
+
+// ChainsFrom returns n random graphs, the first of which has the seed.
+func ChainsFrom(seed uint64, n int) []Task {
 	var ts []Task
-	for seed := range uint64(n) {
+	for last := seed + uint64(n); seed < last; seed++ {
 		ts = append(ts, Chain(seed, 4+int(seed)%24))
 	}
 	return ts

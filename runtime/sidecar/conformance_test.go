@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, name string) {
 	d := opened(t, options(name))
 	if *whole {
-		devicetest.Run(t, d)
+		devicetest.Run(t, d, 0)
 		return
 	}
 	tasks := devicetest.Chains(10)

@@ -12,5 +12,5 @@ func TestConformance(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	devicetest.Run(t, dev)
+	devicetest.Run(t, dev, 0)
 }
