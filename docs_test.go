@@ -92,6 +92,9 @@ func TestExamplesNameTheHooks(t *testing.T) {
 func TestModelsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("docs/MODELS.md")
 	require.NoError(t, err)
+	named := func(name string) {
+		assert.True(t, strings.Contains(string(text), "`"+name+"`"), "docs/MODELS.md does not have `%s`", name)
+	}
 	var check func(prefix string, section reflect.Type)
 	check = func(prefix string, section reflect.Type) {
 		for _, f := range reflect.VisibleFields(section) {
@@ -100,12 +103,12 @@ func TestModelsAreDocumented(t *testing.T) {
 				check(prefix+key+".", f.Type)
 				continue
 			}
-			assert.Contains(t, string(text), "`"+prefix+key+"`", "docs/MODELS.md")
+			named(prefix + key)
 		}
 	}
 	check("", reflect.TypeFor[model.Config]())
 	for _, name := range model.Presets() {
-		assert.Contains(t, string(text), "`"+name+"`", "docs/MODELS.md: presets")
+		named(name)
 	}
 	for _, example := range regexp.MustCompile(`(?m)^model:( \{.*\}|\n( .*\n)+)`).FindAllString(string(text), -1) {
 		_, err := config.Parse("docs/MODELS.md", []byte(example), []string{"data.train=[a.txt]", "run.dir=run"})
@@ -116,6 +119,6 @@ func TestModelsAreDocumented(t *testing.T) {
 	found := regexp.MustCompile(`name: "(\w+)"`).FindAllStringSubmatch(string(classes), -1)
 	require.NotEmpty(t, found)
 	for _, m := range found {
-		assert.Contains(t, string(text), "`"+m[1]+"`", "docs/MODELS.md: classes")
+		named(m[1])
 	}
 }
