@@ -8,8 +8,8 @@
 // group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the rows and STEPS of the k's at a
 // time, packs them, and multiplies them with every panel of B.
 //
-// Of a grouped product args[3] are the offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its group.
-// Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
+// GROUP_OFFSETS are the offsets of a grouped product. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its
+// group. Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
 //
 // A tile has 16 rows of 16 words. A word holds one term of two k's that are 16 apart. A row of a tile of A is a row of A;
 // the rows of a tile of B are k's, a column a column of B. A cell is the tiles of 32 rows, or columns, and 32 k's: two
@@ -285,7 +285,7 @@ KERNEL {
 	for (u32 group = first; group < last; group++) {
 #if GROUPED_ROWS
 		u64 row_blocks = GROUPED / ROWS + GROUPS, j0 = group / row_blocks * COLUMNS, n = 0, split = 0, k0 = 0, k1 = K, i0, i1;
-		u64 matrix = mm_rows((const u32 *)args[3].at, group % row_blocks, &i0, &i1);
+		u64 matrix = mm_rows(GROUP_OFFSETS, group % row_blocks, &i0, &i1);
 #else
 		u64 at = group, row_blocks = (M + ROWS - 1) / ROWS, column_blocks = (N + COLUMNS - 1) / COLUMNS;
 		u64 i0 = at % row_blocks * ROWS, i1 = MIN(i0 + ROWS, M);
@@ -294,7 +294,7 @@ KERNEL {
 		at /= column_blocks;
 		u64 n = at % BATCH, split = at / BATCH, matrix = n;
 #if GROUPED_SUMS
-		const u32 *offsets = args[3].at;
+		const u32 *offsets = GROUP_OFFSETS;
 		u64 k1 = MIN(offsets[n + 1], K), k0 = MIN(offsets[n], k1);
 #else
 		u64 k0 = split * SPLIT, k1 = MIN(k0 + SPLIT, K);
