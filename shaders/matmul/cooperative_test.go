@@ -71,7 +71,7 @@ func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target
 	return l
 }
 
-var every = flag.Bool("every", false, "run every kernel for tensor cores on every case, and watch all for GPUs, which takes software an hour")
+var every = flag.Bool("every", false, "run every kernel on every case, and watch all for GPUs, which takes software an hour")
 
 // some returns two of the variants, different ones for each case, or all of them.
 func some(ks []Kernel, i int) []Kernel {

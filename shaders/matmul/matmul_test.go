@@ -2,11 +2,13 @@ package matmul
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
@@ -102,19 +104,56 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 func TestVariantsComputeTheProduct(t *testing.T) {
 	g := openGPU(t)
 	g.outside = g.buffer(16, make([]float32, 4))
-	for n, c := range testCases() {
-		for _, software := range []bool{true, false} {
+	cases := testCases()
+	for _, software := range []bool{true, false} {
+		chosen := spread(cases, software)
+		for n, c := range cases {
 			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
 				g.t = t
-				checkVariants(g, c, software, n)
+				checkVariants(g, c, software, n, chosen[n])
 			})
 		}
 	}
 }
 
+// spread chooses the kernels to run on each case: each name on five cases of each grouping, from the first to the last
+// that have it, or on all. Each case has at least one.
+func spread(cases []testCase, software bool) (chosen [][]Kernel) {
+	const most = 5
+	type use struct {
+		at int
+		Kernel
+	}
+	uses := map[string][]use{}
+	for n, c := range cases {
+		for _, k := range Variants(c.spec, on(c.limits, software)) {
+			name := fmt.Sprint(c.spec.Grouping, k.Name)
+			uses[name] = append(uses[name], use{n, k})
+		}
+	}
+	chosen = make([][]Kernel, len(cases))
+	for _, name := range slices.Sorted(maps.Keys(uses)) {
+		all := uses[name]
+		n := len(all)
+		if !*every {
+			n = min(n, most)
+		}
+		for i := range n {
+			u := all[i*len(all)/n]
+			chosen[u.at] = append(chosen[u.at], u.Kernel)
+		}
+	}
+	for n, c := range cases {
+		if ks := Variants(c.spec, on(c.limits, software)); len(chosen[n]) == 0 {
+			chosen[n] = ks[n%len(ks):][:1]
+		}
+	}
+	return chosen
+}
+
 // checkVariants compares kernels with gonum. Every third kernel for GPUs, a different one for each n, runs with bounds
 // checks, which software adapters compile slowly.
-func checkVariants(g *gpu, c testCase, software bool, n int) {
+func checkVariants(g *gpu, c testCase, software bool, n int, ks []Kernel) {
 	const guard = 64 // elements behind C that kernels must not touch
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
@@ -131,7 +170,7 @@ func checkVariants(g *gpu, c testCase, software bool, n int) {
 		defer bufs[Offsets].Release()
 	}
 	biasBuf := g.buffer(4*len(bias), bias)
-	for i, k := range Variants(s, on(c.limits, software)) {
+	for i, k := range ks {
 		g.watching = !software && (*every || (i+n)%3 == 0)
 		bufs[Scratch] = g.buffer(k.Scratch, nil)
 		l := g.load(k, bufs, biasBuf)
