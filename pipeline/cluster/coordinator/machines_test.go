@@ -55,6 +55,16 @@ func BenchmarkMachines(b *testing.B) {
 	}
 }
 
+// BenchmarkLoopback trains on two members that are connected by the loopback interface, and on two ranks of one process.
+// It reports the ratio of the throughputs.
+func BenchmarkLoopback(b *testing.B) {
+	m := machines{stages: 2, microbatches: 8, steps: 24, forward: 20 * time.Millisecond, backward: 40 * time.Millisecond}
+	for range b.N {
+		members, _, _ := m.measure(b)
+		b.ReportMetric(100*members/m.alone(b), "%ranks")
+	}
+}
+
 // sleeping is a device that sleeps, and whose programs are measured.
 type sleeping struct{ *null.Device }
 
@@ -88,8 +98,11 @@ type links struct {
 	all map[string]*slowlink.Proxy
 }
 
-// dial returns a function that dials through the process's proxies.
+// dial returns a function that dials through the process's proxies; nil if links are not emulated.
 func (l *links) dial(from string) func(context.Context, string) (net.Conn, error) {
+	if l.latency == 0 && l.bandwidth == 0 {
+		return nil
+	}
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		p, err := l.proxy(from, address)
 		if err != nil {
@@ -153,16 +166,40 @@ func (m machines) measure(t testing.TB) (share, predicted float64, notes string)
 	r, c := &report{}, m.config(t, dir)
 	_, err = h.Train(t.Context(), func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: r})
 	require.NoError(t, err)
-	first, last := len(r.times)/4, len(r.times)-2 // the last step is reported with the one before
-	step := r.times[last].Sub(r.times[first]).Seconds() / float64(last-first)
-	tokens := float64(c.BatchTokens()) / step
+	tokens := float64(c.BatchTokens()) / r.step()
 	for _, note := range r.notes {
 		var rate float64
 		if _, err := fmt.Sscanf(note, "predicted: %g tokens/s", &rate); err == nil {
 			predicted = rate / tokens
 		}
 	}
-	return float64(m.microbatches) * (m.forward + m.backward).Seconds() / step, predicted, strings.Join(r.notes, "\n")
+	return m.share(r), predicted, strings.Join(r.notes, "\n")
+}
+
+// share is the throughput of a run as a share of that of all devices.
+func (m machines) share(r *report) float64 {
+	return float64(m.microbatches) * (m.forward + m.backward).Seconds() / r.step()
+}
+
+// step is the duration of a step in seconds, after the first ones.
+func (r *report) step() float64 {
+	first, last := len(r.times)/4, len(r.times)-2 // the last step is reported with the one before
+	return r.times[last].Sub(r.times[first]).Seconds() / float64(last-first)
+}
+
+// alone trains in one process and returns the throughput as a share of that of all devices.
+func (m machines) alone(t testing.TB) float64 {
+	var devices []string
+	for stage := range m.stages {
+		devices = append(devices, fmt.Sprint("sleeping:", stage))
+	}
+	m.set = append(slices.Clone(m.set), "pipeline.devices=["+strings.Join(devices, ", ")+"]")
+	r := &report{}
+	_, err := train.Run(t.Context(), m.config(t, t.TempDir()), train.Options{Report: r, OpenDevice: func(name string) (device.Device, error) {
+		return m.open(slices.Index(devices, name))(name)
+	}})
+	require.NoError(t, err)
+	return m.share(r)
 }
 
 // join adds a member.
@@ -177,12 +214,12 @@ func (m machines) join(t testing.TB, h *coordinator.Host, l *links, stage int) *
 	return p
 }
 
-// config has a unit for each stage, and activations of 2.4 MB.
+// config has at least a unit for each stage, and activations of 2.4 MB.
 func (m machines) config(t testing.TB, dir string) config.Config {
 	text := filepath.Join(dir, "text.txt")
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("the cat sat on a mat. ", 4000)), 0o666))
 	c, err := config.Parse("bench", nil, slices.Concat([]string{
-		fmt.Sprintf("model={vocab_size: 256, d_model: 576, n_layers: %d, n_heads: 9, d_ff: 4, seq_len: 1024}", m.stages-2),
+		fmt.Sprintf("model={vocab_size: 256, d_model: 576, n_layers: %d, n_heads: 9, d_ff: 4, seq_len: 1024}", max(1, m.stages-2)),
 		"data={train: [" + text + "], val_fraction: 0.1}",
 		fmt.Sprintf("train={steps: %d, batch_size: %d, microbatches: %[2]d, eval_every: 0, save_every: 0}", m.steps, m.microbatches),
 		fmt.Sprintf("pipeline={schedule: 2bw, stages: %d}", m.stages), "run.dir=" + filepath.Join(dir, "run"),
