@@ -219,7 +219,7 @@ func trainsOneEpochInAPartition(t *testing.T) {
 	host.awaitWithin(noticed, `m-\w+ does not answer`)
 	host.await(`the members have 2 devices, expected 3, one for each rank; going on with 2`)
 	n.each((*slowlink.Proxy).Resume)
-	m.await(`the coordinator begins anew`)
+	m.await(`joining the run again`)
 	host.exit(exitOK)
 	m.exit(exitOK)
 	equalBits(t, r.alone(3), r.dir, steps)

@@ -20,7 +20,7 @@ const needs = "tests on emulated networks need user and network namespaces (sysc
 	"kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, --security-opt seccomp=unconfined in a container) and read and write permission " +
 	"for /dev/net/tun (modprobe tun, --device /dev/net/tun in a container); NAMESPACES=none omits these tests"
 
-// Omitted reports whether the user has tests that need namespaces left out, by NAMESPACES=none.
+// Omitted reports whether the user omits tests that need namespaces, by NAMESPACES=none.
 func Omitted() bool { return os.Getenv("NAMESPACES") == "none" }
 
 // start starts a process in namespaces of its own and returns the TUN device that it has opened there.

@@ -190,7 +190,7 @@ func (s *Server) drop(m *memberSession, change Change, reason string) {
 	m.end(reason)
 }
 
-// Drop gives a member up: its session ends, its requests fail. If the member comes back it joins anew, and learns that
+// Drop gives a member up: its session ends, its requests fail. If the member comes back it joins again, and learns that
 // by [ClientOptions.Restarted].
 func (s *Server) Drop(member, reason string) error {
 	m, err := s.member(member)

@@ -122,7 +122,7 @@ func TestHalfOpenConnection(t *testing.T) {
 	assert.Equal(t, "x", string(reply))
 }
 
-// A coordinator that restarts has another instance and knows nothing of what was queued. The member begins anew.
+// A coordinator that restarts has another instance and knows nothing of what was queued. The member begins a new session.
 func TestCoordinatorRestarts(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)

@@ -26,9 +26,9 @@ func (h *Host) serveBrowser() error {
 	if err != nil {
 		return fmt.Errorf("page for browsers: %w", err)
 	}
-	h.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.join.Attach, Left: h.tabLeft, Note: h.options.Note,
+	h.services.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.services.join.Attach, Left: h.tabLeft, Note: h.options.Note,
 		Control: func(c net.Conn) {
-			if err := h.control.Attach(c); err != nil {
+			if err := h.services.control.Attach(c); err != nil {
 				h.options.Note("control connection of a tab: %v", err)
 			}
 		}})
@@ -41,10 +41,10 @@ func (h *Host) serveBrowser() error {
 // Page returns the URL of the page for browsers under a name of this machine; with "", under localhost. A tab also needs
 // the token, after "#". Without a page the URL is empty.
 func (h *Host) Page(host string) string {
-	if h.tabs == nil {
+	if h.services.tabs == nil {
 		return ""
 	}
-	return h.tabs.URL(host)
+	return h.services.tabs.URL(host)
 }
 
 // tabLeft gives a tab up whose page is closed.
@@ -57,7 +57,7 @@ func (h *Host) tabLeft(secret string) {
 		}
 	}
 	if id != "" {
-		_ = h.control.Drop(id, "its tab is closed") // it may be gone already
+		_ = h.services.control.Drop(id, "its tab is closed") // it may be gone already
 	}
 }
 
@@ -65,16 +65,16 @@ func (h *Host) tabLeft(secret string) {
 // the coordinator without a network between them. Of two tabs the one with the greater ID connects to the other.
 func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
 	peers := slices.Clone(all)
-	if h.local != nil && member == h.local.ID() {
+	if h.services.local != nil && member == h.services.local.ID() {
 		i := slices.IndexFunc(peers, func(p protocol.Peer) bool { return p.ID == identity.CoordinatorID })
-		peers[i].Addresses = []string{h.near(h.node.Port())}
+		peers[i].Addresses = []string{h.near(h.services.node.Port())}
 		return peers
 	}
 	targets, ok := h.targetsOf(member, all)
 	if !ok {
 		return all
 	}
-	paths := h.tabs.Tickets(epoch, targets)
+	paths := h.services.tabs.Tickets(epoch, targets)
 	for i, p := range peers {
 		if path, ok := paths[p.ID]; ok {
 			peers[i].Addresses = []string{path}
@@ -86,7 +86,7 @@ func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []proto
 // targetsOf returns what the relay needs to connect a tab to its peers. It reports whether the member is a tab.
 func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Target, bool) {
 	infos := h.roster.infos()
-	if h.tabs == nil || infos[member].Tab == "" {
+	if h.services.tabs == nil || infos[member].Tab == "" {
 		return nil, false
 	}
 	targets := map[string]tab.Target{}
@@ -94,7 +94,7 @@ func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Tar
 		other := infos[p.ID]
 		switch {
 		case p.ID == identity.CoordinatorID:
-			targets[p.ID] = tab.Target{Addresses: []string{h.near(h.node.Port())}}
+			targets[p.ID] = tab.Target{Addresses: []string{h.near(h.services.node.Port())}}
 		case len(p.Addresses) > 0:
 			targets[p.ID] = tab.Target{Addresses: p.Addresses}
 		case other.Tab != "" && member > p.ID:

@@ -43,12 +43,7 @@ type HostOptions struct {
 type Host struct {
 	options       HostOptions
 	token         identity.Token
-	join          *identity.JoinServer
-	control       *control.Server
-	node          *transport.Node
-	local         *member.Process
-	tabs          *tab.Server // nil: there is no page
-	unwatch       func()
+	services      services
 	notes         *member.Notes
 	links         Links
 	expelled      *expulsions
@@ -57,6 +52,36 @@ type Host struct {
 	epoch         uint64                   // the newest
 	pipeline      atomic.Pointer[Pipeline] // of the newest epoch
 	close         func() error             // the first call closes the parts
+}
+
+// services are what members connect to, and the member in this process. Those that are not open are nil.
+type services struct {
+	join    *identity.JoinServer
+	control *control.Server
+	local   *member.Process
+	node    *transport.Node // for tensors
+	tabs    *tab.Server
+}
+
+// close closes the services in this order: members learn that the run has ended before they lose other connections.
+func (s services) close() error {
+	var errs []error
+	if s.join != nil {
+		errs = append(errs, s.join.Close())
+	}
+	if s.control != nil {
+		errs = append(errs, s.control.Close())
+	}
+	if s.local != nil {
+		errs = append(errs, s.local.Close())
+	}
+	if s.node != nil {
+		errs = append(errs, s.node.Close())
+	}
+	if s.tabs != nil {
+		errs = append(errs, s.tabs.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // AuthorityFile is the file of the CA in HostOptions.Dir.
@@ -83,8 +108,8 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	h = &Host{options: o, notes: notes, epoch: uint64(time.Now().Unix()) << 20}
 	h.close = sync.OnceValue(h.closeParts)
 	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
-		drop:     func(id, reason string) { _ = h.control.Drop(id, reason) }, // it may be gone already
-		expelled: func(id string) bool { return h.expelled.has(id) }, known: func(id string) bool { return h.control.Knows(id) },
+		drop:     func(id, reason string) { _ = h.services.control.Drop(id, reason) }, // it may be gone already
+		expelled: func(id string) bool { return h.expelled.has(id) }, known: func(id string) bool { return h.services.control.Knows(id) },
 		announce: func() { h.announcements.now() }}
 	defer func() {
 		if err != nil {
@@ -105,9 +130,9 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	if err := h.listen(authority, credentials); err != nil {
 		return h, err
 	}
-	h.expelled = watchExpulsions(authority, h.control, o.Note)
+	h.expelled = watchExpulsions(authority, h.services.control, o.Note)
 	h.announcements = announce(h.Members, o.OnMembers)
-	h.unwatch = h.control.Watch(h.roster.memberChanged)
+	h.roster.unwatch = h.services.control.Watch(h.roster.memberChanged)
 	h.announcements.now() // there are no members yet
 	if o.Browser != nil {
 		if err := h.serveBrowser(); err != nil {
@@ -137,14 +162,14 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
+	if h.services.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	if h.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
+	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
 		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	if h.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.control.Port()))},
+	if h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.control.Port()))},
 		Note: o.Note}); err != nil {
 		return err
 	}
@@ -206,14 +231,14 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 	o := *h.options.Local
 	o.Note, o.Credentials, o.Build, o.Grace, o.Hosts = h.options.Note, c, h.options.Build, h.options.Grace, h.options.Hosts
 	o.Local = true
-	o.Control = []string{h.near(h.control.Port())}
+	o.Control = []string{h.near(h.services.control.Port())}
 	if o.Listen, o.Port, err = splitAddress(h.options.Address); err != nil {
 		return err
 	}
 	if o.Port > 0 {
 		o.Port += localPort
 	}
-	h.local, err = member.Start(ctx, o)
+	h.services.local, err = member.Start(ctx, o)
 	return err
 }
 
@@ -226,7 +251,7 @@ func loopback(address string) string {
 }
 
 // Local reports whether this process is a member too.
-func (h *Host) Local() bool { return h.local != nil }
+func (h *Host) Local() bool { return h.services.local != nil }
 
 // Token is what members join with.
 func (h *Host) Token() identity.Token { return h.token }
@@ -236,28 +261,12 @@ func (h *Host) Close() error { return h.close() }
 
 func (h *Host) closeParts() error {
 	h.notes.Close()
-	var errs []error
-	if h.unwatch != nil {
+	if h.announcements != nil {
 		h.expelled.close()
-		h.unwatch()
+		h.roster.unwatch()
 		h.announcements.close()
 	}
-	if h.join != nil {
-		errs = append(errs, h.join.Close())
-	}
-	if h.control != nil {
-		errs = append(errs, h.control.Close())
-	}
-	if h.local != nil {
-		errs = append(errs, h.local.Close())
-	}
-	if h.node != nil {
-		errs = append(errs, h.node.Close())
-	}
-	if h.tabs != nil {
-		errs = append(errs, h.tabs.Close())
-	}
-	return errors.Join(errs...)
+	return h.services.close()
 }
 
 // receive takes a message of a member's node.

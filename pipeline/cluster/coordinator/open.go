@@ -216,7 +216,8 @@ func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan par
 		return err
 	}
 	err := p.group.each(ctx, func(ctx context.Context, member string) error {
-		q := protocol.PlanRequest{Task: task, Epoch: p.group.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.placement.ranks, Peers: o.peersOf(p.group.epoch, member)}
+		q := protocol.PlanRequest{Task: task, Epoch: p.group.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward,
+			Ranks: p.placement.ranks, Peers: o.peersOf(p.group.epoch, member)}
 		var a protocol.PlanReply
 		if err := p.group.request(ctx, member, protocol.Plan, q, &a); err != nil {
 			return err

@@ -22,6 +22,7 @@ type roster struct {
 	known    func(id string) bool        // reports whether a member has a session, though its end may not be announced yet
 	links    func(id string) []LinkState // of a member
 	announce func()                      // is called after each change, with the lock
+	unwatch  func()                      // ends calls of memberChanged
 
 	mu      sync.Mutex
 	members []*hostMember    // in the order in which they joined
@@ -64,7 +65,7 @@ func (r *roster) memberChanged(c control.MemberChange) {
 		}
 		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
 		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
-			r.note("%s: what it says about itself: %v", m.ID, err)
+			r.note("%s: the description that it has sent: %v", m.ID, err)
 			r.change()
 			return
 		}

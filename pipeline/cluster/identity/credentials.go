@@ -105,7 +105,7 @@ func (c *Credentials) TLS(roles ...Role) *tls.Config {
 		RootCAs:                c.pool(),
 		ClientCAs:              c.pool(),
 		ClientAuth:             tls.RequireAndVerifyClientCert,
-		SessionTicketsDisabled: true, // every connection proves its identity anew
+		SessionTicketsDisabled: true, // every connection proves its identity
 		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.certificate() },
 		GetClientCertificate:   func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.certificate() },
 		VerifyConnection:       func(state tls.ConnectionState) error { return c.checkPeer(state, roles) },

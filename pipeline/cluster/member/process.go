@@ -104,7 +104,7 @@ func (p *Process) handle(c *control.Client) {
 
 // restarted ends the epoch of a coordinator that has restarted, or that has given this member up.
 func (p *Process) restarted(string) {
-	p.member.options.Note("the coordinator begins anew")
+	p.member.options.Note("joining the run again: the coordinator has restarted, or has given this member up")
 	if err := p.member.Close(); err != nil {
 		p.member.options.Note("%v", err)
 	}

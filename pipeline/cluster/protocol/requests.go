@@ -121,7 +121,7 @@ func (c Costs) Check(devices int) error {
 	return nil
 }
 
-// Info is what a member says about itself when it connects.
+// Info describes a member. It sends that when it connects.
 type Info struct {
 	Host      string   `json:"host"`      // name of the machine
 	System    string   `json:"system"`    // as in linux/amd64
