@@ -100,7 +100,7 @@ func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph
 
 var argument = regexp.MustCompile(`\bargs\[(\d+)\]`)
 
-// mergeArgs makes one argument of those that hold the same memory.
+// mergeArgs makes one argument of those that hold the same memory. A text may name more: those of other kinds of product.
 func (c *context) mergeArgs(text string, args []Arg) (string, []Arg) {
 	kept, place := c.merge(args)
 	if len(kept) == len(args) {
@@ -108,6 +108,9 @@ func (c *context) mergeArgs(text string, args []Arg) (string, []Arg) {
 	}
 	return argument.ReplaceAllStringFunc(text, func(s string) string {
 		i, _ := strconv.Atoi(s[len("args[") : len(s)-1])
+		if i >= len(place) {
+			return s
+		}
 		return fmt.Sprintf("args[%d]", place[i])
 	}), kept
 }
