@@ -4,9 +4,6 @@ package model
 // patterns are as short as they can be.
 func (c Config) Canonical() Config {
 	c = c.Completed()
-	if c.NHeads > 0 && c.Attention.HeadDim*c.NHeads == c.DModel {
-		c.Attention.HeadDim = 0
-	}
 	if !c.Norm.Weight || c.Norm.QK == QKNone {
 		c.Norm.QKWeight = true
 	}

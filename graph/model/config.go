@@ -92,7 +92,7 @@ type MoE struct {
 	DenseFirst int     `yaml:"dense_first" json:"dense_first" help:"First layers that are dense, of width ffn.d_ff."`
 	Score      string  `yaml:"score" json:"score" help:"Scores of experts, from the router's logits." default:"softmax"`
 	Normalize  bool    `yaml:"normalize" json:"normalize" help:"Divide the scores of a token's experts by their sum."`
-	Scale      float64 `yaml:"scale" json:"scale" help:"Factor on the scores of a token's routed experts." default:"1"`
+	Scale      float64 `yaml:"scale" json:"scale" help:"Factor on the scores of a token's routed experts; 0 is 1." default:"1"`
 	Balance    Balance `yaml:"balance,flow" json:"balance" help:"Balancing of the experts' loads."`
 }
 

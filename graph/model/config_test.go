@@ -66,6 +66,12 @@ func TestValidateNamesTheKey(t *testing.T) {
 		"moe.top_k: found 5, expected an integer from 1 to 4": func(c *model.Config) {
 			c.MoE = model.MoE{Experts: 4, TopK: 5, DFF: 8, Score: "softmax", Scale: 1}
 		},
+		"moe.dense_first: found 4, expected an integer from 0 to 3": func(c *model.Config) {
+			c.MoE = model.MoE{Experts: 4, TopK: 1, DFF: 8, DenseFirst: 4, Score: "softmax", Scale: 1}
+		},
+		"attention.pattern: found 5, expected at most as many entries": func(c *model.Config) { // the first of two mistakes, always
+			c.Attention = model.Attention{Window: 4, Pattern: slices.Repeat([]string{"full"}, 5), Rope: make([]int, 5)}
+		},
 		"moe.scale: found 0, expected a number above 0 and at most 1000000": func(c *model.Config) {
 			c.MoE, c.FFN.DFF = model.MoE{Experts: 4, TopK: 1, DFF: 8, Score: "softmax"}, 0
 		},
@@ -144,6 +150,7 @@ func TestEveryFieldMatters(t *testing.T) {
 	}
 	rich := func() *model.Config {
 		c := *dense()
+		c.NLayers = 3
 		c.Attention = model.Attention{HeadDim: 6, Window: 2, Pattern: []string{model.LocalLayer, model.FullLayer}, Rope: []int{1, 0}}
 		c.Norm.QK, c.Logits.Softcap = model.QKHead, 4
 		c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 0.5, High: 3, Original: 12}

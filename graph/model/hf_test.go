@@ -141,18 +141,23 @@ func TestPublishedConfigs(t *testing.T) {
 	assert.Equal(t, model.MoE{Experts: 8, TopK: 2, DFF: 16, DenseFirst: 2, Normalize: true, Score: "softmax", Scale: 1}, moe.MoE)
 	assert.Equal(t, 96, moe.FFN.DFF)
 	for more, want := range map[string]string{
-		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                       `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
-		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                "clip_qkv: found 8, expected null",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                    "mlp_only_layers: found [2], expected the first layers",
-		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                  "decoder_sparse_step: found 2, expected 1",
-		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                             "partial_rotary_factor: found 0.5, expected 1",
-		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                 "n_group: found 2, expected 1",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                      "rope_scaling: found {",
-		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                            "layer_types: found",
-		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                      "no_rope_layers: found [1], expected an entry for each of 4 layers",
-		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                   "num_experts_per_tok: found 9",
-		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                     "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`: "",
+		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                                                             `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
+		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                                                      "clip_qkv: found 8, expected null",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                                                          "mlp_only_layers: found [2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                                                        "decoder_sparse_step: found 2, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                                                                   "partial_rotary_factor: found 0.5, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                                                       "n_group: found 2, expected 1",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                                                            "rope_scaling: found {",
+		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                                                                  "layer_types: found",
+		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                                                            "no_rope_layers: found [1], expected an entry for each of 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_local_experts": "8"`:                                                                         `num_local_experts: found "8", expected an integer`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "yarn", "beta_fast": 32}`:                                                  `rope_scaling.rope_type: found "yarn", expected "default" or "llama3"`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "llama3",` + "\n" + `"beta": 32}`:                                          `rope_scaling: found {"type":"llama3","beta":32}, expected the keys of rope_type llama3`,
+		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "routed_scaling_factor": 0`: "routed_scaling_factor: found 0, expected a number above 0",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 1, 2, 3]`:                                                                 "first_k_dense_replace: found 4, expected an integer from 0 to 3",
+		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                                                         "num_experts_per_tok: found 9",
+		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                                                           "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`:                                       "",
 	} {
 		if _, err := read(more); want == "" {
 			assert.NoError(t, err, more)

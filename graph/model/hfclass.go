@@ -286,6 +286,9 @@ var hfDenseLayers = hfPart{func(h *hfKeys, c *Config) {
 // hfSharedExperts is the rest of DeepSeek-V3's block: sigmoid scores, shared experts and dense first layers.
 var hfSharedExperts = hfPart{func(h *hfKeys, c *Config) {
 	c.MoE.Score, c.MoE.Shared, c.MoE.Scale = SigmoidScore, h.int("n_shared_experts"), h.float("routed_scaling_factor")
+	if c.MoE.Scale <= 0 { // which Config takes for its default
+		h.refuse("routed_scaling_factor", "a number above 0")
+	}
 	if c.MoE.Shared < 1 {
 		h.refuse("n_shared_experts", "at least 1")
 	}

@@ -75,8 +75,27 @@ func (h *hfKeys) into(key string, v any) {
 		return
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
-		h.err = fielderror.New(key, raw, "another type: %v", err)
+		h.err = fielderror.New(key, raw, "%s", jsonKind(v))
 	}
+}
+
+// jsonKind names what a variable is decoded from.
+func jsonKind(v any) string {
+	switch v.(type) {
+	case *int:
+		return "an integer"
+	case *float64:
+		return "a number"
+	case *bool:
+		return "true or false"
+	case *string:
+		return "a text"
+	case *[]int:
+		return "a list of integers"
+	case *[]string:
+		return "a list of texts"
+	}
+	return fmt.Sprintf("a value of another type than %T", v)
 }
 
 func (h *hfKeys) int(key string) (n int) {

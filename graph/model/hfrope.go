@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -44,15 +45,14 @@ var hfRope = hfPart{func(h *hfKeys, c *Config) {
 // rope reads rope_scaling or an object of rope_parameters.
 func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	var p ropeParameters
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&p); err != nil && h.err == nil {
-		h.err = fielderror.New(key, raw, "the keys of rope_type default or llama3: %v", err)
-		return
-	}
-	kind := p.Kind
-	if kind == "" {
-		kind = p.OldKind
+	kind := ropeKind(raw)
+	if kind == defaultRope || kind == Llama3Scaling { // others have other keys
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&p); err != nil && h.err == nil {
+			h.err = fielderror.New(key, oneLine(raw), "the keys of rope_type %s: %v", kind, err)
+			return
+		}
 	}
 	if p.Theta != nil {
 		c.Rope.Theta = float64(*p.Theta)
@@ -61,7 +61,7 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 		h.absent = with(h.absent, "partial_rotary_factor", float64(*p.Partial))
 	}
 	switch kind {
-	case "", defaultRope:
+	case defaultRope:
 		c.Rope.Scaling = Scaling{}
 	case Llama3Scaling:
 		c.Rope.Scaling = Scaling{Kind: Llama3Scaling, Factor: float64(p.Factor), Low: float64(p.Low), High: float64(p.High), Original: p.Original}
@@ -73,6 +73,25 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 			h.err = fielderror.New(key+".rope_type", kind, "%q or %q", defaultRope, Llama3Scaling)
 		}
 	}
+}
+
+// ropeKind is the rope_type of an object, under its old name if it has only that.
+func ropeKind(raw json.RawMessage) string {
+	var p struct {
+		Kind    string `json:"rope_type"`
+		OldKind string `json:"type"`
+	}
+	_ = json.Unmarshal(raw, &p) // the caller decodes the object again, and reports the error
+	return cmp.Or(p.Kind, p.OldKind, defaultRope)
+}
+
+// oneLine is an object without the white space of its file.
+func oneLine(raw json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
 }
 
 // with is a map with one entry replaced.
@@ -102,7 +121,9 @@ var hfRopeOfKinds = hfPart{func(h *hfKeys, c *Config) {
 	nested := h.has("rope_parameters") && json.Unmarshal(h.raw("rope_parameters"), &kinds) == nil && kinds[hfFull] != nil
 	if !nested {
 		if h.has("rope_scaling") {
-			h.refuse("rope_scaling", "null: it would scale the layers without a window alone")
+			if h.err == nil {
+				h.err = fielderror.New("rope_scaling", oneLine(h.raw("rope_scaling")), "null: this class scales the layers without a window alone")
+			}
 		}
 		hfRope.read(h, c)
 		return

@@ -25,7 +25,7 @@ func (c Config) bounds() []bound {
 	}
 	if m := c.MoE; m.Experts > 0 {
 		bs = append(bs, bound{"moe.top_k", m.TopK, 1, m.Experts}, bound{"moe.d_ff", m.DFF, 1, 1 << 22}, bound{"moe.shared", m.Shared, 0, 1 << 12},
-			bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers})
+			bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers - 1})
 		if m.DenseFirst == 0 {
 			bs = slices.DeleteFunc(bs, func(b bound) bool { return b.key == "ffn.d_ff" })
 		}
@@ -108,10 +108,12 @@ func (c Config) validateAttention() error {
 			return fielderror.New(fmt.Sprintf("attention.rope[%d]", i), on, "1 or 0")
 		}
 	}
-	for key, n := range map[string]int{"attention.pattern": len(a.Pattern), "attention.rope": len(a.Rope)} {
-		if n > c.NLayers {
-			return fielderror.New(key, n, "at most as many entries as there are layers, %d", c.NLayers)
-		}
+	const most = "at most as many entries as there are layers, %d"
+	if len(a.Pattern) > c.NLayers {
+		return fielderror.New("attention.pattern", len(a.Pattern), most, c.NLayers)
+	}
+	if len(a.Rope) > c.NLayers {
+		return fielderror.New("attention.rope", len(a.Rope), most, c.NLayers)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type Source struct {
 	seed   uint64              // of random parameters, if model is nil
 	model  *safetensors.Reader // of parameters
 	naming model.Naming        // of the tensors in model
-	biases bool                // balancing biases that model lacks are zero: it may be a model without
+	biases bool                // model has no balancing biases, which are zero then: it was trained without
 	state  *safetensors.Reader // of the optimizer's variables, of a checkpoint
 	names  []string            // of the optimizer's variables
 	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
@@ -42,7 +42,8 @@ func Open(path string, m model.Model) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{params: m.Parameters(), model: r, naming: namingOf(r, m), biases: true}
+	s := &Source{params: m.Parameters(), model: r, naming: namingOf(r, m)}
+	s.biases = !slices.ContainsFunc(s.params, s.hasBias)
 	if err := checkTensors(path, r, s.tensors(), m.Redundant); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -271,7 +272,7 @@ func (s *Source) tensors() map[string]graph.Type {
 	m := map[string]graph.Type{}
 	for _, p := range s.params {
 		for _, t := range s.naming.Tensors(p) {
-			if !s.omits(p, t) {
+			if !s.omits(p) {
 				m[t.Name] = graph.Type{DType: p.Type.DType, Shape: t.Shape}
 			}
 		}
@@ -279,17 +280,22 @@ func (s *Source) tensors() map[string]graph.Type {
 	return m
 }
 
-// omits reports whether the file has no tensor of a balancing bias.
-func (s *Source) omits(p model.Parameter, t model.Tensor) bool {
-	_, ok := s.model.Lookup(t.Name)
-	return s.biases && p.Role == model.BalancingBias && !ok
+// hasBias reports whether a parameter is a balancing bias that the file has.
+func (s *Source) hasBias(p model.Parameter) bool {
+	return p.Role == model.BalancingBias && slices.ContainsFunc(s.naming.Tensors(p), func(t model.Tensor) bool {
+		_, ok := s.model.Lookup(t.Name)
+		return ok
+	})
 }
+
+// omits reports whether a parameter is a balancing bias of a file without any.
+func (s *Source) omits(p model.Parameter) bool { return s.biases && p.Role == model.BalancingBias }
 
 // read gathers a parameter's values from the tensors of the model's file.
 func (s *Source) read(p model.Parameter) ([]float32, error) {
 	out := make([]float32, p.Type.Shape.Len())
 	for _, t := range s.naming.Tensors(p) {
-		if s.omits(p, t) {
+		if s.omits(p) {
 			continue
 		}
 		x, err := s.model.Float32(t.Name)

@@ -321,6 +321,15 @@ func TestEveryNamingIsRead(t *testing.T) {
 	}
 }
 
+// A file with the balancing biases of some layers only is damaged.
+func TestSomeBalancingBiasesAreNotEnough(t *testing.T) {
+	c := stacked()
+	entries := parameters(config.Config{Model: config.Model{Config: c}})
+	entries = slices.DeleteFunc(entries, func(e safetensors.Entry) bool { return e.Name == "model.layers.1.mlp.gate.e_score_correction_bias" })
+	_, err := weights.Open(written(t, entries), c)
+	assert.ErrorContains(t, err, `tensor "model.layers.1.mlp.gate.e_score_correction_bias" is missing`)
+}
+
 // Weights of a model without balancing biases start one with them.
 func TestMissingBalancingBiasesAreZero(t *testing.T) {
 	c := stacked()
