@@ -206,11 +206,14 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 func (c *context) operandArgs(bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value) []Arg {
 	var args []Arg
 	for _, b := range bindings {
-		if b.Operand != matmul.Scratch {
-			args = append(args, Arg{Value: operands[b.Operand]})
-			continue
+		a := Arg{Value: operands[b.Operand]}
+		switch b.Operand {
+		case matmul.Scratch:
+			a = Arg{Offset: int64(b.Offset), Size: int64(b.Size)}
+		case matmul.Offsets:
+			a.Grouped = operands[matmul.A].Shape[0]
 		}
-		args = append(args, Arg{Offset: int64(b.Offset), Size: int64(b.Size)})
+		args = append(args, a)
 	}
 	return args
 }

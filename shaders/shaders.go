@@ -39,6 +39,7 @@ type Arg struct {
 	Value        *graph.Value
 	Scratch      int
 	Offset, Size int64 // bytes, the part of the scratch array; Size 0 is all of it
+	Grouped      int   // rows that groups share, where the value is the groups' offsets; 0 otherwise
 }
 
 // Within is the part of a scratch array of size bytes that is bound.

@@ -367,7 +367,11 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 			if buf, err = b.alloc("value", a.Value.Type.Bytes()); err != nil {
 				return c, err
 			}
-			if err := b.dev.Write(buf, 0, noise(a.Value.Type)); err != nil {
+			data := noise(a.Value.Type)
+			if a.Grouped > 0 {
+				data = offsets(a.Value.Shape.Len()-1, a.Grouped)
+			}
+			if err := b.dev.Write(buf, 0, data); err != nil {
 				return c, err
 			}
 			b.values[a.Value] = buf
@@ -375,6 +379,14 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 		c.Args = append(c.Args, device.Range{Buffer: buf, Size: buf.Size()})
 	}
 	return c, nil
+}
+
+// offsets returns those of groups that share the rows evenly.
+func offsets(groups, rows int) (data []byte) {
+	for g := range groups + 1 {
+		data = binary.LittleEndian.AppendUint32(data, uint32(g*rows/groups))
+	}
+	return data
 }
 
 // noise returns floats in [0, 1) or integers below 256: no denormals, and no index far out of range.
