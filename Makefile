@@ -93,7 +93,7 @@ lint: vet staticcheck ## gofmt, vet and staticcheck
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
 
-# WORK is any of A, B, smollm2-135m; PEERS_FLAGS are those of docs/oracle/peers/peers.py. OpenBLAS's rates need libopenblas-dev.
+# WORK is any of A, B, A-moe, B-moe, smollm2-135m; PEERS_FLAGS are those of docs/oracle/peers/peers.py. OpenBLAS's rates need libopenblas-dev.
 WORK ?= A B
 PRODUCTS := 1024_NN|384x1536x2048|odd_1003x100x96|down_NT|dx_NN
 peers: build ## compare speed with PyTorch, JAX and OpenBLAS on an idle CPU (development only: fetches 3 GB from PyPI)

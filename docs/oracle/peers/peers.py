@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Compares the training speed of gpupipe's device cpu:0 with PyTorch's and JAX's: `make peers`.
 
-    peers.py [--works A B smollm2-135m] [--optimizers adamw muon] [--peers NAME...]
-             [--turns N] [--seconds S] [--threads N]
+    peers.py [--works A B A-moe B-moe smollm2-135m]
+             [--optimizers adamw muon] [--peers NAME...] [--turns N] [--seconds S] [--threads N]
 
 Every peer trains the same model from the same weights on the same tokens in a process of its own, without end, and
 prints a line after each step. All but one are stopped by SIGSTOP. The peers take turns; in a turn one continues, the
 time of its steps is measured by its lines, without the two first, and it is stopped again. All have the same cores and
 the same number of threads. The losses of the first steps must be equal, else nothing is comparable and the exit code
-is 1. Standard output is a table in Markdown.
+is 1. "gpupipe, dense" trains the dense model that has a mixture's multiplications, from weights of its own. Standard
+output is a table in Markdown.
 """
 import argparse
 import json
@@ -29,7 +30,9 @@ ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "peers"
 GPUPIPE = ROOT / "bin" / "gpupipe"
 PEERS = {"PyTorch": ["torch_peer.py"], "PyTorch, compiled": ["torch_peer.py", "--compile"], "JAX": ["jax_peer.py"],
-         "gpupipe": None}
+         "PyTorch, grouped_mm": ["torch_peer.py", "--grouped"], "gpupipe": None, "gpupipe, dense": None}
+DENSE_PEERS = ["PyTorch", "PyTorch, compiled", "JAX", "gpupipe"]
+MIXTURE_PEERS = ["PyTorch", "PyTorch, grouped_mm", "gpupipe", "gpupipe, dense"]
 COMPARED_STEPS = 3
 LOSS_TOLERANCE = 1e-4  # relative
 FIRST_STEPS_TIMEOUT = 900.0  # seconds, compilation included
@@ -46,12 +49,13 @@ def say(text):
 
 # ---------------------------------------------------------------- the work's files
 
-def settings(name, optimizer, **more):
+def settings(name, tokens, optimizer, **more):
     """gpupipe's flags for a work."""
-    w = {k: v for k, v in work.WORKS[name].items() if k != "batch_size"}
+    w = {k: v for k, v in work.WORKS[name].items() if k not in ("batch_size", "moe")}
+    w |= {f"moe.{k}": v for k, v in work.WORKS[name].get("moe", {}).items()}
     adam, muon = work.ADAMW, work.MUON
     keys = {**{f"model.{k}": v for k, v in w.items()},
-            "data.train": f"[{BUILD / name / 'tokens.bin'}]", "data.val_fraction": 0, "data.shuffle": "false",
+            "data.train": f"[{tokens}]", "data.val_fraction": 0, "data.shuffle": "false",
             "train.batch_size": work.WORKS[name]["batch_size"], "train.grad_clip": work.GRAD_CLIP,
             "train.eval_every": 0, "train.save_every": 0, "lr.schedule": "constant", "lr.warmup": 0,
             "optimizer.name": optimizer, "optimizer.weight_decay": work.WEIGHT_DECAY,
@@ -69,8 +73,8 @@ def make_files(name):
     w = work.WORKS[name]
     work.write_tokens(folder / "tokens.bin", w["vocab_size"], w["batch_size"], w["seq_len"])
     start = fresh(folder / "start")
-    run([GPUPIPE, "train", "--device", "cpu:0", *settings(name, "adamw", **{"train.steps": 0, "run.dir": start})],
-        folder / "start.log")
+    more = {"train.steps": 0, "run.dir": start}
+    run([GPUPIPE, "train", "--device", "cpu:0", *settings(name, folder / "tokens.bin", "adamw", **more)], folder / "start.log")
     return start / "checkpoints" / "step-0"
 
 
@@ -163,8 +167,12 @@ class Peer:
 def start(peer, name, optimizer, weights, threads):
     folder, w = BUILD / name, work.WORKS[name]
     if PEERS[peer] is None:
-        command = [GPUPIPE, "train", "--device", "cpu:0", "--json", *settings(name, optimizer, **{
-            "init.from": weights, "train.steps": 10_000_000, "run.dir": fresh(folder / optimizer)})]
+        more = {"train.steps": 10_000_000, "run.dir": fresh(folder / f"{optimizer}-{peer.replace(', ', '-')}")}
+        trained = name.removesuffix("-moe") if peer == "gpupipe, dense" else name
+        if trained == name:
+            more["init.from"] = weights
+        command = [GPUPIPE, "train", "--device", "cpu:0", "--json",
+                   *settings(trained, folder / "tokens.bin", optimizer, **more)]
     else:
         script, *flags = PEERS[peer]
         command = [sys.executable, HERE / script, *flags, weights, folder / "tokens.bin", name, optimizer, str(threads)]
@@ -178,7 +186,7 @@ def measure(name, optimizer, weights, o):
     """Lets the peers take turns on a work. Returns them with their rates, closed."""
     peers = []
     try:
-        for peer in o.peers:
+        for peer in o.peers or (MIXTURE_PEERS if "moe" in work.WORKS[name] else DENSE_PEERS):
             say(f"{name}, {optimizer}: starting {peer}")
             peers.append(start(peer, name, optimizer, weights, o.threads))
             say(f"    losses {', '.join(f'{x:.6f}' for x in peers[-1].losses)}")
@@ -198,7 +206,8 @@ def measure(name, optimizer, weights, o):
 
 def losses_differ(peers):
     """Returns the largest relative difference between the peers' losses of the same step."""
-    return max((max(losses) - min(losses)) / min(losses) for losses in zip(*(p.losses for p in peers)))
+    same = [p.losses for p in peers if p.name != "gpupipe, dense"]
+    return max((max(losses) - min(losses)) / min(losses) for losses in zip(*same))
 
 
 def cpu_times():
@@ -227,7 +236,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--works", nargs="+", choices=work.WORKS, default=["A", "B"])
     a.add_argument("--optimizers", nargs="+", choices=["adamw", "muon"], default=["adamw", "muon"])
-    a.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    a.add_argument("--peers", nargs="+", choices=PEERS, help="default: those of the work")
     a.add_argument("--turns", type=int, default=5)
     a.add_argument("--seconds", type=float, default=5, help="of a turn, at least")
     a.add_argument("--threads", type=int, default=len(cores), help="of each peer, each on a core")
@@ -242,6 +251,8 @@ def main():
     for name in o.works:
         weights = make_files(name)
         for optimizer in o.optimizers:
+            if optimizer == "muon" and "moe" in work.WORKS[name]:
+                continue  # the peers' Muon has matrices alone
             peers = measure(name, optimizer, weights, o)
             table += rows(name, optimizer, peers)
             disturbed += [f"{p.name} ({name}, {optimizer})" for p in peers

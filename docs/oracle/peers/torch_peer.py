@@ -39,12 +39,49 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Stack(nn.Module):
+    """The matrices of all experts."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape))
+
+
+class Mixture(nn.Module):
+    """A mixture of experts without dropped tokens. Rows are in the order of their experts, which have products of their
+    own or share those of grouped_mm."""
+
+    def __init__(self, c):
+        super().__init__()
+        d, ff, self.grouped = c["hidden_size"], c["moe_intermediate_size"], c["grouped"]
+        self.count, self.k = c["num_experts"], c["num_experts_per_tok"]
+        self.gate = nn.Linear(d, self.count, bias=False)
+        self.experts = nn.ModuleDict({"gate_proj": Stack(self.count, ff, d), "up_proj": Stack(self.count, ff, d),
+                                      "down_proj": Stack(self.count, d, ff)})
+
+    def forward(self, x):
+        shape, x = x.shape, x.flatten(0, 1)
+        weights, ids = F.softmax(self.gate(x), -1).topk(self.k)
+        weights = (weights / weights.sum(-1, keepdim=True)).flatten()
+        order = ids.flatten().argsort(stable=True)
+        token, counts = order // self.k, torch.bincount(ids.flatten(), minlength=self.count)
+        gate, up, down = (self.experts[name].weight.mT for name in ("gate_proj", "up_proj", "down_proj"))
+        if self.grouped:
+            product = partial(F.grouped_mm, offs=counts.cumsum(0).int())
+            rows = x[token]
+            y = product(F.silu(product(rows, gate)) * product(rows, up), down)
+        else:
+            y = torch.cat([(F.silu(rows @ gate[e]) * (rows @ up[e])) @ down[e]
+                           for e, rows in enumerate(x[token].split(counts.tolist()))])
+        return torch.zeros_like(x).index_add(0, token, y * weights[order, None]).view(shape)
+
+
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
         d, eps = c["hidden_size"], c["rms_norm_eps"]
         self.input_layernorm, self.self_attn = nn.RMSNorm(d, eps), Attention(c)
-        self.post_attention_layernorm, self.mlp = nn.RMSNorm(d, eps), MLP(c)
+        self.post_attention_layernorm, self.mlp = nn.RMSNorm(d, eps), (Mixture if "num_experts" in c else MLP)(c)
 
     def forward(self, x, cos, sin):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -115,10 +152,25 @@ class Muon:
                 p.add_(u, alpha=-lr * math.sqrt(max(1, p.shape[0] / p.shape[1])))
 
 
+def config(job):
+    """The model's config in Hugging Face's words."""
+    c = job.config()
+    if c["model_type"] == "gpupipe":
+        m = c["model"]
+        heads, moe = m["n_heads"], m["moe"]
+        assert moe["normalize"] and not moe["shared"] and not moe["dense_first"]
+        c = {"hidden_size": m["d_model"], "num_attention_heads": heads, "num_key_value_heads": m["n_kv_heads"],
+             "head_dim": m["d_model"] // heads, "num_hidden_layers": m["n_layers"], "vocab_size": m["vocab_size"],
+             "rms_norm_eps": m["norm"]["eps"], "rope_theta": m["rope"]["theta"],
+             "tie_word_embeddings": m["tie_embeddings"], "num_experts": moe["experts"],
+             "num_experts_per_tok": moe["top_k"], "moe_intermediate_size": moe["d_ff"]}
+    return {**c, "grouped": job.args.grouped}
+
+
 def main():
-    job = work.Job(compiles=True)
+    job = work.Job("--compile", "--grouped")
     torch.set_num_threads(job.args.threads)
-    model = Llama(job.config(), job.seq_len)
+    model = Llama(config(job), job.seq_len)
     weights = {k.removeprefix("model."): torch.from_numpy(v) for k, v in job.weights().items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
@@ -127,8 +179,8 @@ def main():
     muon = [p for k, p in parameters.items() if job.args.optimizer == "muon" and work.under_muon(k, p.shape)]
     rest = [p for p in parameters.values() if not any(p is q for q in muon)]
     optimizers = [torch.optim.AdamW([
-        {"params": [p for p in rest if p.dim() == 2], "weight_decay": work.WEIGHT_DECAY},
-        {"params": [p for p in rest if p.dim() != 2], "weight_decay": 0.0}], **work.ADAMW, fused=True)]
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": work.WEIGHT_DECAY},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}], **work.ADAMW, fused=True)]
     wrap = partial(torch.compile, dynamic=False) if job.args.compile else lambda f: f
     if muon:
         optimizers.append(Muon(muon, wrap(orthogonalize)))

@@ -14,6 +14,9 @@ WORKS = {
           "seq_len": 256, "batch_size": 8},
     "smollm2-135m": {"preset": "smollm2-135m", "vocab_size": 49152, "seq_len": 512, "batch_size": 4},
 }
+# Mixtures of 8 experts, of which a token has 2: the multiplications of the dense works, but for the router's.
+WORKS |= {f"{name}-moe": {**WORKS[name], "d_ff": 0, "moe": {"experts": 8, "top_k": 2, "d_ff": WORKS[name]["d_ff"] // 2,
+                                                          "normalize": "true"}} for name in "AB"}
 BATCHES = 64  # in a work's file of tokens
 
 # Hyperparameters, constant over the run. AdamW's are also those of the parameters that Muon leaves to it.
@@ -36,15 +39,15 @@ def write_tokens(path, vocab_size, batch_size, seq_len):
 class Job:
     """What a peer's command line names: the model, its first weights, the tokens, the optimizer."""
 
-    def __init__(self, compiles=False):
+    def __init__(self, *flags):
         a = argparse.ArgumentParser()
         a.add_argument("model", help="folder of config.json and model.safetensors")
         a.add_argument("tokens", help="llm.c shard")
         a.add_argument("work", choices=WORKS)
         a.add_argument("optimizer", choices=["adamw", "muon"])
         a.add_argument("threads", type=int)
-        if compiles:
-            a.add_argument("--compile", action="store_true")
+        for flag in flags:
+            a.add_argument(flag, action="store_true")
         self.args = a.parse_args()
         work = WORKS[self.args.work]
         self.batch_size, self.seq_len = work["batch_size"], work["seq_len"]
