@@ -93,10 +93,14 @@ func (p *process) output() (text string, step int, grown <-chan struct{}) {
 	return p.text.String(), p.step, p.grown
 }
 
+// hanging is how long a process may take for what has no limit of its own: a guard against hanging alone, for machines
+// that have much else to do.
+const hanging = 4 * time.Minute
+
 // await waits until the output matches a pattern, and returns the match with its groups.
 func (p *process) await(pattern string) []string {
 	p.t.Helper()
-	return p.awaitWithin(time.Minute, pattern)
+	return p.awaitWithin(hanging, pattern)
 }
 
 func (p *process) awaitWithin(limit time.Duration, pattern string) (match []string) {
@@ -112,7 +116,7 @@ func (p *process) awaitWithin(limit time.Duration, pattern string) (match []stri
 // awaitStep waits until a step is done.
 func (p *process) awaitStep(step int) {
 	p.t.Helper()
-	p.until(time.Minute, fmt.Sprint("step ", step), func(_ string, newest int) bool { return newest >= step })
+	p.until(hanging, fmt.Sprint("step ", step), func(_ string, newest int) bool { return newest >= step })
 }
 
 // until waits until the output has something.
@@ -144,7 +148,7 @@ func (p *process) exit(code int) string {
 	p.t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(time.Minute):
+	case <-time.After(hanging):
 		text, _, _ := p.output()
 		require.FailNow(p.t, "timeout", "%v has not ended:\n%s", p.cmd, tail(text))
 	}
