@@ -135,4 +135,9 @@ func TestTheExampleIsAStudy(t *testing.T) {
 	p, err := study.Plan(g)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(p.Ended)+len(p.Waiting)+p.Later, 47)
+	g, err = study.Load("examples/moe-tiny/study.yaml", nil)
+	require.NoError(t, err)
+	p, err = study.Plan(g)
+	require.NoError(t, err)
+	assert.Equal(t, 22, len(p.Ended)+len(p.Waiting)+p.Later)
 }

@@ -39,3 +39,14 @@ func TestMemoryOfTenBillionParameters(t *testing.T) {
 		assert.InEpsilon(t, rank.Memory.Total, plan.Stages[i].Memory.Total(), 0.02, "stage %d: %+v", i, plan.Stages[i].Memory)
 	}
 }
+
+// The mixtures of the examples have the same shape: their texts name these numbers of parameters.
+func TestExamplesOfExperts(t *testing.T) {
+	for name, want := range map[string][2]int64{"moe-10b": {9656575424, 1553180096}, "moe-tiny": {21468160, 4953088}} {
+		c, err := config.Load("../../examples/"+name+"/config.yaml", nil)
+		require.NoError(t, err)
+		m := c.Model.Config
+		assert.Equal(t, want, [2]int64{m.Count(), m.ActiveCount()}, name)
+		assert.Equal(t, [4]int{64, 8, 1, 3 * m.DModel}, [4]int{m.MoE.Experts, m.MoE.TopK, m.MoE.DenseFirst, m.FFN.DFF}, name)
+	}
+}
