@@ -100,6 +100,9 @@ func TestFeaturesWithoutAClass(t *testing.T) {
 		require.NoError(t, c.Validate(), want)
 		assert.ErrorContains(t, c.Exportable(), want)
 		assert.Nil(t, c.HuggingFace())
+		for _, p := range c.Parameters() {
+			assert.Equal(t, p.Name, model.ExportNaming(c).Tensors(p)[0].Name, "a tensor of its own, until the export is refused")
+		}
 		back, err := model.FromJSON(c.JSON())
 		require.NoError(t, err)
 		assert.Equal(t, c, back)

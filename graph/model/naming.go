@@ -46,10 +46,13 @@ func (c Config) Namings() []Naming {
 	return list
 }
 
-// ExportNaming is the naming of exports.
+// ExportNaming is the naming of exports: that of the model's class, or of checkpoints where the class has no other names
+// or there is no class.
 func ExportNaming(m Model) Naming {
-	list := m.Namings()
-	return list[min(1, len(list)-1)]
+	if list := m.Namings(); len(list) > 1 && !list[1].fused {
+		return list[1]
+	}
+	return Naming{}
 }
 
 // Tensors lists the tensors with the elements of a parameter.
