@@ -177,3 +177,61 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 	}
 	return out
 }
+
+// Bits do not depend on what a kernel stores beside: what is computed again in the backward pass, or in another chunk of
+// a pipeline, is what was computed before.
+func TestFusionKeepsBits(t *testing.T) {
+	cache := t.TempDir()
+	assert.Equal(t, fused(t, cache, false), fused(t, cache, true))
+}
+
+// fused returns the bytes of sums of products, in a map, in a reduction and behind a matrix product. The products are
+// results, too, if they are stored.
+func fused(t *testing.T, cache string, stored bool) (out []string) {
+	t.Helper()
+	const rows, cols = 33, 70
+	d, err := cpu.Open(cpu.Options{CacheDir: cache})
+	require.NoError(t, err)
+	defer d.Close()
+	inputs := map[string]graph.Shape{"x": {rows, cols}, "y": {rows, cols}, "z": {rows, cols}, "w": {cols, cols}}
+	g, err := graph.Build(func(m *graph.Builder) {
+		in := map[string]*graph.Value{}
+		for name, s := range inputs {
+			in[name] = m.Input(name, graph.T(graph.F32, s...))
+		}
+		product := op.Mul(in["x"], in["y"])
+		behind := op.Mul(op.MatMul(in["x"], in["w"], false, false), in["y"])
+		normal := op.Mul(op.RMSNorm(in["y"], op.Full(m, graph.F32, 1, cols), 1e-5), in["x"])
+		m.Output("map", op.Sub(in["z"], product))
+		m.Output("reduction", op.Sum(product, []int{1}, false))
+		m.Output("behind", op.Add(behind, in["z"]))
+		m.Output("norm", op.Add(in["z"], normal))
+		if stored {
+			m.Output("product", product)
+			m.Output("product behind", behind)
+			m.Output("normal", normal)
+		}
+	})
+	require.NoError(t, err)
+	p, err := exec.NewPlan(d, map[string]*graph.Graph{"g": g}, exec.Options{})
+	require.NoError(t, err)
+	s, err := p.Load()
+	require.NoError(t, err)
+	defer s.Close()
+	for i, name := range slices.Sorted(maps.Keys(inputs)) {
+		data := make([]float64, inputs[name].Len())
+		for k := range data {
+			data[k] = float64((k*7919+i*104729)%2003-1001) / 1000
+		}
+		require.NoError(t, s.SetInput("g", name, exec.Encode(graph.F32, data)))
+	}
+	require.NoError(t, s.Run("g"))
+	for _, name := range []string{"map", "reduction", "behind", "norm"} {
+		r, err := s.Output("g", name)
+		require.NoError(t, err)
+		data, err := r.Wait()
+		require.NoError(t, err)
+		out = append(out, name+string(data))
+	}
+	return out
+}

@@ -41,6 +41,30 @@ typedef v4i32 v4bool;
 
 #define FN static inline __attribute__((always_inline))
 
+// fma_f32 and fma_vec are x·y + z, rounded once where the CPU has an instruction for it. Compilers contract nothing else,
+// since what they contract depends on what else a kernel computes: fusing more or less into it would change bits.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+FN f32 fma_f32(f32 x, f32 y, f32 z) { return __builtin_fmaf(x, y, z); }
+#else
+FN f32 fma_f32(f32 x, f32 y, f32 z) { return x * y + z; }
+#endif
+FN vecf fma_vec(vecf x, vecf y, vecf z) {
+#if defined(__clang__)
+  _Pragma("clang fp contract(fast)")
+  return x * y + z;
+#elif VEC_BYTES == 64
+  return __builtin_ia32_vfmaddps512_mask(x, y, z, -1, 4);
+#elif VEC_BYTES == 32 && defined(__FMA__)
+  return __builtin_ia32_vfmaddps256(x, y, z);
+#elif defined(__FMA__)
+  return __builtin_ia32_vfmaddps(x, y, z);
+#elif defined(__aarch64__)
+  return __builtin_aarch64_fmav4sf(x, y, z);
+#else
+  return x * y + z;
+#endif
+}
+
 // within is an index that lies inside an array of n > 0 elements, at itself if it does.
 FN i64 within(i64 at, u64 n) { return (u64)at < n ? at : (i64)(n - 1); }
 
@@ -86,11 +110,6 @@ FN i32 sign_i32(i32 x) { return (x > 0) - (x < 0); }
 FN u32 sign_u32(u32 x) { return x > 0; }
 FN f32 step_f32(f32 edge, f32 x) { return x >= edge ? 1.f : 0.f; }
 FN f32 mix_f32(f32 x, f32 y, f32 a) { return x * (1.f - a) + y * a; }
-#ifdef __FMA__
-FN f32 fma_f32(f32 x, f32 y, f32 z) { return __builtin_fmaf(x, y, z); }
-#else
-FN f32 fma_f32(f32 x, f32 y, f32 z) { return x * y + z; }
-#endif
 FN f32 sqrt_f32(f32 x) { return __builtin_sqrtf(x); }
 FN f32 inverseSqrt_f32(f32 x) { return 1.f / __builtin_sqrtf(x); }
 FN f32 floor_f32(f32 x) { return __builtin_floorf(x); }
@@ -107,16 +126,16 @@ FN f32 tan_f32(f32 x) { return __builtin_tanf(x); }
 // bits are n. Results below the normal range are zero, as those of all operations are. The error is below 2 units in the
 // last place.
 FN f32 exp_f32(f32 x) {
-  f32 t = x * 1.44269504f + 12582912.f, n = t - 12582912.f;
-  f32 r = x - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
+  f32 t = fma_f32(x, 1.44269504f, 12582912.f), n = t - 12582912.f;
+  f32 r = fma_f32(n, -0.693359375f, x);
+  r = fma_f32(n, 2.12194440e-4f, r);
   f32 p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.f;
+  p = fma_f32(p, r, 1.3981999507e-3f);
+  p = fma_f32(p, r, 8.3334519073e-3f);
+  p = fma_f32(p, r, 4.1665795894e-2f);
+  p = fma_f32(p, r, 1.6666665459e-1f);
+  p = fma_f32(p, r, 5.0000001201e-1f);
+  p = fma_f32(p * r, r, r) + 1.f;
   f32 y = as_f32_u32(as_u32_f32(p) + (as_u32_f32(t) << 23));
   y = x < -87.33654f ? 0.f : y;
   return x <= 88.72283f ? y : x + __builtin_inff(); // NaN stays
@@ -134,16 +153,16 @@ FN f32 log_f32(f32 x) {
   m = (low ? m + m : m) - 1.f;
   f32 z = m * m;
   f32 p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  f32 y = p * m * z + (f32)e * -2.12194440e-4f - 0.5f * z;
-  y = m + y + (f32)e * 0.693359375f;
+  p = fma_f32(p, m, -1.1514610310e-1f);
+  p = fma_f32(p, m, 1.1676998740e-1f);
+  p = fma_f32(p, m, -1.2420140846e-1f);
+  p = fma_f32(p, m, 1.4249322787e-1f);
+  p = fma_f32(p, m, -1.6668057665e-1f);
+  p = fma_f32(p, m, 2.0000714765e-1f);
+  p = fma_f32(p, m, -2.4999993993e-1f);
+  p = fma_f32(p, m, 3.3333331174e-1f);
+  f32 y = fma_f32(-0.5f, z, fma_f32(p * m, z, (f32)e * -2.12194440e-4f));
+  y = fma_f32((f32)e, 0.693359375f, m + y);
   y = x == __builtin_inff() ? x : y;
   y = x == 0.f ? -__builtin_inff() : y;
   return x >= 0.f ? y : __builtin_nanf("");
@@ -153,7 +172,7 @@ FN f32 log2_f32(f32 x) { return log_f32(x) * 1.44269504f; }
 FN f32 tanh_f32(f32 x) {
   f32 q = exp_f32(-2.f * abs_f32(x)), z = x * x;
   f32 y = sign_f32(x) * ((1.f - q) / (1.f + q));
-  f32 small = x + x * z * (-0.333333333f + z * (0.133333333f - z * 0.0539682540f));
+  f32 small = fma_f32(x * z, fma_f32(z, fma_f32(z, -0.0539682540f, 0.133333333f), -0.333333333f), x);
   return abs_f32(x) < 0.1f ? small : y;
 }
 

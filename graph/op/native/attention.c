@@ -28,7 +28,7 @@
       UNROLL for (int v = 0; v < n; v++) y[v] = *(const vecfu *)(b + (i64)k * width + v * VEC); \
       UNROLL for (int i = 0; i < m; i++) { \
         vecf x = a[i * row + k * step] - (vecf){}; \
-        UNROLL for (int v = 0; v < n; v++) sum[i][v] += x * y[v]; \
+        UNROLL for (int v = 0; v < n; v++) sum[i][v] = fma_vec(x, y[v], sum[i][v]); \
       } \
     } \
     UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) *(vecfu *)(c + i * pitch + v * VEC) = sum[i][v]; } \

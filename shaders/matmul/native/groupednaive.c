@@ -15,7 +15,8 @@ KERNEL {
 		for (u64 j = 0; j < N; j++) {
 			f32 s = 0;
 			for (u64 k = k0; k < k1; k++)
-				s += MM_CALL(mm_widen_, A)(a[TRANS_A ? k * M + i : i * K + k]) * MM_CALL(mm_widen_, B)(b[e * STRIDE_B + (TRANS_B ? j * K + k : k * N + j)]);
+				s = fma_f32(MM_CALL(mm_widen_, A)(a[TRANS_A ? k * M + i : i * K + k]),
+					MM_CALL(mm_widen_, B)(b[e * STRIDE_B + (TRANS_B ? j * K + k : k * N + j)]), s);
 			c[(n * M + i) * N + j] = (C_T)VALUE(s, (u32)n, (u32)i, (u32)j);
 		}
 	}

@@ -88,7 +88,7 @@ MM_INLINE void mm_step(const f32 *a, const f32 *b, vecf acc[MR][2], const int co
 	for (int i = 0; i < rows; i++) {
 		vecf y = a[(u64)i * A_ROW] - (vecf){0};
 		#pragma GCC unroll 2
-		for (int v = 0; v < vecs; v++) acc[i][v] += y * x[v];
+		for (int v = 0; v < vecs; v++) acc[i][v] = fma_vec(y, x[v], acc[i][v]);
 	}
 }
 

@@ -35,7 +35,7 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 				if (j + 4 < columns) __builtin_prefetch(lines[q] + k + 4 * K); // The processor's own prefetch ends with a page.
 				vecf x = steps - k < VL ? mm_part(lines[q] + k, steps - k) : B_LOAD(lines[q] + k);
 				#pragma GCC unroll 4
-				for (u64 i = 0; i < M; i++) acc[i][q] += *(const vecfu *)(a + i * STEPS + k) * x;
+				for (u64 i = 0; i < M; i++) acc[i][q] = fma_vec(*(const vecfu *)(a + i * STEPS + k), x, acc[i][q]);
 			}
 		}
 		for (u64 i = 0; i < M; i++) {
@@ -57,7 +57,7 @@ MM_INLINE void mm_steps(const f32 *a, const B_T *b, u64 columns, f32 *sums, cons
 		for (u64 i = 0; i < M; i++) {
 			vecf s = *(const vecfu *)(sums + i * COLUMNS + j);
 			#pragma GCC unroll 4
-			for (int q = 0; q < count; q++) s += a[i * STEPS + q] * x[q];
+			for (int q = 0; q < count; q++) s = fma_vec(a[i * STEPS + q] - (vecf){0}, x[q], s);
 			*(vecfu *)(sums + i * COLUMNS + j) = s;
 		}
 	}
