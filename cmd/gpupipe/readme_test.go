@@ -41,7 +41,8 @@ train)
   [[ "$*" == *--resume* ]] && steps=6
   [[ "$*" == *init.from* || "$*" == *--resume* ]] && sizes=()
   set -- "$@" "${sizes[@]}" --no-tune --set train.steps=$steps --set train.batch_size=8 --set train.eval_batches=1 ;;
-plan) set -- "$@" "${sizes[@]}" --no-tune --set train.batch_size=8 ;;
+plan) # for cards that are not there it times nothing
+  [[ "$*" == *--gpu* ]] || set -- "$@" "${sizes[@]}" --no-tune --set train.batch_size=8 ;;
 generate) set -- "$@" -n 5 ;;
 selftest) set -- "$@" --quick --filter silu ;;
 bench) set -- "$@" --quick --static --device null ;;
