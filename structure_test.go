@@ -61,6 +61,7 @@ var allowed = map[string]string{
 	"pipeline/checkpoint/...":      "graph pipeline/checkpoint/... internal/...",
 	"pipeline/trace":               "internal/...",
 	"pipeline/metrics":             "internal/...",
+	"pipeline/watch":               "pipeline/metrics pipeline/trace internal/...",
 	"pipeline/cluster/identity":    "internal/...",
 	"pipeline/cluster/control":     "pipeline/cluster/identity internal/...",
 	"pipeline/cluster/transport":   "",

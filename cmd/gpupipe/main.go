@@ -48,6 +48,7 @@ Examples:
   store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
   write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
   show stage utilization              gpupipe trace runs/demo
+  watch runs on a page                gpupipe watch runs
   plan stage boundaries               gpupipe plan c.yaml --stages 4
   print the generated shaders         gpupipe kernels c.yaml
   compare optimizers                  gpupipe study study.yaml
@@ -85,6 +86,7 @@ type commands struct {
 	Report     reportCommand     `cmd:"" help:"Test and measure every device, and write a report to send."`
 	Hook       hookCommand       `cmd:"" help:"Create, check and measure WebAssembly hooks."`
 	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
+	Watch      watchCommand      `cmd:"" help:"Show runs on a page while they train."`
 	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Complete a command line for a shell."`
 	Worker     workerCommand     `cmd:"" hidden:"" help:"Compute for another process. gpupipe train starts workers itself."`

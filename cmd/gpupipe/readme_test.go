@@ -43,6 +43,12 @@ train)
   set -- "$@" "${sizes[@]}" --no-tune --set train.steps=$steps --set train.batch_size=8 --set train.eval_batches=1 ;;
 plan) # for cards that are not there it times nothing
   [[ "$*" == *--gpu* ]] || set -- "$@" "${sizes[@]}" --no-tune --set train.batch_size=8 ;;
+watch) # until it has printed the page's address
+  GPUPIPE_TEST_COMMAND=1 "$GPUPIPE" "$@" --listen 0 >watch.out & page=$!
+  until grep -q http watch.out; do kill -0 $page; sleep 0.1; done
+  kill $page
+  wait $page
+  exit ;;
 generate) set -- "$@" -n 5 ;;
 selftest) set -- "$@" --quick --filter silu ;;
 bench) set -- "$@" --quick --static --device null ;;

@@ -73,7 +73,41 @@ const maxConsole = 64 << 10
 
 // Run shows a page until it posts its result, and returns the result. Errors end with the browser's console.
 func (p Page) Run(ctx context.Context) ([]byte, error) {
-	browser, err := Find()
+	result := make(chan []byte, 1)
+	address, stop, err := p.serve(result)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	b, err := start(address + p.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	select {
+	case r := <-result:
+		return r, nil
+	case <-ctx.Done():
+		b.close()
+		return nil, fmt.Errorf("the page has posted no result: %w; the browser's console:\n%s", context.Cause(ctx), b.console)
+	case <-b.ended:
+		return nil, fmt.Errorf("%s ended before the page had posted a result (%v); its console:\n%s", b.cmd.Path, b.err, b.console)
+	}
+}
+
+// browser is a running browser with a profile of its own.
+type browser struct {
+	cmd     *exec.Cmd
+	profile string
+	console *tail
+	ended   chan struct{}
+	err     error // of the process, once it has ended
+	remove  func() error
+}
+
+// start opens an address in a browser.
+func start(address string, more ...string) (*browser, error) {
+	path, err := Find()
 	if err != nil {
 		return nil, err
 	}
@@ -81,37 +115,27 @@ func (p Page) Run(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = remove() }() // files that the browser still writes are removed later
-	result := make(chan []byte, 1)
-	address, stop, err := p.serve(result)
-	if err != nil {
-		return nil, err
-	}
-	defer stop()
-	console := &tail{}
-	cmd := exec.Command(browser, append(flags(profile), address+p.Path)...)
-	cmd.Stdout, cmd.Stderr = console, console
+	cmd := exec.Command(path, append(append(flags(profile), more...), address)...)
+	b := &browser{cmd: cmd, profile: profile, console: &tail{}, ended: make(chan struct{}), remove: remove}
+	cmd.Stdout, cmd.Stderr = b.console, b.console
 	cmd.Env = append(os.Environ(), "HOME="+profile, "XDG_CONFIG_HOME="+filepath.Join(profile, "config"), "XDG_CACHE_HOME="+filepath.Join(profile, "cache"))
 	cmd.WaitDelay = time.Second // children that outlive it hold its output
 	group(cmd)
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, remove())
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case r := <-result:
-		kill(cmd)
-		<-ended
-		return r, nil
-	case <-ctx.Done():
-		kill(cmd)
-		<-ended
-		return nil, fmt.Errorf("the page has posted no result: %w; the browser's console:\n%s", context.Cause(ctx), console)
-	case err := <-ended:
-		kill(cmd) // children that it left
-		return nil, fmt.Errorf("%s ended before the page had posted a result (%v); its console:\n%s", browser, err, console)
-	}
+	go func() {
+		b.err = cmd.Wait()
+		close(b.ended)
+	}()
+	return b, nil
+}
+
+// close ends the browser and its children, and removes its profile.
+func (b *browser) close() {
+	kill(b.cmd)
+	<-b.ended
+	_ = b.remove() // files that the browser still writes are removed later
 }
 
 // serve serves the page on this machine only, with what it may post.

@@ -178,7 +178,7 @@ func scan(path string, each func(r Record, line []byte)) ([]byte, error) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		r, err := parse(line)
+		r, err := Parse(line)
 		if err != nil && !terminated {
 			break
 		}
@@ -190,7 +190,8 @@ func scan(path string, each func(r Record, line []byte)) ([]byte, error) {
 	return text, nil
 }
 
-func parse(line []byte) (Record, error) {
+// Parse reads one line of a log. It skips members that are not numbers.
+func Parse(line []byte) (Record, error) {
 	var members map[string]any
 	if err := json.Unmarshal(line, &members); err != nil {
 		return Record{}, err

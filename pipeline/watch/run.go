@@ -1,0 +1,396 @@
+package watch
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+)
+
+// The files of a run folder that are read.
+const (
+	configFile  = "config.yaml"
+	metricsFile = "metrics.jsonl"
+	systemFile  = "system.jsonl"
+	eventsFile  = "events.jsonl"
+	samplesFile = "samples.jsonl"
+)
+
+// notRuns are the folders in a run folder.
+var notRuns = []string{"checkpoints", "tensorboard"}
+
+const (
+	maxConfig   = 256 << 10 // bytes of config.yaml
+	keptEvents  = 500
+	keptSamples = 50
+	maxText     = 16 << 10         // bytes of an event or a sample
+	tailBytes   = 64 << 10         // of metrics.jsonl, for the newest step of a run that is not watched
+	restsAfter  = 90 * time.Second // without a new line a run that has not finished counts as stopped
+)
+
+// run is a run folder. A run that somebody watches is loaded: its files are followed.
+type run struct {
+	name string
+	root *os.Root
+	dir  string
+
+	loaded   bool
+	table    *table
+	timeline *timeline
+	events   []Event
+	samples  []Event
+	start    start
+	badLines int
+	problem  string // the last error of reading a file
+
+	files      []*lines
+	parser     parser
+	generation int // of the table: rows before were taken back
+	revision   int // of events, samples, start
+	drawn      int // of the timeline
+
+	config   settings
+	configAt fs.FileInfo
+	tail     tail
+	active   time.Time // when metrics.jsonl was last written
+}
+
+// Event is a line of events.jsonl or of samples.jsonl.
+type Event struct {
+	Time  float64 `json:"time"` // seconds since 1970
+	Step  float64 `json:"step"`
+	Kind  string  `json:"event"`
+	Text  string  `json:"text"`
+	Start *start  `json:"start,omitempty"`
+}
+
+// start is what a run wrote about itself when it began.
+type start struct {
+	Steps         int     `json:"steps"`
+	Parameters    float64 `json:"parameters"`
+	Active        float64 `json:"active_parameters"`
+	FLOPsPerToken float64 `json:"flops_per_token"`
+	Optimizer     string  `json:"optimizer"`
+	Precision     string  `json:"precision"`
+	Ranks         []rank  `json:"ranks"`
+}
+
+// rank is a rank of the pipeline.
+type rank struct {
+	Name     string  `json:"name"`
+	Member   string  `json:"member,omitempty"`
+	Device   string  `json:"device"`
+	Hardware string  `json:"hardware"`
+	Units    string  `json:"units"`
+	Memory   float64 `json:"memory_bytes"`
+	Peak     float64 `json:"peak_flops"`
+}
+
+// settings are the keys of config.yaml that the page shows.
+type settings struct {
+	Steps     int    `json:"steps"`
+	Arch      string `json:"arch"`
+	Optimizer string `json:"optimizer"`
+	Schedule  string `json:"schedule"`
+	Stages    int    `json:"stages"`
+	Precision string `json:"precision"`
+	Text      string `json:"text"` // of the file
+}
+
+// tail is the newest record of a run that is not loaded.
+type tail struct {
+	info fs.FileInfo
+	step float64
+	loss float64
+	rate float64
+}
+
+func newRun(name string, root *os.Root, dir string) *run {
+	return &run{name: name, root: root, dir: dir}
+}
+
+func (r *run) path(name string) string { return path.Join(r.dir, name) }
+
+// load begins to follow the files.
+func (r *run) load() {
+	r.loaded = true
+	r.forget()
+}
+
+// forget drops what was read, so that the next poll reads all files from the beginning.
+func (r *run) forget() {
+	r.table, r.timeline, r.events, r.samples, r.start, r.badLines = newTable(), newTimeline(), nil, nil, start{}, 0
+	r.files = nil
+	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, samplesFile} {
+		r.files = append(r.files, &lines{root: r.root, name: r.path(name)})
+	}
+	r.generation++
+	r.revision++
+	r.drawn++
+}
+
+// unload forgets a run that nobody watches.
+func (r *run) unload() {
+	r.forget()
+	r.loaded, r.files = false, nil
+}
+
+// poll reads what is new, and reports whether there was something.
+func (r *run) poll() (changed bool) {
+	changed = r.pollConfig()
+	if info, err := r.root.Stat(r.path(metricsFile)); err == nil {
+		r.active = info.ModTime()
+		if !r.loaded && (r.tail.info == nil || info.Size() != r.tail.info.Size() || !info.ModTime().Equal(r.tail.info.ModTime())) {
+			r.readTail(info)
+			return true
+		}
+	}
+	if !r.loaded {
+		return changed
+	}
+	problem, again := "", false
+	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent, r.takeSample}
+	for i, file := range r.files {
+		err := file.poll(func() { again = true }, func(line []byte) { takers[i](line); changed = true })
+		if again {
+			break
+		}
+		if err != nil {
+			problem = err.Error()
+		}
+	}
+	if again { // a file was replaced, as when a run is resumed
+		r.forget()
+		return true
+	}
+	if changed {
+		r.table.elapse()
+	}
+	if problem != r.problem {
+		r.problem, changed = problem, true
+	}
+	return changed
+}
+
+// takeMetrics takes a line of metrics.jsonl or of system.jsonl.
+func (r *run) takeMetrics(line []byte) {
+	step, values, err := r.parser.parse(line)
+	if err != nil {
+		r.badLines++
+		return
+	}
+	before := len(r.table.steps)
+	if row := r.table.set(step, values); row < before-lateRows || len(r.table.steps) < before {
+		r.generation++
+	}
+}
+
+func (r *run) takeTrace(line []byte) {
+	r.timeline.take(line)
+	r.drawn++
+}
+
+func (r *run) takeEvent(line []byte) {
+	if e, ok := r.event(line); ok {
+		r.events = lastOf(append(r.events, e), keptEvents)
+		if e.Start != nil {
+			r.start = *e.Start
+		}
+	}
+}
+
+func (r *run) takeSample(line []byte) {
+	if e, ok := r.event(line); ok {
+		r.samples = lastOf(append(r.samples, e), keptSamples)
+	}
+}
+
+// event reads an event. Its text is bounded.
+func (r *run) event(line []byte) (e Event, ok bool) {
+	r.revision++
+	if err := json.Unmarshal(line, &e); err != nil {
+		r.badLines++
+		return e, false
+	}
+	if len(e.Text) > maxText {
+		e.Text = strings.ToValidUTF8(e.Text[:maxText], "") + " …"
+	}
+	return e, true
+}
+
+// lastOf are the last n of a list. They are copied once in a while, so that the rest can be freed.
+func lastOf(all []Event, n int) []Event {
+	if len(all) < 2*n {
+		return all
+	}
+	return append([]Event(nil), all[len(all)-n:]...)
+}
+
+// pollConfig reads config.yaml if it has changed.
+func (r *run) pollConfig() bool {
+	info, err := r.root.Stat(r.path(configFile))
+	if err != nil || !info.Mode().IsRegular() || r.configAt != nil && os.SameFile(info, r.configAt) && info.ModTime().Equal(r.configAt.ModTime()) {
+		return false
+	}
+	r.configAt, r.config = info, settings{}
+	r.revision++
+	f, err := r.root.Open(r.path(configFile))
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return true
+	}
+	keys, err := strictyaml.Flatten(text)
+	if err != nil {
+		return true
+	}
+	number := func(key string) int { n, _ := strconv.Atoi(keys[key]); return max(0, n) }
+	r.config = settings{number("train.steps"), keys["model.arch"], keys["optimizer.name"], keys["pipeline.schedule"], number("pipeline.stages"),
+		keys["train.precision"], strings.ToValidUTF8(string(text), "�")}
+	return true
+}
+
+// readTail reads the newest record at the end of metrics.jsonl.
+func (r *run) readTail(info fs.FileInfo) {
+	r.tail = tail{info: info, loss: math.NaN(), rate: math.NaN()}
+	if !info.Mode().IsRegular() {
+		return
+	}
+	f, err := r.root.Open(r.path(metricsFile))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	text := make([]byte, min(info.Size(), tailBytes))
+	n, _ := f.ReadAt(text, info.Size()-int64(len(text)))
+	text = text[:n]
+	text = text[:bytes.LastIndexByte(text, '\n')+1]
+	for len(text) > 0 {
+		text = bytes.TrimRight(text, "\n")
+		line := text[bytes.LastIndexByte(text, '\n')+1:]
+		if step, values, err := r.parser.parse(line); err == nil {
+			r.tail.step = step
+			for _, v := range values {
+				switch string(v.name) {
+				case "loss":
+					r.tail.loss = v.number
+				case "tokens_per_s":
+					r.tail.rate = v.number
+				}
+			}
+			return
+		}
+		text = text[:len(text)-len(line)]
+	}
+}
+
+// State is whether a run goes on.
+type State string
+
+const (
+	Running  State = "running"
+	Finished State = "finished"
+	Stopped  State = "stopped" // before its last step
+)
+
+// Summary is a run in the list.
+type Summary struct {
+	Name    string   `json:"name"`
+	State   State    `json:"state"`
+	Step    int      `json:"step"`
+	Steps   int      `json:"steps"` // 0: not known
+	Loss    *float64 `json:"loss"`
+	ValLoss *float64 `json:"val_loss"`
+	Rate    *float64 `json:"tokens_per_s"`
+	Left    *float64 `json:"left_s"`
+	Written float64  `json:"written"` // seconds since 1970
+	Problem string   `json:"problem,omitempty"`
+}
+
+// summary describes the run at a time.
+func (r *run) summary(now time.Time) Summary {
+	step, loss, rate, val := r.tail.step, r.tail.loss, r.tail.rate, math.NaN()
+	if r.loaded {
+		step = 0
+		if n := len(r.table.steps); n > 0 {
+			step = r.table.steps[n-1]
+		}
+		loss, rate, val = r.table.last("loss"), r.table.last("tokens_per_s"), r.table.last("val_loss")
+	}
+	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.start.Steps), Loss: finite(loss), ValLoss: finite(val), Rate: finite(rate),
+		Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
+	s.State = r.state(s, now)
+	if tokens := r.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
+		s.Left = finite(float64(s.Steps-s.Step) * tokens / rate)
+	}
+	return s
+}
+
+// trouble describes what of the run's files cannot be read.
+func (r *run) trouble() string {
+	bad := r.badLines
+	for _, f := range r.files {
+		bad += f.skipped
+	}
+	switch {
+	case r.problem != "":
+		return r.problem
+	case bad == 1:
+		return "1 line cannot be read"
+	case bad > 1:
+		return strconv.Itoa(bad) + " lines cannot be read"
+	}
+	return ""
+}
+
+// state tells a run that goes on from one that has ended: by its last event, else by its steps and the time of its
+// newest line.
+func (r *run) state(s Summary, now time.Time) State {
+	if s.Steps > 0 && s.Step >= s.Steps {
+		return Finished
+	}
+	for i := len(r.events) - 1; i >= 0; i-- {
+		switch r.events[i].Kind {
+		case "end":
+			return Stopped
+		case "start", "restart":
+			i = 0
+		}
+	}
+	if now.Sub(r.active) > restsAfter {
+		return Stopped
+	}
+	return Running
+}
+
+// finite is a number for JSON; nil if it is not finite.
+func finite(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
+}
+
+// tokensPerStep is the number of tokens of the last step; 0 if it is not known.
+func (t *table) tokensPerStep() float64 {
+	if t == nil || len(t.steps) < 2 {
+		return 0
+	}
+	n := len(t.steps)
+	if d := (t.get("tokens", n-1) - t.get("tokens", n-2)) / (t.steps[n-1] - t.steps[n-2]); d > 0 {
+		return d
+	}
+	return 0
+}
