@@ -151,22 +151,26 @@ func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sam
 }
 
 type dataCommand struct {
-	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files, or globs."`
+	Inputs      []string `arg:"" name:"text" help:"Files of documents, globs, or folders that datasets saved."`
 	Out         string   `help:"Folder for the shards." required:"" placeholder:"DIR"`
 	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder." default:"gpt2"`
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
-	Field       string   `help:"Field of a jsonl object that has its text." default:"text"`
+	Field       string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	JSON        bool     `help:"Print the shards as a JSON object."`
 }
 
 func (c *dataCommand) Help() string {
-	return `Writes llm.c shards, train_000001.bin … and val_000000.bin …, and a manifest. The same command continues after the last
-finished shard.
+	return `Writes llm.c shards, train_000001.bin … and val_000000.bin …, and a manifest.
+The same command continues after the last finished shard.
 
-Example:
-  gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'a/*.jsonl'
+A text file is a document, as is a line of .jsonl and a row of .parquet and
+.arrow. Texts and .jsonl may be compressed: .gz, .zst.
+
+Examples:
+  gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'a/*.jsonl.zst'
+  gpupipe data --tokenizer gpt2 --out shards --field content 'b/*.parquet'
   then, in the config:
     data:
       train: ["shards/train_*.bin"]

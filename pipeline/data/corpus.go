@@ -100,9 +100,9 @@ func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progres
 		return err
 	}
 	switch {
-	case format == formatBin && o.Map != nil:
+	case format.kind == kindBin && o.Map != nil:
 		return fmt.Errorf("%s: token shards have no documents for a hook to map: expected text or .jsonl", path)
-	case format == formatBin:
+	case format.kind == kindBin:
 		return c.addBin(path, p)
 	}
 	return c.addText(ctx, path, o, p)
@@ -149,7 +149,12 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 		pieces = func(emit func(piece) error) error { return readDocuments(path, o.Field, emit) }
 		encode = mapping{path, o.Tokenizer, o.Map, c.mapped}.encode
 	}
-	err := encodeAll(ctx, pieces, encode, func(e encoded) error {
+	size, err := fileSize(path)
+	if err != nil {
+		return err
+	}
+	rest := size // not every byte belongs to a document
+	err = encodeAll(ctx, pieces, encode, func(e encoded) error {
 		for _, id := range e.ids {
 			if int64(id) >= int64(c.vocab) {
 				return outside(path, id, n, c.vocab)
@@ -159,13 +164,15 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 		}
 		c.stats.Documents += e.documents
 		c.mapped += e.mapped
-		c.stats.Bytes += e.read
+		rest -= e.read
 		p.add(e.read)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	c.stats.Bytes += size
+	p.add(rest)
 	if n > 0 { // hooks may have left nothing of the file
 		c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
 	}

@@ -1,7 +1,9 @@
-// Package data turns text, jsonl and llm.c .bin shards into token streams, and streams into batches that are a pure
-// function of seed and step.
+// Package data turns files of documents and llm.c .bin shards into token streams, and streams into batches that are a
+// pure function of seed and step.
 //
-// A text file is one document, a line of a jsonl file is one document. Where the tokenizer has a token that ends a
+// A text file is one document, as is a line of a jsonl file and a row of a Parquet or Arrow file; texts and jsonl may be
+// compressed by gzip or zstd. Files need not be trusted: one that is damaged, or that expands without measure, is an
+// error, and memory is bounded by the longest document. Where the tokenizer has a token that ends a
 // document, it follows every document. Files are joined in the order given, matches of a glob in order of their names.
 package data
 
@@ -33,7 +35,7 @@ type Options struct {
 	Train       []string  // files and globs
 	Val         []string  // files and globs; excludes ValFraction
 	ValFraction float64   // share of Train's windows, taken from its end; in [0, 1)
-	Field       string    // of a jsonl object; "" means "text"
+	Field       string    // of a jsonl object, or a column of a table; "" means "text"
 	Tokenizer   Tokenizer // may be nil if all files are .bin
 	Vocab       int       // rows of the model's embedding: every token must be below
 	SeqLen      int       // tokens of a window: ValFraction holds out whole windows

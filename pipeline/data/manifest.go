@@ -164,9 +164,18 @@ func (m *Manifest) differs(old *Manifest) string {
 func contents(files []InputFile) []InputFile {
 	out := make([]InputFile, len(files))
 	for i, f := range files {
-		out[i] = InputFile{filepath.Ext(f.Path), f.Size, f.SHA256}
+		out[i] = InputFile{f.ending(), f.Size, f.SHA256}
 	}
 	return out
+}
+
+// ending is the end of the file's name, which says what the file holds: .jsonl, or .jsonl.gz.
+func (f InputFile) ending() string {
+	ext := filepath.Ext(f.Path)
+	if compressions[strings.ToLower(ext)] != compressedNot {
+		return filepath.Ext(strings.TrimSuffix(f.Path, ext)) + ext
+	}
+	return ext
 }
 
 // adopt takes over the shards of old that are whole on disk and follow one another.
@@ -207,7 +216,11 @@ func (m *Manifest) within(p place, stream string) bool {
 	if p.File == len(files) {
 		return p == place{File: len(files)}
 	}
-	return p.File >= 0 && p.File < len(files) && p.Offset >= 0 && p.Offset < files[p.File].Size && p.Piece >= 0 && p.Skip >= 0
+	if p.File < 0 || p.File >= len(files) || p.Offset < 0 || p.Piece < 0 || p.Skip < 0 {
+		return false
+	}
+	f := files[p.File]
+	return !f.plain() || p.Offset < f.Size
 }
 
 // remove deletes the manifest and its shards.
@@ -253,5 +266,14 @@ func (m *Manifest) bytesBefore(stream string, p place) (n int64) {
 	for _, f := range files[:p.File] {
 		n += f.Size
 	}
-	return n + p.Offset
+	if p.File < len(files) && files[p.File].plain() {
+		n += p.Offset
+	}
+	return n
+}
+
+// plain reports whether offsets in the file's documents are offsets in the file.
+func (f InputFile) plain() bool {
+	format, err := formatOf(f.Path)
+	return err == nil && format.compression == compressedNot && (format.kind == kindText || format.kind == kindJSONL)
 }

@@ -3,7 +3,7 @@ package data
 import (
 	"context"
 	"fmt"
-	"os"
+	"io"
 )
 
 // readDocuments calls emit with whole documents: of a jsonl file its lines, of a text file all of it. Their numbers are
@@ -13,34 +13,30 @@ func readDocuments(path, field string, emit func(piece) error) error {
 	if err != nil {
 		return err
 	}
-	if format == formatJSONL {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
+	if format.kind != kindText {
 		n := 0
-		return readJSONL(f, path, field, mark{}, emit, func(text []byte, at, read int64, _ int, emit func(piece) error) error {
+		return readInput(path, field, mark{}, emit, func(text []byte, at, read int64, _ int, emit func(piece) error) error {
 			p := piece{mark{at, n}, text, true, true, read}
 			n++
 			return emit(p)
 		})
 	}
-	size, err := fileSize(path)
+	s, err := openStream(path, format.compression)
 	if err != nil {
 		return err
 	}
-	if size > maxLine {
-		return fmt.Errorf("%s: a document of %d bytes, hooks take at most %d: expected .jsonl with one document a line", path, size, maxLine)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
+	defer s.Close()
+	text, err := io.ReadAll(io.LimitReader(s, maxLine+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
+	case len(text) > maxLine:
+		return fmt.Errorf("%s: a document of more than %d bytes, which is what hooks take at most: expected .jsonl with one document a line", path, maxLine)
 	}
 	if err := checkText(path, text, 0); err != nil {
 		return err
 	}
-	return emit(piece{mark{}, text, true, true, int64(len(text))})
+	return emit(piece{mark{}, text, true, true, s.took(int64(len(text)))})
 }
 
 // mapping encodes what a Mapper makes of documents.

@@ -119,8 +119,8 @@ func textFiles(patterns []string) ([]string, error) {
 		return nil, err
 	}
 	for _, f := range files {
-		if format, _ := formatOf(f); format == formatBin {
-			return nil, fmt.Errorf("%s: already a token shard: expected text or .jsonl", f)
+		if format, _ := formatOf(f); format.kind == kindBin {
+			return nil, fmt.Errorf("%s: already a token shard: expected files of documents", f)
 		}
 	}
 	return files, nil
@@ -183,6 +183,8 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 		if err != nil {
 			return err
 		}
+		done = m.bytesBefore(s.split, place{File: f + 1}) // not every byte belongs to a document
+		report()
 	}
 	if s.w != nil {
 		if err := o.flush(m, s, place{File: len(s.files)}); err != nil {

@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,29 +18,8 @@ import (
 	"unicode/utf8"
 )
 
-type format int
-
-const (
-	formatText format = iota
-	formatJSONL
-	formatBin
-)
-
-// formatOf goes by the name: .bin, .jsonl or .ndjson, and all else is text.
-func formatOf(path string) (format, error) {
-	switch strings.ToLower(filepath.Ext(path)) {
-	case ".bin":
-		return formatBin, nil
-	case ".jsonl", ".ndjson":
-		return formatJSONL, nil
-	case ".parquet", ".arrow", ".gz", ".zst", ".xz", ".bz2", ".zip":
-		return 0, fmt.Errorf("%s: %s files are not read: expected plain text, .jsonl or .bin", path, filepath.Ext(path))
-	}
-	return formatText, nil
-}
-
-// Expand resolves files and globs to files, in the order given and by name within a glob. A name that matches nothing,
-// is a folder or comes up twice is an error.
+// Expand resolves files, globs and folders that datasets saved to files, in the order given and by name within a glob. A
+// name that matches nothing, is another folder or comes up twice is an error.
 func Expand(patterns []string) ([]string, error) {
 	var files []string
 	seen := map[string]bool{}
@@ -72,7 +52,9 @@ func expandOne(p string) ([]string, error) {
 	if p == "" {
 		return nil, errors.New("an empty file name")
 	}
-	if _, err := os.Stat(p); err == nil || !strings.ContainsAny(p, "*?[") {
+	if st, err := os.Stat(p); err == nil && st.IsDir() {
+		return savedFiles(p)
+	} else if err == nil || !strings.ContainsAny(p, "*?[") {
 		return []string{p}, nil
 	}
 	matches, err := filepath.Glob(p)
@@ -124,32 +106,40 @@ type piece struct {
 	read        int64 // bytes of the file it accounts for
 }
 
-// readPieces calls emit with the pieces of a text or jsonl file, from one of its marks on. emit owns the text.
+// readPieces calls emit with the pieces of a file of documents, from one of its marks on. emit owns the text.
 func readPieces(path, field string, from mark, emit func(piece) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Seek(from.Offset, io.SeekStart); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
+	return readInput(path, field, from, emit, emitDocument)
+}
+
+// readInput calls emit with the pieces of a text, or each with every document of a file of several.
+func readInput(path, field string, from mark, emit func(piece) error, each eachDocument) error {
 	format, err := formatOf(path)
 	if err != nil {
 		return err
 	}
-	if format == formatJSONL {
-		return readJSONL(f, path, field, from, emit, emitDocument)
+	if format.kind == kindParquet || format.kind == kindArrow {
+		return readTable(path, format.kind, field, from, emit, each)
 	}
-	return readText(f, path, st.Size(), from, emit)
+	s, err := openStream(path, format.compression)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.seek(from.Offset); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if format.kind == kindJSONL {
+		return readJSONL(s, path, field, from, emit, each)
+	}
+	return readText(s, path, from, emit)
 }
 
-func readText(r io.Reader, path string, size int64, from mark, emit func(piece) error) error {
-	at := from.Offset
+// eachDocument takes a document that begins at an offset of its file, after read bytes of the file since the last one,
+// and emits all but the first skip of its pieces.
+type eachDocument func(text []byte, at, read int64, skip int, emit func(piece) error) error
+
+func readText(r *inputStream, path string, from mark, emit func(piece) error) error {
+	at, size := from.Offset, r.size
 	var rest []byte
 	for {
 		// One more than is left, to see the end; corpora may have very many small files.
@@ -168,10 +158,13 @@ func readText(r io.Reader, path string, size int64, from mark, emit func(piece) 
 		if !last {
 			cut = cutPoint(buf)
 		}
+		if last && at+int64(cut) == 0 {
+			return fmt.Errorf("%s: no text in the compressed file", path)
+		}
 		if err := checkText(path, buf[:cut], at); err != nil {
 			return err
 		}
-		p := piece{mark{Offset: at}, buf[:cut], at == 0, last, int64(cut)}
+		p := piece{mark{Offset: at}, buf[:cut], at == 0, last, r.took(int64(cut))}
 		if err := emit(p); err != nil {
 			return err
 		}
@@ -240,10 +233,8 @@ func checkText(path string, text []byte, at int64) error {
 const maxLine = 256 << 20
 
 // readJSONL calls each with every document, and with emit.
-func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) error, each func(text []byte, at, read int64, skip int, emit func(piece) error) error) error {
-	if field == "" {
-		field = "text"
-	}
+func readJSONL(r *inputStream, path, field string, from mark, emit func(piece) error, each eachDocument) error {
+	field = cmp.Or(field, "text")
 	in := bufio.NewReaderSize(r, 1<<16)
 	at, skip, docs := from.Offset, from.Piece, 0
 	pending := int64(0) // bytes not yet accounted for
@@ -257,7 +248,7 @@ func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) erro
 		if err != nil && !last {
 			return fmt.Errorf("%s: %s: %w", path, where, err)
 		}
-		pending += int64(len(line))
+		pending += r.took(int64(len(line)))
 		if len(bytes.TrimSpace(line)) > 0 {
 			text, err := jsonText(line, field)
 			if err != nil {
