@@ -52,6 +52,7 @@ func TestFeatures(t *testing.T) {
 				assert.Nil(t, c.HuggingFace())
 			}
 			decodeAgrees(t, c)
+			slotsAgree(t, c)
 			gradientsAreThoseOfTheLoss(t, c, model.StageOptions{Batch: 1, Microbatches: 1})
 			everyParameterIsTrained(t, c)
 		})
@@ -90,6 +91,7 @@ func TestPresetsShrunk(t *testing.T) {
 		if text := string(c.JSON()); !done[text] {
 			done[text] = true
 			decodeAgrees(t, c)
+			slotsAgree(t, c)
 			stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, [][]int{allCuts(c.Units())[1<<(c.Units()-1)-1]})
 		}
 	}

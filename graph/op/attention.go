@@ -8,9 +8,10 @@ import (
 )
 
 // AttentionOp is causal attention with grouped queries and scale 1/√D. Inputs: q [B,Tq,H,D], k and v [B,Tk,KV,D] with
-// KV dividing H, and optionally one more: position u32[1], the place of query 0 among the keys (0 without it): query i
+// KV dividing H, and optionally more: position u32[1], the place of query 0 among the keys (0 without it): query i
 // sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own
-// segment, those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
+// segment, those with segments[j] = segments[i]; or positions u32[B] and slots u32[B], where k and v [C,Tk,KV,D] are
+// the caches of C sequences: query i of sequence b sees the keys j ≤ i + positions[b] of cache slots[b]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
 // [B,H,Tq], which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct {
 	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
@@ -48,13 +49,28 @@ func (o *AttentionOp) Apply(q, k, v, last *graph.Value) *graph.Value {
 	return graph.Apply1(o, in...)
 }
 
+// CachedAttention is attention of sequences to caches of their own: q [B,Tq,H,D], the caches of C sequences k and v
+// [C,Tk,KV,D], positions and slots u32[B] → [B,Tq,H,D]. Query i of sequence b sees the keys j ≤ i + positions[b] of
+// cache slots[b]. Several sequences may read one cache. A slot of C or more reads the last cache.
+func (o *AttentionOp) CachedAttention(q, k, v, positions, slots *graph.Value) *graph.Value {
+	return graph.Apply1(o, q, k, v, positions, slots)
+}
+
 func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if len(in) != 3 && len(in) != 4 {
-		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position or segments", len(in))
+	if len(in) < 3 || len(in) > 5 {
+		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position, segments, or positions and slots", len(in))
 	}
 	s, err := attentionSizes(in)
+	if err == nil && len(in) < 5 {
+		err = sameBatch(in)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if len(in) == 5 {
+		if err := wantEach([]string{"positions", "slots"}, in[3:], graph.T(graph.U32, s.batch)); err != nil {
+			return nil, err
+		}
 	}
 	if len(in) == 4 {
 		if position := graph.T(graph.U32, 1); isSegments(in[3]) {
@@ -66,7 +82,7 @@ func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 			return nil, err
 		}
 	}
-	if err := s.checkWindow(o.Window, len(in) == 4 && !isSegments(in[3])); err != nil {
+	if err := s.checkWindow(o.Window, len(in) == 5 || len(in) == 4 && !isSegments(in[3])); err != nil {
 		return nil, err
 	}
 	if o.Result != graph.F32 && (o.Result != in[0].DType || s.dim%4 != 0) {
@@ -92,7 +108,7 @@ func attentionSizes(in []graph.Type) (attentionShape, error) {
 		return s, fmt.Errorf("k is %v and v is %v, expected one type", in[1], in[2])
 	case in[0].DType != in[1].DType:
 		return s, fmt.Errorf("q is %v and k is %v, expected one dtype", in[0], in[1])
-	case q[0] != k[0] || q[3] != k[3]:
+	case q[3] != k[3]:
 		return s, fmt.Errorf("q is %v and k is %v, expected equal batch and head dimension", in[0], in[1])
 	case q[2]%k[2] != 0:
 		return s, fmt.Errorf("%d query heads are no multiple of %d key heads", q[2], k[2])
@@ -100,6 +116,23 @@ func attentionSizes(in []graph.Type) (attentionShape, error) {
 		return s, fmt.Errorf("head dimension is %d, at most %d is allowed", q[3], maxHeadDim)
 	}
 	return attentionShape{q[0], q[1], k[1], q[2], k[2], q[3]}, nil
+}
+
+// sameBatch checks that queries and keys are of as many sequences.
+func sameBatch(in []graph.Type) error {
+	if in[0].Shape[0] != in[1].Shape[0] {
+		return fmt.Errorf("q is %v and k is %v, expected equal batch and head dimension", in[0], in[1])
+	}
+	return nil
+}
+
+func wantEach(names []string, got []graph.Type, want graph.Type) error {
+	for i, t := range got {
+		if !t.Equal(want) {
+			return fmt.Errorf("%s are %v, expected %v", names[i], t, want)
+		}
+	}
+	return nil
 }
 
 // isSegments reports whether the last input of an attention, or of its gradient, is segments.
@@ -175,18 +208,21 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v := in[0].Data, in[1].Data, in[2].Data
 	in, segments := takeSegments(in)
-	position := 0
-	if len(in) == 4 {
-		position = int(in[3].Data[0])
-	}
 	s.rows(func(b, i, h int) {
+		position, cache := 0, b
+		switch len(in) {
+		case 4:
+			position = int(in[3].Data[0])
+		case 5:
+			position, cache = int(in[3].Data[b]), min(int(in[4].Data[b]), in[1].Shape[0]-1)
+		}
 		scores := make([]float64, min(i+position+1, s.keys))
 		largest, sum := math.Inf(-1), 0.0
 		for j := range scores {
 			if scores[j] = math.Inf(-1); !inWindow(a.Window, i+position, j) || !s.together(segments, b, i, j) {
 				continue
 			}
-			scores[j] = s.scale() * inner(s.row(q, s.query(b, i, h)), s.row(k, s.key(b, j, h)))
+			scores[j] = s.scale() * inner(s.row(q, s.query(b, i, h)), s.row(k, s.key(cache, j, h)))
 			largest = max(largest, scores[j])
 		}
 		for _, x := range scores {
@@ -198,7 +234,7 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 			if !inWindow(a.Window, i+position, j) {
 				continue // the key may be one that a cache no longer holds
 			}
-			axpy(math.Exp(x-largest)/sum, s.row(v, s.key(b, j, h)), o)
+			axpy(math.Exp(x-largest)/sum, s.row(v, s.key(cache, j, h)), o)
 		}
 		if a.Result.Float16() {
 			for x := range o {
@@ -243,7 +279,10 @@ func (o *AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 
 func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Outputs[0].DType)
-	k.position = len(n.Inputs) == 4 && k.segments == ""
+	k.position = len(n.Inputs) > 3 && k.segments == ""
+	if len(n.Inputs) == 5 {
+		k.caches = n.Inputs[1].Shape[0]
+	}
 	k.setWindow(o.Window)
 	return graph.Template{Variants: k.forward, Flops: k.flops(2)}
 }
@@ -263,6 +302,9 @@ func (o *AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o, perhaps that of logsumexp and perhaps segments", n)
 	}
 	s, err := attentionSizes(in)
+	if err == nil {
+		err = sameBatch(in)
+	}
 	if err != nil {
 		return nil, err
 	}

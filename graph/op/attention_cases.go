@@ -22,6 +22,7 @@ func (*AttentionOp) Cases() []graph.Case {
 			return scatter(i, j)
 		}})
 	}
+	cs = append(cs, slottedAttentions()...)
 	for _, s := range segmentedShapes() {
 		for _, segments := range segmentations() {
 			types := append(s.inputs(), graph.T(graph.U32, s.batch, s.keys))
@@ -55,6 +56,30 @@ func attentionCases() []attentionShape {
 		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 19, 19, 2, 1, 256}, {1, 7, 12, 2, 1, 4}, {1, 12, 7, 2, 2, 4},
 		{1, 100, 100, 2, 1, 4}, {1, 70, 70, 1, 1, 9}, {1, 33, 33, 1, 1, 11}, {1, 33, 33, 1, 1, 17}, {2, 40, 40, 2, 1, 44},
 	}
+}
+
+// slottedAttentions cover sequences that read caches of their own, some the same one, at positions of their own, with
+// and without a window; a slot that is out of range; and more keys than a stretch of the kernel for few queries.
+func slottedAttentions() (cs []graph.Case) {
+	slots, positions := []float64{2, 0, 2, 7}, []float64{3, 36, 0, 20}
+	for _, s := range []attentionShape{{4, 1, 37, 4, 2, 16}, {2, 3, 40, 3, 1, 5}, {1, 1, 1100, 2, 1, 4}} {
+		kv, list := graph.T(graph.F32, 3, s.keys, s.kvHeads, s.dim), graph.T(graph.U32, s.batch)
+		for _, window := range []int{0, 5} {
+			cs = append(cs, graph.Case{Op: &AttentionOp{Window: window}, Inputs: []graph.Type{s.inputs()[0], kv, kv, list, list}, Tolerance: 1e-5, NoGrad: true,
+				Fill: func(i, j int) float64 {
+					switch {
+					case i == 3 && s.keys > 1000:
+						return 1070
+					case i == 3:
+						return positions[j]
+					case i == 4:
+						return slots[j]
+					}
+					return scatter(i, j)
+				}})
+		}
+	}
+	return cs
 }
 
 // segmentedShapes cover how kernels read columns: vectors and scalars, several workgroups a head, grouped queries.

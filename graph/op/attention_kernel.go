@@ -29,6 +29,7 @@ type attentionKernels struct {
 	position, lseGrad bool
 	segments          string // the array of segment numbers; "" if there are none
 	window            int    // keys that a query sees at most; 0: no limit
+	caches            int    // of which each sequence reads one, at a position of its own; 0: that of its number, at one position
 }
 
 func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
@@ -88,7 +89,7 @@ func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeForward()}}}
 	}
 	cs := []graph.Variant{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
-	if k.position && !l.Software { // decoding has few queries: the kind rows would have few invocations
+	if k.caches > 0 || k.position && !l.Software { // decoding has few queries: the kind rows would have few invocations
 		if l.MaxInvocations >= keyLanes {
 			cs = append(cs, graph.Variant{Name: "keys", Passes: []graph.Pass{k.keysForward()}})
 		}
@@ -251,10 +252,21 @@ func (k attentionKernels) scalarPass(body string, rows int, uses ...string) grap
 }
 
 func (k attentionKernels) positionExpr() (expr string, uses []string) {
-	if k.position {
+	switch {
+	case k.caches > 0:
+		return "in3[b]", []string{"in3", "in4"}
+	case k.position:
 		return "in3[0]", []string{"in3"}
 	}
 	return "0u", nil
+}
+
+// cacheExpr is the expression of the number of the keys that sequence b reads.
+func (k attentionKernels) cacheExpr() string {
+	if k.caches > 0 {
+		return fmt.Sprintf("min(in4[b], %du)", k.caches-1)
+	}
+	return "b"
 }
 
 func (k attentionKernels) naiveForward() graph.Pass {
@@ -269,7 +281,7 @@ var o: array<f32, DIM>;
 var m = LOWEST;
 var sum = 0.0;
 for (var j = `+k.oldest("i + "+position+" + 1u")+`; j < columns; j++) {
-`+k.skipOtherSegments("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+`+k.skipOtherSegments("i", "j")+`  let k = ((`+k.cacheExpr()+` * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
   s *= SCALE;

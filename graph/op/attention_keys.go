@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -22,11 +23,12 @@ func (k attentionKernels) keysForward() graph.Pass {
 		result = "narrowed(whole / sum)"
 	}
 	vectors := []string{"in0", "in1", "in2", "out0"}
-	bounds := `if (lane == 0u) { bound = min(i + in3[0] + 1u, TK); }
+	position, lists := k.positionExpr()
+	bounds := `if (lane == 0u) { bound = min(i + ` + position + ` + 1u, TK); }
 let past = workgroupUniformLoad(&bound); // barriers may not depend on what is read from memory otherwise
 `
 	if k.window > 0 {
-		bounds = `if (lane == 0u) { bound = i + in3[0] + 1u; }
+		bounds = `if (lane == 0u) { bound = i + ` + position + ` + 1u; }
 let next = workgroupUniformLoad(&bound); // barriers may not depend on what is read from memory otherwise
 let start = ` + k.oldest("next") + `;
 let past = min(next, TK);
@@ -44,7 +46,7 @@ let h = group % HEADS;
 let i = group / HEADS % TQ;
 let b = group / HEADS / TQ;
 let q = group * UNITS;
-let keys = (b * TK * KV + h / GROUP) * UNITS;
+let keys = (` + k.cacheExpr() + ` * TK * KV + h / GROUP) * UNITS;
 let unit = lane % UNITS;
 let strand = lane / UNITS; // one too many may have a few lanes
 ` + bounds + `var m = LOWEST;
@@ -85,7 +87,7 @@ if (lane < UNITS) {
 }
 if (lane == 0u) { out1[(b * HEADS + h) * TQ + i] = m + log(sum); }
 `,
-		Uses: append(vectors[:len(vectors):len(vectors)], "in3", "out1"), Workgroup: keyLanes, Groups: k.batch * k.queries * k.heads,
+		Uses: slices.Concat(vectors, lists, []string{"out1"}), Workgroup: keyLanes, Groups: k.batch * k.queries * k.heads,
 		WorkgroupMemory: 4 + 4*keyLanes + 4*keyStretch + 4*k.width()*keyLanes, Inside: true,
 	}
 	if k.width() == 4 {

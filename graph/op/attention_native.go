@@ -36,12 +36,15 @@ func (k attentionKernels) nativePass(text, function string, groups int, arrays .
 }
 
 func (k attentionKernels) nativeForward() graph.Pass {
-	extra := k.segments
+	extra, slots := k.segments, ""
 	if k.position {
 		extra = "in3"
 	}
+	if k.caches > 0 {
+		slots = "in4"
+	}
 	blocks := (k.queries + nativeQueries - 1) / nativeQueries
-	return k.nativePass(nativeAttentionForward, "forward", k.batch*k.heads*blocks, "in0", "in1", "in2", "out0", "out1", extra)
+	return k.nativePass(nativeAttentionForward, "forward", k.batch*k.heads*blocks, "in0", "in1", "in2", "out0", "out1", extra, slots)
 }
 
 func (k attentionKernels) nativeBackward() graph.Pass {
@@ -60,7 +63,7 @@ func (k attentionKernels) nativeConstants() string {
 		name  string
 		value int
 	}{{"BATCH", k.batch}, {"TQ", k.queries}, {"TK", k.keys}, {"HEADS", k.heads}, {"KV", k.kvHeads}, {"GROUP", k.group()}, {"DIM", k.dim},
-		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}, {"WINDOW", k.window}} {
+		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}, {"WINDOW", k.window}, {"CACHES", k.caches}} {
 		fmt.Fprintf(&s, "#define %s %d\n", c.name, c.value)
 	}
 	fmt.Fprintf(&s, "#define SCALE ((f32)%v)\n", float32(k.scale()))

@@ -11,7 +11,9 @@ func init() { graph.Register(func() graph.Op { return new(PutRowsOp) }) }
 
 // PutRowsOp replaces rows of a cache. Inputs: cache [B,S,…], rows [B,N,…] with N ≤ S, both f32, and position u32[1].
 // Result: the cache with the rows from position on replaced by the given ones. Rows that would lie at S or after it are
-// dropped. Assigned to the variable that is its input, it stores the new rows only.
+// dropped. With slots u32[N], the cache is [C,S,…], the rows are [N,R,…] and the positions u32[N]: rows n replace those of
+// cache slots[n] from positions[n] on, and rows of a slot of C or more are dropped. No two rows may have one place.
+// Assigned to the variable that is its input, it stores the new rows only.
 type PutRowsOp struct{}
 
 func (*PutRowsOp) Name() string { return "put_rows" }
@@ -21,9 +23,15 @@ func PutRows(cache, rows, position *graph.Value) *graph.Value {
 	return graph.Apply1(new(PutRowsOp), cache, rows, position)
 }
 
+// PutSlotRows replaces rows of the caches [C,S,…] of several sequences by rows [N,R,…]: those of cache slots[n] from
+// positions[n] on, both u32[N]. It has no gradient.
+func PutSlotRows(caches, rows, positions, slots *graph.Value) *graph.Value {
+	return graph.Apply1(new(PutRowsOp), caches, rows, positions, slots)
+}
+
 func (*PutRowsOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if err := graph.Arity(in, 3); err != nil {
-		return nil, err
+	if len(in) != 3 && len(in) != 4 {
+		return nil, fmt.Errorf("got %d inputs, expected 3 or 4", len(in))
 	}
 	cache, rows := in[0].Shape, in[1].Shape
 	if in[0].DType != graph.F32 || len(cache) < 2 {
@@ -32,27 +40,40 @@ func (*PutRowsOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(rows) < 2 || rows[1] > cache[1] {
 		return nil, fmt.Errorf("the rows are %v, expected at most %d of a cache %v", in[1], cache[1], in[0])
 	}
-	want := append(graph.Shape{cache[0], rows[1]}, cache[2:]...)
+	sequences := cache[0]
+	if len(in) == 4 {
+		sequences = rows[0]
+	}
+	want := append(graph.Shape{sequences, rows[1]}, cache[2:]...)
 	if err := wantType("input 1", in[1], graph.F32, want...); err != nil {
 		return nil, err
+	}
+	if len(in) == 4 {
+		return in[:1], wantEach([]string{"the positions", "the slots"}, in[2:], graph.T(graph.U32, sequences))
 	}
 	return in[:1], wantType("the position", in[2], graph.U32, 1)
 }
 
-// putRows names the extents of a PutRowsOp.
-type putRows struct{ batch, positions, rows, width int }
+// putRows names the extents of a PutRowsOp. The batch is that of the rows.
+type putRows struct{ batch, positions, rows, width, caches int }
 
 func putRowsSizes(cache, rows graph.Shape) putRows {
-	return putRows{cache[0], cache[1], rows[1], cache[2:].Len()}
+	return putRows{rows[0], cache[1], rows[1], cache[2:].Len(), cache[0]}
 }
 
 func (o *PutRowsOp) Eval(in, out []*graph.Tensor) {
 	s := putRowsSizes(in[0].Shape, in[1].Shape)
 	copy(out[0].Data, in[0].Data)
-	from := min(int(in[2].Data[0]), s.positions)
 	for b := range s.batch {
+		cache, position := b, in[2].Data[0]
+		if len(in) == 4 {
+			if cache, position = int(in[3].Data[b]), in[2].Data[b]; cache >= s.caches {
+				continue
+			}
+		}
+		from := min(int(position), s.positions)
 		fresh := in[1].Data[b*s.rows*s.width:][:min(s.rows, s.positions-from)*s.width]
-		copy(out[0].Data[(b*s.positions+from)*s.width:], fresh)
+		copy(out[0].Data[(cache*s.positions+from)*s.width:], fresh)
 	}
 }
 
@@ -63,7 +84,52 @@ func (*PutRowsOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
 
 func (*PutRowsOp) Kernel(n *graph.Node) graph.Kernel {
 	s := putRowsSizes(n.Inputs[0].Shape, n.Inputs[1].Shape)
-	return graph.Template{Variants: s.variants, Update: &graph.Update{Stored: n.Inputs[1].Shape.Len(), Expand: s.whole}}
+	variants, whole := s.variants, s.whole
+	if len(n.Inputs) == 4 {
+		variants, whole = s.slotVariants, s.wholeOfSlots
+	}
+	return graph.Template{Variants: variants, Update: &graph.Update{Stored: n.Inputs[1].Shape.Len(), Expand: whole}}
+}
+
+// wholeOfSlots computes every element of the result, one sequence of rows after the other.
+func (s putRows) wholeOfSlots(in []*graph.Value) []*graph.Value {
+	b := in[0].Builder()
+	all := Reshape(in[0], s.caches, s.positions, s.width)
+	cache, place := Iota(b, graph.U32, 0, s.caches, s.positions), Iota(b, graph.U32, 1, s.caches, s.positions)
+	for n := range s.batch {
+		from := Minimum(Slice(in[2], 0, n, n+1), Scalar(b, graph.U32, float64(s.positions)))
+		row := Sub(place, from) // in rows; those before from wrap
+		here := And(Less(row, Scalar(b, graph.U32, float64(s.rows))), Equal(cache, Slice(in[3], 0, n, n+1)))
+		fresh := Embedding(Reshape(Slice(in[1], 0, n, n+1), s.rows, s.width), row)
+		all = Where(Reshape(here, s.caches, s.positions, 1), fresh, all)
+	}
+	return []*graph.Value{Reshape(all, in[0].Shape...)}
+}
+
+func (s putRows) slotVariants(l target.Limits) []graph.Variant {
+	uses := []string{"in1", "in2", "in3", "out0"}
+	if l.Native {
+		return []graph.Variant{{Name: "native", Passes: []graph.Pass{{Native: true, Workgroup: 1, Groups: s.batch, Uses: uses, Body: fmt.Sprintf(`
+  const u32 from = in2[group] < %[2]du ? in2[group] : %[2]du, count = %[2]du - from < %[1]du ? %[2]du - from : %[1]du;
+  if (in3[group] < %[4]du) memcpy(out0 + ((u64)in3[group] * %[2]du + from) * %[3]du, in1 + (u64)group * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
+`, s.rows, s.positions, s.width, s.caches)}}}}
+	}
+	p := graph.Pass{Workgroup: putRowsLanes, Uses: uses, Inside: true}
+	units := s.width
+	if units%4 == 0 {
+		units, p.Vec4 = units/4, []string{"in1", "out0"}
+	}
+	total := s.batch * s.rows * units
+	p.Groups = (total + putRowsLanes - 1) / putRowsLanes
+	p.Body = fmt.Sprintf(`// x counts [batch, rows, units of a row].
+let x = group * %du + lane;
+if (x >= %du) { return; }
+let n = x / %[6]du;
+let at = min(in2[n], %[3]du) + x / %[4]du %% %[5]du;
+let cache = in3[n];
+if (at < %[3]du && cache < %[7]du) { out0[(cache * %[3]du + at) * %[4]du + x %% %[4]du] = in1[x]; }
+`, putRowsLanes, total, s.positions, units, s.rows, s.rows*units, s.caches)
+	return []graph.Variant{{Name: "naive", Passes: []graph.Pass{p}}}
 }
 
 // whole computes every element of the result.
@@ -119,6 +185,24 @@ func (*PutRowsOp) Cases() []graph.Case {
 			}
 			return scatter(i, j)
 		}, Inputs: []graph.Type{graph.T(graph.F32, c.cache...), graph.T(graph.F32, c.rows...), graph.T(graph.U32, 1)}})
+	}
+	for _, c := range []struct {
+		cache, rows      graph.Shape
+		positions, slots []float64
+	}{
+		{graph.Shape{3, 9, 2, 4}, graph.Shape{4, 1, 2, 4}, []float64{8, 0, 9, 5}, []float64{2, 0, 0, 2}},
+		{graph.Shape{2, 7, 3}, graph.Shape{3, 4, 3}, []float64{5, 1, 0}, []float64{1, 0, 2}},
+		{graph.Shape{1, 5}, graph.Shape{1, 1}, []float64{1<<32 - 1}, []float64{0}},
+	} {
+		cs = append(cs, graph.Case{Op: new(PutRowsOp), NoGrad: true, Fill: func(i, j int) float64 {
+			switch i {
+			case 2:
+				return c.positions[j]
+			case 3:
+				return c.slots[j]
+			}
+			return scatter(i, j)
+		}, Inputs: []graph.Type{graph.T(graph.F32, c.cache...), graph.T(graph.F32, c.rows...), graph.T(graph.U32, c.rows[0]), graph.T(graph.U32, c.rows[0])}})
 	}
 	return cs
 }

@@ -10,7 +10,7 @@ import (
 func init() { graph.Register(func() graph.Op { return new(RoPEOp) }) }
 
 // RoPEOp rotates the pairs (c, c + D/2) of the last axis of x [B,T,H,D] by the angles of the tables [S,D/2], row
-// t + position, or back.
+// t + position, or back. The position is u32[1], or u32[B] with one for each sequence; without it 0.
 type RoPEOp struct {
 	Inverse bool `json:"inverse"`
 }
@@ -44,6 +44,9 @@ func (*RoPEOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		return nil, fmt.Errorf("the tables have %d positions, the sequence %d", table.Shape[0], x.Shape[1])
 	}
 	if len(in) == 4 {
+		if in[3].Equal(graph.T(graph.U32, x.Shape[0])) {
+			return in[:1], nil
+		}
 		return in[:1], wantType("the position", in[3], graph.U32, 1)
 	}
 	return in[:1], nil
@@ -59,7 +62,11 @@ func (o *RoPEOp) Kernel(n *graph.Node) graph.Kernel {
 		row, c := at[1], at[3]
 		if len(n.Inputs) == 4 {
 			// A position beyond the tables reads their last row, never other memory.
-			p := e.Let("u32", e.Input(3, []graph.Index{graph.Const(0)}))
+			sequence := graph.Const(0)
+			if n.Inputs[3].Shape[0] > 1 {
+				sequence = at[0]
+			}
+			p := e.Let("u32", e.Input(3, []graph.Index{sequence}))
 			row = graph.Var(fmt.Sprintf("min(%s + min(%s, %du), %du)", row, p, positions, positions-1), positions)
 		}
 		partner := c.Plus(graph.Const(d / 2)).Mod(d)
@@ -72,13 +79,14 @@ func (o *RoPEOp) Kernel(n *graph.Node) graph.Kernel {
 }
 
 func (o *RoPEOp) Eval(in, out []*graph.Tensor) {
-	x, positions, start := in[0], in[1].Shape[0], 0
-	if len(in) == 4 {
-		start = int(in[3].Data[0])
-	}
+	x, positions := in[0], in[1].Shape[0]
 	d := x.Shape[3]
 	h := d / 2
 	for i := 0; i < len(x.Data); i += d {
+		start := 0
+		if len(in) == 4 {
+			start = int(in[3].Data[i/(d*x.Shape[2]*x.Shape[1])%in[3].Shape[0]])
+		}
 		t := min(i/(d*x.Shape[2])%x.Shape[1]+start, positions-1)
 		for c := range h {
 			cos, sin := in[1].Data[t*h+c], in[2].Data[t*h+c]
@@ -106,14 +114,16 @@ func (*RoPEOp) Cases() []graph.Case {
 			t := graph.T(graph.F32, s[1]+3, s[3]/2)
 			in := []graph.Type{{DType: graph.F32, Shape: s}, t, t}
 			cs = append(cs, graph.Case{Op: &RoPEOp{inverse}, Inputs: in},
-				graph.Case{Op: &RoPEOp{inverse}, Inputs: append(in, graph.T(graph.U32, 1))})
+				graph.Case{Op: &RoPEOp{inverse}, Inputs: append(in, graph.T(graph.U32, 1))},
+				graph.Case{Op: &RoPEOp{inverse}, Inputs: append(in[:3:3], graph.T(graph.U32, s[0]))})
 		}
 	}
 	return cs
 }
 
 // RoPE rotates the pairs (c, c + D/2) of the last axis of x [B,T,H,D] as Hugging Face's Llama does, by the tables
-// [S,D/2] that RoPETables makes. Row t uses the tables' row t + position; position is u32[1], or nil for 0.
+// [S,D/2] that RoPETables makes. Row t uses the tables' row t + position; position is u32[1], u32[B] with one for each
+// sequence, or nil for 0.
 func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
 	in := []*graph.Value{x, cos, sin}
 	if position != nil {

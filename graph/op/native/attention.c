@@ -2,7 +2,8 @@
 // operands of a block are copied into rows of ROW floats, padded with zeros, so all products run over whole vectors, unless
 // they can be read in place.
 // The caller defines BATCH, TQ, TK, HEADS, KV, GROUP, DIM, SCALE, operand and result (element types), widen_operand,
-// widen_result and narrow_result, POSITION, SEGMENTS, LSE_GRADIENT and WINDOW (0: none).
+// widen_result and narrow_result, POSITION, SEGMENTS, LSE_GRADIENT, WINDOW (0: none) and CACHES (0: each sequence
+// reads the keys of its number, at one position).
 #define ROW ((DIM + VEC - 1) / VEC * VEC)
 #if VEC_BYTES == 16
 #define PART 8 // elements: a vector, or two of four

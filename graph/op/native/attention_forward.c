@@ -1,12 +1,13 @@
 // A workgroup is a block of queries of one head. Scores are kept with queries side by side, so that the softmax of many
 // queries is computed at once.
 static void forward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, result *restrict o, f32 *restrict lse,
-                    const u32 *restrict extra) {
+                    const u32 *restrict extra, const u32 *restrict slots) {
   f32 qt[DIM * QUERIES] __attribute__((aligned(64))), os[QUERIES * ROW] __attribute__((aligned(64))), s[KEYS * QUERIES] __attribute__((aligned(64)));
   f32 ks[KEYS * ROW] __attribute__((aligned(64))), top[QUERIES] __attribute__((aligned(64))), sum[QUERIES] __attribute__((aligned(64)));
   const int h = group % HEADS, block = group / HEADS % BLOCKS, b = group / HEADS / BLOCKS;
   const int i0 = block * QUERIES, rows = LEAST(QUERIES, TQ - i0), height = (rows + 7) / 8 * 8;
-  const u32 position = POSITION ? extra[0] : 0;
+  const u32 position = CACHES ? extra[b] : POSITION ? extra[0] : 0;
+  const int cache = CACHES ? (int)LEAST(slots[b], CACHES - 1u) : b;
   const u32 *segments = extra + (i64)b * TK;
   const int past = (u64)i0 + rows + position < TK ? (int)(i0 + rows + position) : TK;
   int start = 0, unused;
@@ -21,7 +22,7 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
     const int from = position ? 0 : MOST(j0 - i0, 0) / PART * PART; // queries before it see none of these keys
     const i64 newest = (i64)j0 + cols - 1 + WINDOW - i0 - position; // queries from it on see none of these keys, if there is a window
     const int end = WINDOW ? (int)LEAST((newest + PART - 1) / PART * PART, QUERIES) : QUERIES, low = LEAST(height, end);
-    const i64 at = ((i64)(b * TK + j0) * KV + h / GROUP) * DIM;
+    const i64 at = ((i64)(cache * TK + j0) * KV + h / GROUP) * DIM;
     const f32 *keys = placed(ks, k + at, KV * DIM, cols, KEYS);
     memset(s, 0, sizeof s);
     multiply(s + from, QUERIES, keys, KEY_ROW, 1, qt + from, QUERIES, KEYS, end - from, DIM);
