@@ -74,6 +74,7 @@ var allowed = map[string]string{
 	"pipeline/layout":              "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule pipeline/wire internal/...",
 	"pipeline/weights":             "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
 	"pipeline/inference":           "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
+	"pipeline/serve":               "pipeline/inference pipeline/tokenizer internal/...",
 	"pipeline/train":               "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
 	"pipeline/train/cputest":       "", // this and the next four: tests only
 	"pipeline/train/equaltest":     "",

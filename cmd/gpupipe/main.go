@@ -44,6 +44,7 @@ Examples:
   override keys of the config         gpupipe train c.yaml --set train.steps=9
   measure each kernel's time          gpupipe train c.yaml --profile
   continue a text                     gpupipe generate runs/demo --prompt "In"
+  answer requests of OpenAI's API     gpupipe serve runs/demo
   measure the loss on held-out text   gpupipe eval runs/demo
   store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
   write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
@@ -72,6 +73,7 @@ type commands struct {
 	Members    membersCommand    `cmd:"" help:"Show the computers of a run."`
 	Eval       evalCommand       `cmd:"" help:"Measure a model's loss on a text."`
 	Generate   generateCommand   `cmd:"" help:"Continue a text with a model."`
+	Serve      serveCommand      `cmd:"" help:"Answer requests of OpenAI's API with a model, and show a page."`
 	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder."`
 	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
 	Devices    devicesCommand    `cmd:"" help:"List available devices."`

@@ -192,7 +192,7 @@ func (*PutRowsOp) Cases() []graph.Case {
 	}{
 		{graph.Shape{3, 9, 2, 4}, graph.Shape{4, 1, 2, 4}, []float64{8, 0, 9, 5}, []float64{2, 0, 0, 2}},
 		{graph.Shape{2, 7, 3}, graph.Shape{3, 4, 3}, []float64{5, 1, 0}, []float64{1, 0, 2}},
-		{graph.Shape{1, 5}, graph.Shape{1, 1}, []float64{1<<32 - 1}, []float64{0}},
+		{graph.Shape{2, 5}, graph.Shape{1, 1}, []float64{1<<32 - 1}, []float64{1}},
 	} {
 		cs = append(cs, graph.Case{Op: new(PutRowsOp), NoGrad: true, Fill: func(i, j int) float64 {
 			switch i {

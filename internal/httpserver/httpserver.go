@@ -95,15 +95,29 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// Loopback reports whether only this machine reaches an address, as Options.Address has it.
+func Loopback(address string) (bool, error) {
+	at, err := resolve(address)
+	return err == nil && at.IP.IsLoopback(), err
+}
+
+func resolve(address string) (*net.TCPAddr, error) {
+	full := address
+	if _, err := strconv.ParseUint(address, 10, 16); err == nil {
+		full = net.JoinHostPort("127.0.0.1", address)
+	}
+	at, err := net.ResolveTCPAddr("tcp", full)
+	if err != nil {
+		return nil, fmt.Errorf("address: found %q, expected host:port or a port: %w", address, err)
+	}
+	return at, nil
+}
+
 // listen refuses addresses beyond the loopback interface where there is no token.
 func listen(o Options) (net.Listener, error) {
-	address := o.Address
-	if _, err := strconv.ParseUint(address, 10, 16); err == nil {
-		address = net.JoinHostPort("127.0.0.1", address)
-	}
-	at, err := net.ResolveTCPAddr("tcp", address)
+	at, err := resolve(o.Address)
 	if err != nil {
-		return nil, fmt.Errorf("address: found %q, expected host:port or a port: %w", o.Address, err)
+		return nil, err
 	}
 	if !at.IP.IsLoopback() && o.Token == "" {
 		return nil, fmt.Errorf("address: found %q, which other machines reach: it needs a token", o.Address)

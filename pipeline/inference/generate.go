@@ -120,18 +120,17 @@ func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampli
 	if err := s.Validate(); err != nil {
 		return 0, err
 	}
-	ids, err := g.encode(prompt)
+	ids, err := g.src.Encode(prompt)
 	if err != nil {
 		return 0, usererror.New(err)
 	}
 	sampler := NewSampler(s)
-	out := &stream{tok: g.src.Tokenizer, emit: emit}
-	out.start(ids)
+	out := NewTextStream(g.src.Tokenizer, ids, emit)
 	g.fed = 0
 	pending := tail(ids, g.context-1)
 	for made := 0; made < n; made++ {
 		if err := ctx.Err(); err != nil {
-			return made, errors.Join(err, out.flush())
+			return made, errors.Join(err, out.Flush())
 		}
 		if g.fed+len(pending) > g.context {
 			g.fed, pending = 0, tail(ids, max(1, g.context/2))
@@ -141,20 +140,20 @@ func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampli
 			return made, err
 		}
 		if end, ok := g.src.Tokenizer.EOS(); ok && id == end {
-			return made, out.flush()
+			return made, out.Flush()
 		}
 		ids = append(ids, id)
 		pending = ids[len(ids)-1:]
-		if err := out.add(id); err != nil {
+		if err := out.Add(id); err != nil {
 			return made, err
 		}
 	}
-	return n, out.flush()
+	return n, out.Flush()
 }
 
-// encode returns at least one token: an empty prompt becomes the end of a document before, or a line break.
-func (g *Generator) encode(prompt []byte) ([]uint32, error) {
-	tok := g.src.Tokenizer
+// Encode returns at least one token: an empty prompt becomes the end of a document before, or a line break.
+func (src *Source) Encode(prompt []byte) ([]uint32, error) {
+	tok := src.Tokenizer
 	if end, ok := tok.EOS(); ok && len(prompt) == 0 {
 		return []uint32{end}, nil
 	}
@@ -177,21 +176,17 @@ func (g *Generator) next(pending []uint32, s *Sampler) (uint32, error) {
 		return 0, err
 	}
 	g.fed += len(pending)
-	p, err := g.session.Output(program, model.LogitsOutput)
-	if err != nil {
-		return 0, err
-	}
-	b, err := p.Wait()
+	logits, err := read(g.session, program)
 	if err != nil {
 		return 0, err
 	}
 	// A model may have more rows than the tokenizer has tokens.
-	return s.Next(exec.ToF32(b)[:g.src.Tokenizer.VocabSize()])
+	return s.Next(logits[:g.src.Tokenizer.VocabSize()])
 }
 
-// stream decodes tokens as they arrive. The text of a token can depend on those before it, so stream decodes some of
-// them again.
-type stream struct {
+// TextStream decodes tokens as they arrive. The text of a token can depend on those before it, so TextStream decodes
+// some of them again.
+type TextStream struct {
 	tok   tokenizer.Tokenizer
 	emit  func([]byte) error
 	ids   []uint32 // context, then those not yet emitted
@@ -200,12 +195,19 @@ type stream struct {
 
 const streamContext = 8
 
-func (s *stream) start(prompt []uint32) {
+// NewTextStream decodes the tokens after a prompt. emit takes the text as it grows, in whole characters.
+func NewTextStream(tok tokenizer.Tokenizer, prompt []uint32, emit func(text []byte) error) *TextStream {
+	s := &TextStream{tok: tok, emit: emit}
+	s.start(prompt)
+	return s
+}
+
+func (s *TextStream) start(prompt []uint32) {
 	s.ids = slices.Clone(tail(prompt, streamContext))
 	s.known = len(s.ids)
 }
 
-func (s *stream) fresh() ([]byte, error) {
+func (s *TextStream) fresh() ([]byte, error) {
 	before, err := s.tok.Decode(s.ids[:s.known])
 	if err != nil {
 		return nil, err
@@ -217,7 +219,8 @@ func (s *stream) fresh() ([]byte, error) {
 	return all[min(len(before), len(all)):], nil
 }
 
-func (s *stream) add(id uint32) error {
+// Add takes a token.
+func (s *TextStream) Add(id uint32) error {
 	s.ids = append(s.ids, id)
 	text, err := s.fresh()
 	if err != nil {
@@ -239,7 +242,7 @@ func endsInside(text []byte) bool {
 	return false
 }
 
-func (s *stream) emitText(text []byte) error {
+func (s *TextStream) emitText(text []byte) error {
 	s.start(s.ids)
 	if len(text) == 0 {
 		return nil
@@ -247,7 +250,8 @@ func (s *stream) emitText(text []byte) error {
 	return s.emit(text)
 }
 
-func (s *stream) flush() error {
+// Flush emits what remains, whole characters or not.
+func (s *TextStream) Flush() error {
 	text, err := s.fresh()
 	if err != nil {
 		return err

@@ -116,12 +116,12 @@ func TestStreamHandsOnWholeCharacters(t *testing.T) {
 	tok, err := tokenizer.Open("bytes")
 	require.NoError(t, err)
 	var parts []string
-	s := &stream{tok: tok, emit: func(b []byte) error { parts = append(parts, string(b)); return nil }}
+	s := &TextStream{tok: tok, emit: func(b []byte) error { parts = append(parts, string(b)); return nil }}
 	s.start([]uint32{'x'})
 	for _, b := range []byte("aé€\xff!\xe2\x82") {
-		require.NoError(t, s.add(uint32(b)))
+		require.NoError(t, s.Add(uint32(b)))
 	}
-	require.NoError(t, s.flush())
+	require.NoError(t, s.Flush())
 	assert.Equal(t, []string{"a", "é", "€", "\xff", "!", "\xe2\x82"}, parts)
 }
 

@@ -83,3 +83,16 @@ func (s *Sampler) Next(logits []float32) (uint32, error) {
 	}
 	return choices[len(choices)-1].id, nil
 }
+
+// LogSumExp is the natural logarithm of the sum of the exponentials of logits: what log-probabilities subtract.
+func LogSumExp(logits []float32) float64 {
+	top := math.Inf(-1)
+	for _, l := range logits {
+		top = max(top, float64(l))
+	}
+	sum := 0.0
+	for _, l := range logits {
+		sum += math.Exp(float64(l) - top)
+	}
+	return top + math.Log(sum)
+}

@@ -1,0 +1,262 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// onReference computes with the ops' references.
+var onReference = inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}
+
+// trained is the folder of a run with a context of 32 tokens, each a byte.
+func trained(t *testing.T, overrides ...string) string {
+	t.Helper()
+	c := traintest.Demo(t, t.TempDir(), append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 32}",
+		"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 0}"}, overrides...)...)
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	require.NoError(t, err)
+	return c.Run.Dir
+}
+
+// opened serves a model with some slots until the end of the test.
+func opened(t *testing.T, dir string, slots int, o Options) *httptest.Server {
+	t.Helper()
+	src, err := inference.OpenModel(dir, "")
+	require.NoError(t, err)
+	b, err := inference.NewBatch(src, onReference, slots, 0)
+	require.NoError(t, err)
+	o.Name = "m"
+	s, err := New(b, o)
+	require.NoError(t, err)
+	h := httptest.NewServer(s)
+	t.Cleanup(func() {
+		h.Close()
+		s.Close()
+		assert.NoError(t, b.Close())
+	})
+	return h
+}
+
+// ask posts a request and returns the status and the JSON object of the response.
+func ask(t *testing.T, h *httptest.Server, path, body string) (int, map[string]any) {
+	t.Helper()
+	r, err := http.Post(h.URL+path, "application/json", strings.NewReader(body))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	var out map[string]any
+	text, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &out), "%s", text)
+	return r.StatusCode, out
+}
+
+// completed asks for a completion and returns its only choice.
+func completed(t *testing.T, h *httptest.Server, body string) map[string]any {
+	t.Helper()
+	status, out := ask(t, h, "/v1/completions", body)
+	require.Equal(t, http.StatusOK, status, "%v", out)
+	return out["choices"].([]any)[0].(map[string]any)
+}
+
+// generated is what gpupipe generate prints after a prompt.
+func generated(t *testing.T, dir, prompt string, n int, s inference.Sampling) string {
+	t.Helper()
+	src, err := inference.OpenModel(dir, "")
+	require.NoError(t, err)
+	g, err := inference.NewGenerator(src, onReference)
+	require.NoError(t, err)
+	defer g.Close()
+	var b bytes.Buffer
+	_, err = g.Generate(context.Background(), []byte(prompt), n, s, func(text []byte) error {
+		b.Write(text)
+		return nil
+	})
+	require.NoError(t, err)
+	return string([]rune(b.String()))
+}
+
+func TestCompletionsAreThoseOfGenerate(t *testing.T) {
+	dir := trained(t)
+	h := opened(t, dir, 2, Options{})
+	for _, o := range []struct {
+		sampling inference.Sampling
+		fields   string
+	}{
+		{inference.Sampling{TopP: 1}, `"temperature": 0`},
+		{inference.Sampling{Temperature: 0.8, TopP: 1, Seed: 7}, `"temperature": 0.8, "seed": 7`},
+		{inference.Sampling{Temperature: 1, TopP: 0.9, TopK: 20, Seed: 3}, `"top_p": 0.9, "top_k": 20, "seed": 3`},
+	} {
+		for _, prompt := range []string{"the cat", "", "a"} {
+			c := completed(t, h, fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": 12, %s}`, prompt, o.fields))
+			assert.Equal(t, generated(t, dir, prompt, 12, o.sampling), c["text"], "%q %s", prompt, o.fields)
+			assert.Equal(t, "length", c["finish_reason"])
+		}
+	}
+}
+
+// evaluated is the negative log-likelihood of the tokens of a text after its first one, by gpupipe eval.
+func evaluated(t *testing.T, dir, text string) float64 {
+	t.Helper()
+	path := t.TempDir() + "/text.txt"
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+	e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: dir, Data: []string{path}, BatchSize: 1, SeqLen: len(text) - 1, Target: onReference})
+	require.NoError(t, err)
+	return e.Loss * float64(e.Tokens)
+}
+
+// sum adds log-probabilities; null counts as nothing.
+func sum(xs any) (total float64) {
+	for _, x := range xs.([]any) {
+		if x != nil {
+			total += x.(float64)
+		}
+	}
+	return total
+}
+
+func TestEchoedProbabilitiesAreThoseOfEval(t *testing.T) {
+	dir := trained(t)
+	h := opened(t, dir, 2, Options{})
+	const text = "the cat sat on a mat the mat sat"
+	want := evaluated(t, dir, text)
+	ids, err := json.Marshal([]int{116, 104, 101})
+	require.NoError(t, err)
+	c := completed(t, h, fmt.Sprintf(`{"model": "m", "prompt": [%s, "%s"], "max_tokens": 1, "echo": true, "logprobs": 1, "temperature": 0}`, ids, text))
+	assert.Len(t, c["logprobs"].(map[string]any)["tokens"], 4, "the tokens of the prompt and one more")
+
+	_, out := ask(t, h, "/v1/completions", fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": 0, "echo": true, "logprobs": 2}`, text))
+	c = out["choices"].([]any)[0].(map[string]any)
+	l := c["logprobs"].(map[string]any)
+	assert.Equal(t, text, c["text"])
+	assert.Len(t, l["tokens"], 32)
+	assert.Nil(t, l["token_logprobs"].([]any)[0])
+	assert.Nil(t, l["top_logprobs"].([]any)[0])
+	assert.Equal(t, 31.0, l["text_offset"].([]any)[31])
+	assert.Equal(t, map[string]any{"prompt_tokens": 32.0, "completion_tokens": 0.0, "total_tokens": 32.0}, out["usage"])
+	assert.InDelta(t, want, -sum(l["token_logprobs"]), 1e-4*want)
+	for i, top := range l["top_logprobs"].([]any)[1:] {
+		mine := l["token_logprobs"].([]any)[i+1].(float64)
+		require.Equal(t, mine, top.(map[string]any)[l["tokens"].([]any)[i+1].(string)])
+		largest := 0
+		for _, x := range top.(map[string]any) {
+			if x.(float64) > mine {
+				largest++
+			}
+		}
+		assert.LessOrEqual(t, largest, 2)
+		assert.GreaterOrEqual(t, len(top.(map[string]any)), 2)
+	}
+}
+
+func TestStops(t *testing.T) {
+	dir := trained(t)
+	h := opened(t, dir, 2, Options{})
+	const fields = `"model": "m", "prompt": "the cat", "max_tokens": 20, "temperature": 1, "seed": 5`
+	whole := completed(t, h, "{"+fields+"}")["text"].(string)
+	stop := regexp.MustCompile(`[!-~]{2}`).FindString(whole[4:])
+	require.NotEmpty(t, stop)
+	quoted, err := json.Marshal([]string{"never", stop})
+	require.NoError(t, err)
+	c := completed(t, h, fmt.Sprintf(`{%s, "stop": %s}`, fields, quoted))
+	before, _, found := strings.Cut(whole, stop)
+	require.True(t, found)
+	assert.Equal(t, before, c["text"])
+	assert.Equal(t, "stop", c["finish_reason"])
+	streamed, reason := stream(t, h, fmt.Sprintf(`{%s, "stop": %s, "stream": true}`, fields, quoted))
+	assert.Equal(t, before, streamed)
+	assert.Equal(t, "stop", reason)
+}
+
+// stream asks for a streamed completion and returns its text and the reason of its end.
+func stream(t *testing.T, h *httptest.Server, body string) (text, reason string) {
+	t.Helper()
+	r, err := http.Post(h.URL+"/v1/completions", "application/json", strings.NewReader(body))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	require.Equal(t, "text/event-stream", r.Header.Get("Content-Type"))
+	all, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	events := strings.Split(strings.TrimSuffix(string(all), "\n\n"), "\n\n")
+	require.Equal(t, "data: [DONE]", events[len(events)-1])
+	for _, e := range events[:len(events)-1] {
+		var part struct {
+			Choices []struct {
+				Text         string `json:"text"`
+				FinishReason string `json:"finish_reason"`
+			} `json:"choices"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(e, "data: ")), &part))
+		for _, c := range part.Choices {
+			text += c.Text
+			reason = c.FinishReason
+		}
+	}
+	return text, reason
+}
+
+func TestStream(t *testing.T) {
+	h := opened(t, trained(t), 2, Options{})
+	const fields = `"model": "m", "prompt": "the cat", "max_tokens": 20, "temperature": 1, "seed": 5`
+	c := completed(t, h, "{"+fields+"}")
+	text, reason := stream(t, h, "{"+fields+`, "stream": true}`)
+	assert.Equal(t, c["text"], text)
+	assert.Equal(t, c["finish_reason"], reason)
+	text, _ = stream(t, h, "{"+fields+`, "stream": true, "echo": true, "logprobs": 1}`)
+	assert.Equal(t, "the cat"+c["text"].(string), text)
+}
+
+func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
+	h := opened(t, trained(t), 1, Options{MaxTokens: 20})
+	for body, want := range map[string]string{
+		`{`: "400 the body", `[]`: "400 the body", `{"model": "m"} x`: "400 the body: expected one JSON object",
+		`{"model": "other", "prompt": "x"}`: `404 model: found "other", expected "m"`,
+		`{"model": "m", "prompt": {}}`:      "400 the body: prompt: expected", `{"model": "m", "prompt": [[]]}`: "400 the body: prompt[0]",
+		`{"model": "m", "prompt": [256]}`:                             "400 prompt: found token 256, expected one below 256",
+		`{"model": "m", "prompt": [-1]}`:                              "400 the body: prompt[0]",
+		`{"model": "m", "max_tokens": -1}`:                            "400 max_tokens: found -1",
+		`{"model": "m", "max_tokens": 21}`:                            "400 max_tokens: found 21, expected at most 20",
+		`{"model": "m", "max_tokens": 40}`:                            "400 1 token of the prompt and max_tokens 40 tokens exceed the context of 32 tokens",
+		`{"model": "m", "prompt": "` + strings.Repeat("x", 40) + `"}`: "400 40 tokens of the prompt exceed the context of 32 tokens",
+		`{"model": "m", "temperature": -1}`:                           "400 temperature: found -1", `{"model": "m", "top_p": 0}`: "400 top-p",
+		`{"model": "m", "n": 0}`: "400 n: found 0", `{"model": "m", "n": 1000}`: "400 n: found 1000",
+		`{"model": "m", "best_of": 2}`: "400 best_of", `{"model": "m", "suffix": "x"}`: "400 suffix",
+		`{"model": "m", "stop": ""}`: "400 stop", `{"model": "m", "logprobs": 21}`: "400 logprobs",
+		`{"model": "m", "presence_penalty": 1}`: "400 presence_penalty", `{"model": "m", "logit_bias": {"1": 2}}`: "400 logit_bias",
+		`{"model": "m", "min_p": 0.1}`:         `400 the body: json: unknown field "min_p"`,
+		`{"model": "m", "stream_options": {}}`: "400 stream_options",
+	} {
+		status, out := ask(t, h, "/v1/completions", body)
+		require.Contains(t, out, "error", body)
+		e := out["error"].(map[string]any)
+		assert.Contains(t, fmt.Sprint(status, " ", e["message"]), want, body)
+		assert.Equal(t, "invalid_request_error", e["type"])
+	}
+	status, _ := ask(t, h, "/v1/nothing", `{}`)
+	assert.Equal(t, http.StatusNotFound, status)
+	r, err := http.Post(h.URL+"/v1/completions", "text/plain", strings.NewReader("{}"))
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	assert.Equal(t, http.StatusUnsupportedMediaType, r.StatusCode)
+	for path, want := range map[string]int{"/v1/models": 200, "/v1/models/m": 200, "/v1/models/x": 404, "/health": 200} {
+		r, err := http.Get(h.URL + path)
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		assert.Equal(t, want, r.StatusCode, path)
+	}
+}

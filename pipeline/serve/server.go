@@ -1,0 +1,176 @@
+// Package serve answers requests of OpenAI's API with a model: completions, chats, and the list of models.
+//
+// A request becomes one sequence for each of its prompts and choices. A scheduler shares the slots of an
+// inference.Batch among all sequences: they join and leave between two tokens. What is computed for a sequence does not
+// depend on the others, so a request with a seed, or with temperature 0, has the same answer whoever else asks.
+//
+//	GET  /                     a page to talk to the model
+//	GET  /v1/models            the model
+//	POST /v1/completions       continue texts
+//	POST /v1/chat/completions  answer a conversation, where the model has a chat template
+//	GET  /health               whether the server works
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/inference"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+)
+
+// Options configure a Server.
+type Options struct {
+	Name      string // of the model
+	MaxTokens int    // that a request may ask for, for each choice; 0: what fits the model's context
+	Queue     int    // sequences that may wait for a slot; 0: DefaultQueue
+}
+
+// DefaultQueue is the default of Options.Queue.
+const DefaultQueue = 512
+
+// Server is an http.Handler.
+type Server struct {
+	o         Options
+	mux       *http.ServeMux
+	scheduler *scheduler
+	context   int
+	tok       tokenizer.Tokenizer
+	encode    func(text []byte) ([]uint32, error)
+	created   int64
+}
+
+// New serves a batch, which the caller closes after the server.
+func New(b *inference.Batch, o Options) (*Server, error) {
+	src := b.Source()
+	s := &Server{o: o, context: b.Context(), tok: src.Tokenizer, encode: src.Encode, created: time.Now().Unix()}
+	s.scheduler = newScheduler(b, cmp.Or(o.Queue, DefaultQueue))
+	s.mux = http.NewServeMux()
+	s.mux.HandleFunc("POST /v1/completions", s.completions)
+	s.mux.HandleFunc("GET /v1/models", s.models)
+	s.mux.HandleFunc("GET /v1/models/{name...}", s.model)
+	s.mux.HandleFunc("GET /health", s.health)
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, withStatus(http.StatusNotFound, "", "there is no "+r.Method+" "+r.URL.Path+" here"))
+	})
+	return s, nil
+}
+
+// Close ends all requests in progress.
+func (s *Server) Close() { s.scheduler.close() }
+
+// Done is closed when no request can be answered any more: after Close, or after an error of the device.
+func (s *Server) Done() <-chan struct{} { return s.scheduler.done }
+
+// Err is the error of the device; nil: there was none.
+func (s *Server) Err() error {
+	s.scheduler.mu.Lock()
+	defer s.scheduler.mu.Unlock()
+	if errors.Is(s.scheduler.err, errClosed) {
+		return nil
+	}
+	return s.scheduler.err
+}
+
+// Public reports whether a request needs no token: those for the page and its files, which hold nothing of the model.
+func Public(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !strings.HasPrefix(r.URL.Path, "/v1/")
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	Context int    `json:"max_model_len"` // as vLLM names it
+}
+
+func (s *Server) object() modelObject {
+	return modelObject{s.o.Name, "model", s.created, "gpupipe", s.context}
+}
+
+func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []modelObject{s.object()}})
+}
+
+func (s *Server) model(w http.ResponseWriter, r *http.Request) {
+	if err := s.checkModel(r.PathValue("name")); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, s.object())
+}
+
+func (s *Server) checkModel(name string) error {
+	if name == s.o.Name {
+		return nil
+	}
+	return withStatus(http.StatusNotFound, "model_not_found", fmt.Sprintf("model: found %q, expected %q", name, s.o.Name))
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	s.scheduler.mu.Lock()
+	err := s.scheduler.err
+	s.scheduler.mu.Unlock()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// tokens returns the tokens of a prompt.
+func (s *Server) tokens(p prompt) ([]uint32, error) {
+	if p.ids == nil {
+		ids, err := s.encode([]byte(p.text))
+		if err != nil {
+			return nil, invalid("prompt", "%v", err)
+		}
+		return ids, nil
+	}
+	for _, id := range p.ids {
+		if int(id) >= s.tok.VocabSize() {
+			return nil, invalid("prompt", "found token %d, expected one below %d", id, s.tok.VocabSize())
+		}
+	}
+	return p.ids, nil
+}
+
+// limit returns the number of tokens to make after a prompt. The last token made needs no place in the context.
+func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
+	room := s.context - prompt + 1
+	if room < 1 {
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", plural(prompt, "token")+" of the prompt exceed the context of "+plural(s.context, "token"))
+	}
+	most := room
+	if s.o.MaxTokens > 0 {
+		most = min(room, s.o.MaxTokens)
+	}
+	if asked == nil {
+		return min(most, otherwise), nil
+	}
+	if *asked > room {
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", plural(prompt, "token")+" of the prompt and max_tokens "+plural(*asked, "token")+" exceed the context of "+plural(s.context, "token"))
+	}
+	if *asked > most {
+		return 0, invalid("max_tokens", "found %d, expected at most %d", *asked, most)
+	}
+	return *asked, nil
+}
+
+// sequence makes the sequence of one choice.
+func (s *Server) sequence(ctx context.Context, ids []uint32, o settings, most int, seed uint64, scored bool, top int) *sequence {
+	q := &sequence{max: most, scored: scored, top: top, end: -1, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed))}
+	if id, ok := s.tok.EOS(); ok {
+		q.end = int64(id)
+	}
+	q.ctx, q.cancel = context.WithCancel(ctx)
+	return q.prepare(ids)
+}
