@@ -50,6 +50,13 @@ watch) # until it has printed the page's address
   wait $page
   exit ;;
 generate) set -- "$@" -n 5 ;;
+serve) # until it listens
+  export GPUPIPE_TEST_COMMAND=1
+  "$GPUPIPE" "$@" --listen 127.0.0.1:0 --json >serve.out & serve=$!
+  until grep -q 'http://127' serve.out; do kill -0 $serve; sleep 0.1; done
+  kill $serve
+  wait $serve
+  exit ;;
 selftest) set -- "$@" --quick --filter silu ;;
 bench) set -- "$@" --quick --static --device null ;;
 verify) set -- "$@" --quick --batches 6 --filter resumed ;;
