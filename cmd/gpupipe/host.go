@@ -253,13 +253,13 @@ func (c *hostCommand) noteSpares(a *app, devices int) {
 }
 
 type joinCommand struct {
-	Token     string        `arg:"" optional:"" help:"The token that gpupipe host prints. Default: $GPUPIPE_TOKEN, or read from standard input."`
-	TokenFile string        `help:"Read the token from this file, once gpupipe host --token-file has written it." placeholder:"PATH"`
-	TokenWait time.Duration `help:"How long to wait for the file of --token-file, and for the coordinator of its token." default:"10m"`
-	Device    []string      `help:"Device to offer, repeatable: cpu:0, webgpu:0, vulkan:0. Each is a stage. Default: the default device." placeholder:"NAME" sep:"none"`
-	Name      string        `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
-	Address   []string      `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
-	Port      int           `help:"Port for tensors. 0: any." default:"0"`
+	Token     string         `arg:"" optional:"" help:"The token that gpupipe host prints. Default: $GPUPIPE_TOKEN, or read from standard input."`
+	TokenFile string         `help:"Read the token from this file, once gpupipe host --token-file has written it." placeholder:"PATH"`
+	TokenWait *time.Duration `help:"How long to try while the coordinator does not answer, or the file of --token-file has no token of a run. Default: 30s; 10m with --token-file."`
+	Device    []string       `help:"Device to offer, repeatable: cpu:0, webgpu:0, vulkan:0. Each is a stage. Default: the default device." placeholder:"NAME" sep:"none"`
+	Name      string         `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
+	Address   []string       `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
+	Port      int            `help:"Port for tensors. 0: any." default:"0"`
 }
 
 func (c *joinCommand) Help() string {
@@ -314,12 +314,19 @@ func (c *joinCommand) join(a *app, o *identity.JoinOptions) (m *identity.Members
 		if c.Token != "" {
 			return nil, usererror.Errorf("found a token and --token-file, expected one of them")
 		}
-		return joinByFile(a, c.TokenFile, c.TokenWait, o)
+		return joinWithin(a, c.wait(10*time.Minute), mayHaveTokenLater, func() (*identity.Membership, error) { return joinByFile(a.ctx, c.TokenFile, o) })
 	}
 	if o.Token, err = c.token(a); err != nil {
 		return nil, err
 	}
-	return identity.Join(a.ctx, *o)
+	return joinWithin(a, c.wait(30*time.Second), mayAnswerLater, func() (*identity.Membership, error) { return identity.Join(a.ctx, *o) })
+}
+
+func (c *joinCommand) wait(normal time.Duration) time.Duration {
+	if c.TokenWait != nil {
+		return *c.TokenWait
+	}
+	return normal
 }
 
 // token reads the token from the argument, the environment or standard input.

@@ -47,23 +47,23 @@ func writeToken(path string, t identity.Token) error {
 // tokenPoll is the time between two attempts to join with the token of a file.
 const tokenPoll = 2 * time.Second
 
-// joinByFile joins the run whose token is, or soon will be, in a file. The file may still have the token of an earlier
-// run, and the coordinator may still be starting: both end with another attempt until the time is over.
-func joinByFile(a *app, path string, wait time.Duration, o *identity.JoinOptions) (*identity.Membership, error) {
+// joinWithin joins a run. While later says that an error may pass, it tries again until the time is over: the
+// coordinator may be starting, also once more after a crash.
+func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() (*identity.Membership, error)) (*identity.Membership, error) {
 	deadline := time.Now().Add(wait)
 	for noted := false; ; noted = true {
-		m, err := joinOnce(a.ctx, path, o)
+		m, err := join()
 		if err == nil {
 			return m, nil
 		}
 		if a.ctx.Err() != nil {
 			return nil, a.ctx.Err()
 		}
-		if !mayJoinLater(err) || time.Now().After(deadline) {
+		if !later(err) || time.Now().After(deadline) {
 			return nil, usererror.New(err)
 		}
 		if !noted {
-			a.note("%s; trying again for %v", waitingFor(path, err), wait)
+			a.note("%s; trying again for %v", message(err), wait)
 		}
 		select {
 		case <-time.After(tokenPoll):
@@ -73,15 +73,8 @@ func joinByFile(a *app, path string, wait time.Duration, o *identity.JoinOptions
 	}
 }
 
-// waitingFor says why joinByFile makes another attempt.
-func waitingFor(path string, err error) string {
-	if errors.Is(err, os.ErrNotExist) {
-		return path + ": no such file yet"
-	}
-	return err.Error()
-}
-
-func joinOnce(ctx context.Context, path string, o *identity.JoinOptions) (*identity.Membership, error) {
+// joinByFile joins the run whose token is in a file.
+func joinByFile(ctx context.Context, path string, o *identity.JoinOptions) (*identity.Membership, error) {
 	text, err := strictyaml.ReadSmall(path)
 	if err != nil {
 		return nil, err
@@ -100,24 +93,28 @@ type tokenFileError struct {
 
 func (e *tokenFileError) Error() string { return e.path + ": " + e.error.Error() }
 
-// mayJoinLater reports whether another attempt with the same file may succeed.
-func mayJoinLater(err error) bool {
+// mayAnswerLater reports whether another attempt with the same token may succeed.
+func mayAnswerLater(err error) bool {
 	var mismatch *identity.MismatchError
+	var refused *identity.Refused
+	if errors.As(err, &refused) {
+		return refused.Code == identity.TooMany || refused.Code == identity.Unavailable
+	}
+	return !errors.As(err, &mismatch)
+}
+
+// mayHaveTokenLater reports whether another attempt with the same file may succeed. The file may not be written yet, or
+// have the token of an earlier run.
+func mayHaveTokenLater(err error) bool {
 	var content *tokenFileError
 	var refused *identity.Refused
 	switch {
-	case errors.As(err, &mismatch), errors.As(err, &content):
+	case errors.As(err, &content), errors.Is(err, os.ErrPermission):
 		return false
-	case errors.As(err, &refused):
-		switch refused.Code {
-		case identity.WrongToken, identity.ExpiredToken, identity.OtherCA, identity.TooMany, identity.Unavailable:
-			return true
-		}
-		return false
-	case errors.Is(err, os.ErrNotExist):
+	case errors.As(err, &refused) && (refused.Code == identity.WrongToken || refused.Code == identity.ExpiredToken || refused.Code == identity.OtherCA):
 		return true
 	}
-	return !errors.Is(err, os.ErrPermission) // the coordinator does not answer yet
+	return mayAnswerLater(err)
 }
 
 // hostName is the name of this computer.

@@ -231,7 +231,7 @@ func TestTab(t *testing.T) {
 		})
 		t.Logf("noticed after %v", noticed)
 		assert.Less(t, noticed, leaseTime)
-		assert.Equal(t, 6, steps[len(steps)-1].Step)
+		assert.Equal(t, len(want), steps[len(steps)-1].Step)
 		for _, m := range h.Members() {
 			assert.Len(t, m.Ranks, 1, m.ID)
 		}

@@ -101,7 +101,7 @@ func Connect(ctx context.Context, o ClientOptions) (*Client, error) {
 		o.Setup(c)
 	}
 	c.newSession()
-	if err := c.connect(); err != nil {
+	if err := c.connect(ctx); err != nil {
 		c.end(err)
 		return nil, err
 	}
@@ -167,7 +167,26 @@ func (d dialer) Dial(_, address string) (net.Conn, error) {
 	return d(ctx, address)
 }
 
-func (c *Client) connect() error {
+// connect connects to the coordinator. If that does not answer, it may be starting again, so there are further attempts.
+func (c *Client) connect(ctx context.Context) error {
+	deadline := time.Now().Add(c.o.Timeout)
+	for noted := false; ; noted = true {
+		err := c.connectOnce()
+		if err == nil || usererror.Is(err) || time.Now().After(deadline) {
+			return err
+		}
+		if !noted {
+			c.o.Note("control: %v; trying again for %v", err, c.o.Timeout)
+		}
+		select {
+		case <-time.After(reconnectPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (c *Client) connectOnce() error {
 	dial := c.o.Dial
 	if dial == nil {
 		dial = func(ctx context.Context, address string) (net.Conn, error) {
@@ -203,6 +222,7 @@ func (c *Client) connect() error {
 		err = c.nats.FlushTimeout(connectTimeout)
 	}
 	if err != nil {
+		c.nats.Close()
 		return fmt.Errorf("connect to %v: %w", c.o.Addresses, explain(err))
 	}
 	return nil

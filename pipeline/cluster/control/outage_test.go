@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -153,6 +154,21 @@ func TestCoordinatorRestarts(t *testing.T) {
 	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
 	require.NoError(t, err)
 	assert.Equal(t, "x", string(reply))
+}
+
+// A member that connects while the coordinator restarts waits for it.
+func TestConnectTriesAgain(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	address := r.address()
+	require.NoError(t, r.server.Abandon())
+	var once sync.Once
+	c, id := r.connect(ClientOptions{Addresses: []string{address}, Note: func(format string, args ...any) {
+		assert.Contains(t, fmt.Sprintf(format, args...), "; trying again for 1m0s")
+		once.Do(func() { r.serve(address) })
+	}})
+	assert.Equal(t, r.server.Instance(), c.Instance())
+	r.changes.eventually(t, "joined "+id)
 }
 
 func TestTheCoordinatorIsGone(t *testing.T) {

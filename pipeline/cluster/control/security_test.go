@@ -107,7 +107,7 @@ func TestConnectionsAreRefused(t *testing.T) {
 		assert.True(t, usererror.Is(err), "exits with code 2")
 		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: stranger})
 		assert.True(t, usererror.Is(err), "%v", err)
-		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{"127.0.0.1:1"}, Credentials: member})
+		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{"127.0.0.1:1"}, Credentials: member, Timeout: time.Millisecond})
 		require.Error(t, err)
 		assert.False(t, usererror.Is(err), "the coordinator may only be away: %v", err)
 	})
