@@ -43,6 +43,7 @@ type Init struct {
 // Data is the text to train on. Package data defines the formats of files, by the ends of their names.
 type Data struct {
 	Train       []string `yaml:"train,flow" help:"Files to train on, globs, or folders that datasets saved: .jsonl have an object with the text on each line, .parquet and .arrow a column, .bin are llm.c shards, all others are text; .gz and .zst are decompressed."`
+	Mix         []Source `yaml:"mix,omitempty" help:"Sources to draw training windows from, instead of data.train."`
 	Val         []string `yaml:"val,flow" help:"Files of the validation split."`
 	ValFraction float64  `yaml:"val_fraction" help:"Share of the training tokens to hold out for validation. Unused with data.val."`
 	Aligned     []string `yaml:"aligned,flow,omitempty" help:"Safetensors files with one row for each training token, for hooks."`
@@ -50,6 +51,14 @@ type Data struct {
 	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
+}
+
+// Source is one of the sources of data.mix.
+type Source struct {
+	Train  []string `yaml:"train,flow" help:"Files of the source, as in data.train."`
+	Weight float64  `yaml:"weight,omitempty" help:"Share of the windows, in proportion to the weights of all sources. All have a weight, or all have epochs."`
+	Epochs float64  `yaml:"epochs,omitempty" help:"Passes over the source for one pass over the mix, instead of a weight."`
+	Field  string   `yaml:"field,omitempty" help:"Field or column that has the text. Default: data.field."`
 }
 
 // Train is the training loop. Intervals are in steps; EvalEvery and SaveEvery of 0 evaluate and save at the end only.
@@ -228,8 +237,10 @@ func (c Config) validate() error {
 
 func (c Config) validateData() error {
 	switch {
-	case len(c.Data.Train) == 0:
+	case len(c.Data.Train) == 0 && len(c.Data.Mix) == 0:
 		return Invalid("data.train", c.Data.Train, "at least one file to learn from, as in data: {train: [a.txt]}")
+	case len(c.Data.Train) > 0 && len(c.Data.Mix) > 0:
+		return Invalid("data.mix", len(c.Data.Mix), "no sources beside data.train")
 	case slices.Contains(c.Data.Train, "") || slices.Contains(c.Data.Val, ""):
 		return Invalid("data.train", "", "names of files")
 	case slices.Contains(c.Data.Aligned, ""):
@@ -238,6 +249,8 @@ func (c Config) validateData() error {
 		return Invalid("data.val_fraction", c.Data.ValFraction, "a number from 0 to 0.5")
 	case c.Data.Field == "":
 		return Invalid("data.field", c.Data.Field, "the name of a field")
+	case len(c.Data.Mix) > 0 && len(c.Data.Aligned) > 0:
+		return Invalid("data.aligned", c.Data.Aligned, "none with data.mix")
 	case c.Data.Tokenizer == "":
 		return Invalid("data.tokenizer", c.Data.Tokenizer, "bytes, gpt2, or the path of a tokenizer.json")
 	}

@@ -19,7 +19,7 @@ import (
 // Key describes a key of the config. The fields of the structs are its source: their types, their yaml and help tags,
 // and defaults().
 type Key struct {
-	Name    string   // with its sections, as in train.steps; hooks[] stands for an element of hooks
+	Name    string   // with its sections, as in train.steps; hooks[] stands for an element of hooks, data.mix[] for one of data.mix
 	Type    string   // as in "integer" or "list of texts"
 	Default string   // as YAML, or words where it depends on other keys; "" if there is none
 	Values  []string // the only values, if they are listed
@@ -95,6 +95,9 @@ func isSection(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Settings]()
 }
 
+// isSections reports whether a type is a list of sections.
+func isSections(t reflect.Type) bool { return t.Kind() == reflect.Slice && isSection(t.Elem()) }
+
 // walk visits the keys of a struct.
 func walk(v reflect.Value, prefix string, visit func(Key)) {
 	entries(v, prefix, func(e entry) {
@@ -107,7 +110,7 @@ func walk(v reflect.Value, prefix string, visit func(Key)) {
 			k.Default = inYAML(k.preset)
 		}
 		visit(k)
-		if k.goType == reflect.TypeFor[[]Hook]() {
+		if isSections(k.goType) {
 			walk(reflect.Zero(k.goType.Elem()), k.Name+"[].", visit)
 		}
 	})
@@ -172,7 +175,7 @@ func typeName(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[Settings]():
 		return "section"
-	case t == reflect.TypeFor[[]Hook]():
+	case isSections(t):
 		return "list of sections"
 	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth]():
 		return "integer or text"

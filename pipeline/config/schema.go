@@ -68,7 +68,7 @@ func (k Key) schema() *schema {
 		s = section("")
 	case k.goType == reflect.TypeFor[Settings]():
 		s = &schema{Type: "object"}
-	case k.goType == reflect.TypeFor[[]Hook]():
+	case isSections(k.goType):
 		s = &schema{Type: "array", Items: section("")}
 	default:
 		s = valueSchema(k.goType)

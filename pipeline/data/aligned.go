@@ -184,8 +184,7 @@ func (b *Batcher) AlignedBatch(step int64) ([][]byte, error) {
 		window := int64(b.cfg.SeqLen) * a.row
 		rows := make([]byte, int64(b.cfg.BatchSize)*window)
 		for i := range b.cfg.BatchSize {
-			at := b.corpus.from + b.Window(step, i)*int64(b.cfg.SeqLen)
-			if err := a.read(rows[int64(i)*window:][:window], at); err != nil {
+			if err := a.read(rows[int64(i)*window:][:window], b.start(b.Window(step, i))); err != nil {
 				return nil, err
 			}
 		}

@@ -5,16 +5,29 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
+	"sort"
 )
 
-// Batcher cuts a corpus of n tokens into W = (n−1)/SeqLen windows and deals them into batches. Window k has the inputs
-// [k·T, k·T+T); its targets are the same shifted by one.
+// Batcher cuts each source of a corpus, of n tokens, into W = (n−1)/SeqLen windows and deals them into batches. Window k
+// has the inputs [k·T, k·T+T); its targets are the same shifted by one. The windows of a source follow those of the one
+// before.
 //
 // The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order: the windows one after the other, again
-// and again; or, shuffled, a fresh permutation of all of them in every epoch.
+// and again; or, shuffled, a fresh permutation of all of them in every epoch. Of a mix, each source has such an order of
+// its own, and blend says from which the next window comes.
 type Batcher struct {
-	corpus *Corpus
-	cfg    BatchConfig
+	corpus  *Corpus
+	cfg     BatchConfig
+	sources []source
+	blend   *blend // nil: windows are drawn from all sources alike
+	n       int64  // windows
+}
+
+// source is the windows of a span.
+type source struct {
+	from   int64 // first token
+	before int64 // windows of the sources before
 	n      int64 // windows
 }
 
@@ -31,11 +44,23 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 	if cfg.SeqLen < 1 || cfg.BatchSize < 1 {
 		return nil, fmt.Errorf("batches of %d × %d tokens: expected at least 1 × 1", cfg.BatchSize, cfg.SeqLen)
 	}
-	b := &Batcher{c, cfg, (c.Len() - 1) / int64(cfg.SeqLen)}
+	b := &Batcher{corpus: c, cfg: cfg}
+	for i, s := range c.spans {
+		n := (s.len() - 1) / int64(cfg.SeqLen)
+		if n < 1 && len(c.spans) > 1 {
+			return nil, fmt.Errorf("mix[%d] has %d tokens: expected at least %d for one sequence of %d and its targets", i, s.len(), cfg.SeqLen+1, cfg.SeqLen)
+		}
+		b.sources = append(b.sources, source{s.from, b.n, n})
+		b.n += n
+	}
 	if b.n < 1 {
 		return nil, fmt.Errorf("the corpus has %d tokens: expected at least %d for one sequence of %d and its targets", c.Len(), cfg.SeqLen+1, cfg.SeqLen)
 	}
-	return b, nil
+	var err error
+	if c.mixed {
+		b.blend, err = newBlend(c.spans, b.sources, cfg)
+	}
+	return b, err
 }
 
 // Windows is how many windows an epoch has.
@@ -48,7 +73,7 @@ func (b *Batcher) Batch(step int64) (inputs, targets []int32, err error) {
 	inputs, targets = make([]int32, rows*t), make([]int32, rows*t)
 	window := make([]int32, t+1)
 	for i := range rows {
-		if err := b.corpus.Read(window, b.Window(step, i)*int64(t)); err != nil {
+		if err := b.corpus.read(window, b.start(b.Window(step, i))); err != nil {
 			return nil, nil, err
 		}
 		copy(inputs[i*t:], window[:t])
@@ -63,10 +88,26 @@ func (b *Batcher) Window(step int64, row int) int64 {
 		panic(fmt.Sprintf("data: row %d of step %d", row, step))
 	}
 	at := step*int64(b.cfg.BatchSize) + int64(row)
-	if !b.cfg.Shuffle {
-		return at % b.n
+	switch {
+	case b.blend != nil:
+		k, ordinal := b.blend.at(at)
+		s := b.sources[k]
+		if b.cfg.Shuffle {
+			return s.before + int64(permute(uint64(ordinal%s.n), uint64(s.n), b.cfg.Seed^mix(uint64(k)), uint64(ordinal/s.n)))
+		}
+		return s.before + ordinal%s.n
+	case b.cfg.Shuffle:
+		return int64(permute(uint64(at%b.n), uint64(b.n), b.cfg.Seed, uint64(at/b.n)))
+	case len(b.sources) > 1: // text held out from a mix: the first windows are from all sources
+		return int64(permute(uint64(at%b.n), uint64(b.n), 0, 0))
 	}
-	return int64(permute(uint64(at%b.n), uint64(b.n), b.cfg.Seed, uint64(at/b.n)))
+	return at % b.n
+}
+
+// start is where a window begins, in tokens from the start of the corpus's first segment.
+func (b *Batcher) start(window int64) int64 {
+	i := sort.Search(len(b.sources), func(i int) bool { return b.sources[i].before > window }) - 1
+	return b.sources[i].from + (window-b.sources[i].before)*int64(b.cfg.SeqLen)
 }
 
 // permute is a permutation of [0, n) for each seed and epoch, without a table: a Feistel network over the next power of
@@ -105,12 +146,16 @@ type Position struct {
 	Epoch  int64  `json:"epoch"` // of its first window
 	Corpus string `json:"corpus"`
 	BatchConfig
-	Aligned string `json:"aligned,omitempty"` // what identifies the tensors that go along
+	Aligned string           `json:"aligned,omitempty"` // what identifies the tensors that go along
+	Mix     []SourcePosition `json:"mix,omitempty"`     // of a mix, instead of Epoch
 }
 
 // Position is what to keep before the batch of step.
 func (b *Batcher) Position(step int64) Position {
 	p := Position{Step: step, Epoch: step * int64(b.cfg.BatchSize) / b.n, Corpus: b.corpus.Hash(), BatchConfig: b.cfg}
+	if b.blend != nil {
+		p.Epoch, p.Mix = 0, b.blend.positions(step*int64(b.cfg.BatchSize), b.sources)
+	}
 	if b.corpus.aligned != nil {
 		p.Aligned = b.corpus.aligned.hash
 	}
@@ -139,6 +184,8 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 		return differ("whether windows are shuffled", p.Shuffle, now.Shuffle)
 	case p.Shuffle && p.Seed != now.Seed:
 		return differ("the seed of the shuffling", p.Seed, now.Seed)
+	case !slices.Equal(p.Mix, now.Mix):
+		return differ("the mix", p.Mix, now.Mix)
 	case p.Epoch != now.Epoch:
 		return differ("the epoch", p.Epoch, now.Epoch)
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"sort"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
@@ -19,16 +20,25 @@ import (
 // Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay
 // on disk. It is safe for concurrent use, except Close.
 type Corpus struct {
-	segs     []segment
-	ends     []int64 // of each segment, in tokens from the start of the first
-	from, to int64   // what of that this corpus is
-	vocab    int
-	hash     string // of all segments
-	stats    Stats
-	files    []*os.File
-	mapped   int64 // documents that Options.Map was given
-	aligned  *alignment
+	segs    []segment
+	ends    []int64 // of each segment, in tokens from the start of the first
+	spans   []span  // what of that this corpus is
+	mixed   bool    // the spans have weights
+	vocab   int
+	hash    string // of all segments
+	stats   Stats
+	files   []*os.File
+	mapped  int64 // documents that Options.Map was given
+	aligned *alignment
 }
+
+// span is the tokens of one source, from the start of the first segment.
+type span struct {
+	from, to       int64
+	weight, epochs float64 // of a mix: one of the two
+}
+
+func (s span) len() int64 { return s.to - s.from }
 
 // segment is the tokens of one file.
 type segment struct {
@@ -59,6 +69,7 @@ func FromTokens(name string, tokens []uint32, vocab int) (*Corpus, error) {
 	}
 	c := &Corpus{vocab: vocab, stats: Stats{Files: 1, Bytes: int64(len(buf))}}
 	c.append(segment{path: name, r: bytes.NewReader(buf), width: w, n: int64(len(tokens))})
+	c.spans = []span{{to: c.tokens()}}
 	return c, c.seal()
 }
 
@@ -73,13 +84,25 @@ func memWidth(vocab int) int {
 	return binWidth(vocab)
 }
 
-func loadFiles(ctx context.Context, files []string, o Options, p *progress) (*Corpus, error) {
-	c := &Corpus{vocab: o.Vocab, stats: Stats{Files: len(files)}}
-	for _, path := range files {
-		if err := c.addFile(ctx, path, o, p); err != nil {
-			c.Close()
-			return nil, err
+// loadSources reads the files of sources, which follow one another.
+func loadSources(ctx context.Context, sources []Source, o Options, p *progress) (*Corpus, error) {
+	c := &Corpus{vocab: o.Vocab, mixed: o.mixed()}
+	for i, source := range sources {
+		c.stats.Files += len(source.Train)
+		o.Field = source.Field
+		from := c.tokens()
+		for _, path := range source.Train {
+			if err := c.addFile(ctx, path, o, p); err != nil {
+				c.Close()
+				return nil, err
+			}
 		}
+		s := span{from, c.tokens(), source.Weight, source.Epochs}
+		if s.len() == 0 && len(sources) > 1 {
+			c.Close()
+			return nil, fmt.Errorf("mix[%d]: the source has no tokens", i)
+		}
+		c.spans = append(c.spans, s)
 	}
 	if err := c.seal(); err != nil {
 		c.Close()
@@ -89,6 +112,14 @@ func loadFiles(ctx context.Context, files []string, o Options, p *progress) (*Co
 		return nil, err
 	}
 	return c, nil
+}
+
+// tokens is the number of tokens of all segments so far.
+func (c *Corpus) tokens() int64 {
+	if len(c.ends) == 0 {
+		return 0
+	}
+	return c.ends[len(c.ends)-1]
 }
 
 func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progress) error {
@@ -109,11 +140,7 @@ func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progres
 }
 
 func (c *Corpus) append(s segment) {
-	start := int64(0)
-	if len(c.ends) > 0 {
-		start = c.ends[len(c.ends)-1]
-	}
-	c.segs, c.ends = append(c.segs, s), append(c.ends, start+s.n)
+	c.segs, c.ends = append(c.segs, s), append(c.ends, c.tokens()+s.n)
 }
 
 func (c *Corpus) addBin(path string, p *progress) error {
@@ -184,10 +211,7 @@ const scanChunk = 1 << 15
 
 // seal checks every token and takes the hash, once all segments are there.
 func (c *Corpus) seal() error {
-	if len(c.ends) > 0 {
-		c.to = c.ends[len(c.ends)-1]
-	}
-	if c.stats.Tokens = c.to; c.to == 0 {
+	if c.stats.Tokens = c.tokens(); c.stats.Tokens == 0 {
 		return errors.New("the corpus has no tokens")
 	}
 	sum := sha256.New()
@@ -240,7 +264,12 @@ func (s segment) read(dst []int32, at int64) error {
 }
 
 // Len is the number of tokens.
-func (c *Corpus) Len() int64 { return c.to - c.from }
+func (c *Corpus) Len() (n int64) {
+	for _, s := range c.spans {
+		n += s.len()
+	}
+	return n
+}
 
 // Vocab is the bound of the tokens.
 func (c *Corpus) Vocab() int { return c.vocab }
@@ -250,7 +279,11 @@ func (c *Corpus) Stats() Stats { return c.stats }
 
 // Hash identifies the tokens and their order, whatever files they came from.
 func (c *Corpus) Hash() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %d", c.hash, binWidth(c.vocab), c.from, c.to))
+	id := fmt.Appendf(nil, "%s %d", c.hash, binWidth(c.vocab))
+	for _, s := range c.spans {
+		id = fmt.Appendf(id, " %d %d", s.from, s.to)
+	}
+	sum := sha256.Sum256(id)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
@@ -259,7 +292,20 @@ func (c *Corpus) Read(dst []int32, at int64) error {
 	if at < 0 || at+int64(len(dst)) > c.Len() {
 		panic(fmt.Sprintf("data: tokens %d to %d of a corpus of %d", at, at+int64(len(dst)), c.Len()))
 	}
-	at += c.from
+	for _, s := range c.spans {
+		if n := min(int64(len(dst)), s.len()-at); n > 0 {
+			if err := c.read(dst[:n], s.from+at); err != nil {
+				return err
+			}
+			dst, at = dst[n:], at+n
+		}
+		at -= s.len()
+	}
+	return nil
+}
+
+// read fills dst with tokens, at from the start of the first segment on.
+func (c *Corpus) read(dst []int32, at int64) error {
 	i := sort.Search(len(c.ends), func(i int) bool { return c.ends[i] > at })
 	for len(dst) > 0 {
 		s := c.segs[i]
@@ -273,18 +319,25 @@ func (c *Corpus) Read(dst []int32, at int64) error {
 	return nil
 }
 
-// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens, at least one, and returns what is before
-// them and them with the tail that fills no window. Both share c's files: close either.
+// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens of each source, at least one, and returns what
+// is before them and them with the tail that fills no window. Both share c's files: close either.
 func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err error) {
-	w := (c.Len() - 1) / int64(seqLen)
-	if w < 2 {
-		return nil, nil, fielderror.Wrap("val_fraction", fmt.Errorf("%d tokens are %d windows of %d, expected at least 2 to hold one out", c.Len(), w, seqLen))
-	}
-	held := min(max(int64(fraction*float64(w)), 1), w-1)
-	at := c.from + (w-held)*int64(seqLen)
 	t, v := *c, *c
-	t.to, v.from = at+1, at
-	v.aligned = nil
+	t.spans, v.spans = slices.Clone(c.spans), slices.Clone(c.spans)
+	for i, s := range c.spans {
+		w := (s.len() - 1) / int64(seqLen)
+		if w < 2 {
+			err := fmt.Errorf("%d tokens are %d windows of %d, expected at least 2 to hold one out", s.len(), w, seqLen)
+			if c.mixed {
+				err = fmt.Errorf("mix[%d]: %w", i, err)
+			}
+			return nil, nil, fielderror.Wrap("val_fraction", err)
+		}
+		held := min(max(int64(fraction*float64(w)), 1), w-1)
+		at := s.from + (w-held)*int64(seqLen)
+		t.spans[i].to, v.spans[i].from = at+1, at
+	}
+	v.aligned, v.mixed = nil, false
 	return &t, &v, nil
 }
 

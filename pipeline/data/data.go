@@ -8,8 +8,11 @@
 package data
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"math"
+	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
@@ -32,10 +35,11 @@ type Mapper interface {
 
 // Options says what Load reads.
 type Options struct {
-	Train       []string  // files and globs
+	Train       []string  // files and globs; excludes Mix
+	Mix         []Source  // files and globs of several sources, and how often each is drawn from
 	Val         []string  // files and globs; excludes ValFraction
 	ValFraction float64   // share of Train's windows, taken from its end; in [0, 1)
-	Field       string    // of a jsonl object, or a column of a table; "" means "text"
+	Field       string    // of Train and Val, and of sources that name none: of a jsonl object, or a column of a table; "" means "text"
 	Tokenizer   Tokenizer // may be nil if all files are .bin
 	Vocab       int       // rows of the model's embedding: every token must be below
 	SeqLen      int       // tokens of a window: ValFraction holds out whole windows
@@ -48,6 +52,14 @@ type Options struct {
 	Progress func(done, total int64)
 }
 
+// Source is one of the sources of a mix. All sources of a mix have a weight, or all have epochs.
+type Source struct {
+	Train  []string // files and globs
+	Weight float64  // share of the windows, in proportion to the weights of all sources
+	Epochs float64  // passes over this source for one pass over the mix
+	Field  string   // "" means that of the options
+}
+
 // Load reads the training and the held-out corpus; val is nil if none is asked for. Close both. The error of an option
 // is a *fielderror.Error.
 //
@@ -57,9 +69,9 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
 	}
-	trainFiles, err := Expand(o.Train)
+	sources, err := o.sources()
 	if err != nil {
-		return nil, nil, fielderror.Wrap("train", err)
+		return nil, nil, err
 	}
 	var valFiles []string
 	if len(o.Val) > 0 {
@@ -67,11 +79,15 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 			return nil, nil, fielderror.Wrap("val", err)
 		}
 	}
-	p, err := newProgress(o.Progress, trainFiles, valFiles)
+	lists := [][]string{valFiles}
+	for _, s := range sources {
+		lists = append(lists, s.Train)
+	}
+	p, err := newProgress(o.Progress, lists...)
 	if err != nil {
 		return nil, nil, err
 	}
-	if train, err = loadFiles(ctx, trainFiles, o, p); err != nil {
+	if train, err = loadSources(ctx, sources, o, p); err != nil {
 		return nil, nil, err
 	}
 	if len(o.Aligned) > 0 {
@@ -81,8 +97,8 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 		}
 	}
 	if len(valFiles) > 0 {
-		o.Map = nil
-		if val, err = loadFiles(ctx, valFiles, o, p); err != nil {
+		o.Map, o.Mix = nil, nil
+		if val, err = loadSources(ctx, []Source{{Train: valFiles, Field: o.Field}}, o, p); err != nil {
 			train.Close()
 			return nil, nil, err
 		}
@@ -101,8 +117,10 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 
 func (o *Options) check() error {
 	switch {
-	case len(o.Train) == 0:
+	case len(o.Train) == 0 && len(o.Mix) == 0:
 		return fielderror.New("train", o.Train, "at least one file")
+	case len(o.Train) > 0 && len(o.Mix) > 0:
+		return fielderror.New("mix", len(o.Mix), "no sources beside train")
 	case o.Vocab < 1 || int64(o.Vocab) > math.MaxInt32:
 		return fielderror.New("vocab", o.Vocab, "1 to 2^31-1")
 	case math.IsNaN(o.ValFraction) || o.ValFraction < 0 || o.ValFraction >= 1:
@@ -113,6 +131,47 @@ func (o *Options) check() error {
 		return fielderror.New("seq_len", o.SeqLen, "at least 1")
 	}
 	return nil
+}
+
+func (o *Options) mixed() bool { return len(o.Mix) > 1 }
+
+// sources resolves the files of all sources. A file may be in one of them only.
+func (o *Options) sources() ([]Source, error) {
+	if len(o.Mix) == 0 {
+		files, err := Expand(o.Train)
+		return []Source{{Train: files, Field: o.Field}}, fielderror.Wrap("train", err)
+	}
+	if len(o.Mix) > maxSources {
+		return nil, fielderror.New("mix", len(o.Mix), "at most %d sources", maxSources)
+	}
+	var sources []Source
+	seen := map[string]bool{}
+	for i, s := range o.Mix {
+		name := func(key string) string { return fmt.Sprintf("mix[%d].%s", i, key) }
+		switch {
+		case !(s.Weight >= 0 && s.Weight <= math.MaxFloat32):
+			return nil, fielderror.New(name("weight"), s.Weight, "a number above 0")
+		case !(s.Epochs >= 0 && s.Epochs <= math.MaxFloat32):
+			return nil, fielderror.New(name("epochs"), s.Epochs, "a number above 0")
+		case (s.Weight > 0) == (s.Epochs > 0):
+			return nil, fielderror.New(name("weight"), s.Weight, "a weight or epochs, one of the two")
+		case (s.Weight > 0) != (o.Mix[0].Weight > 0):
+			return nil, fielderror.New(name("weight"), s.Weight, "weights for all sources, or epochs for all")
+		}
+		files, err := Expand(s.Train)
+		if err != nil {
+			return nil, fielderror.Wrap(name("train"), err)
+		}
+		for _, f := range files {
+			if seen[filepath.Clean(f)] {
+				return nil, fielderror.Wrap(name("train"), fmt.Errorf("%s: listed twice", f))
+			}
+			seen[filepath.Clean(f)] = true
+		}
+		s.Train, s.Field = files, cmp.Or(s.Field, o.Field)
+		sources = append(sources, s)
+	}
+	return sources, nil
 }
 
 // progress counts the bytes read of all files together.

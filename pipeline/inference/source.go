@@ -210,7 +210,8 @@ func (src *Source) validationText(ctx context.Context, files []string) (text *da
 		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
 	}
 	c := src.config.Data
-	o.Train, o.Val, o.Field = c.Train, c.Val, c.Field
+	o.Val = c.Val
+	trainingFiles(&o, c)
 	if len(c.Val) == 0 { // it was split off the documents that hooks had mapped
 		var h *hooks.Set
 		if h, err = src.mappers(); err != nil {
@@ -244,9 +245,18 @@ func (src *Source) trainingText(ctx context.Context, files []string, field strin
 		return nil, "", err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	o.Train, o.Field, o.Map = src.config.Data.Train, src.config.Data.Field, h.Documents.Open()
+	trainingFiles(&o, src.config.Data)
+	o.Map = h.Documents.Open()
 	text, _, err = data.Load(ctx, o)
 	return text, "training text of the run", data.FieldSetting(fielderror.In("data", err), "data.field")
+}
+
+// trainingFiles sets the training files of a run.
+func trainingFiles(o *data.Options, c config.Data) {
+	o.Train, o.Field = c.Train, c.Field
+	for _, s := range c.Mix {
+		o.Mix = append(o.Mix, data.Source(s))
+	}
 }
 
 // loadFiles loads files that the user names with --data.

@@ -32,6 +32,9 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 	}
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,
 		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Aligned: c.Data.Aligned, Progress: progress}
+	for _, s := range c.Data.Mix {
+		o.Mix = append(o.Mix, data.Source(s))
+	}
 	if len(o.Val) > 0 {
 		o.ValFraction = 0
 	}
@@ -50,6 +53,10 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	d.train, err = data.NewBatcher(d.trainText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize,
 		Shuffle: c.Data.Shuffle, Seed: c.Data.Seed})
 	if err != nil {
+		var named *fielderror.Error
+		if errors.As(err, &named) {
+			return fielderror.In("data", err)
+		}
 		return fmt.Errorf("data.train: %w", err)
 	}
 	text := d.trainText
@@ -92,6 +99,15 @@ func (j *job) openCorpus(ctx context.Context) error {
 	}
 	if j.corpus, err = openCorpus(ctx, c, tok, c.Rows(), j.hooks.Documents.Open(), progress); err == nil {
 		j.hooks.Documents.Report(report.Note)
+		j.reportMix()
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
+}
+
+// reportMix reports what the steps of the run draw from each source of data.mix.
+func (j *job) reportMix() {
+	p := j.corpus.train.Position(int64(j.config.Train.Steps))
+	for i, s := range p.Mix {
+		j.options.Report.Note("data.mix[%d]: %.2f %% of the windows, %.2f epochs of %d windows", i, 100*s.Share, s.Epochs(), s.Windows)
+	}
 }
