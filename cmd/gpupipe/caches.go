@@ -1,12 +1,17 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
@@ -70,4 +75,37 @@ func (a *app) noteOnce(name, format string, args ...any) {
 	if _, warned := a.warned.LoadOrStore(name, true); !warned {
 		a.note(format, args...)
 	}
+}
+
+// measuredPeak is how many FLOP/s a device computes at most. It is measured once for each device and kept in a file of
+// the user's. A file that cannot be read or written only costs time.
+func (a *app) measuredPeak(dev device.Device) (float64, error) {
+	key, err := json.Marshal(dev.Info())
+	if err != nil {
+		return 0, err
+	}
+	known, path := map[string]float64{}, ""
+	if dir, err := os.UserCacheDir(); err == nil {
+		path = filepath.Join(dir, "gpupipe", "peaks.json")
+		if text, err := os.ReadFile(path); err == nil && json.Unmarshal(text, &known) != nil || known == nil {
+			known = map[string]float64{}
+		}
+	}
+	if peak, ok := known[string(key)]; ok {
+		return peak, nil
+	}
+	peak, err := bench.PeakFLOPS(dev, bench.Options{Quick: true})
+	if err != nil || path == "" {
+		return peak, err
+	}
+	known[string(key)] = peak
+	text, err := json.MarshalIndent(known, "", "  ")
+	if err != nil {
+		return peak, err
+	}
+	_ = os.MkdirAll(filepath.Dir(path), 0o777) // the error is that of writing
+	if err := atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		a.noteOnce("peaks", "gpupipe: the peak of %s is not kept for later runs: %v", dev.Info().Name, err)
+	}
+	return peak, nil
 }

@@ -28,8 +28,8 @@ type trainCommand struct {
 
 func (c *trainCommand) Help() string {
 	return `Prints the config values that differ from the defaults, the memory plan and the optimizer of each parameter, then trains. The run
-folder (run.dir) holds config.yaml with every value, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png, and
-experts.png for a mixture of experts.
+folder (run.dir) holds config.yaml with every value, metrics.jsonl, system.jsonl (times, utilization, memory), events.jsonl, trace.json,
+tensorboard, checkpoints and, at the end, loss.png, and experts.png for a mixture of experts. gpupipe watch shows them on a page.
 
 --profile measures each kernel of two steps with the device's clock and compares it with the device's measured peak. The two steps are
 slower. The trained weights are the same to the last bit.
@@ -67,6 +67,7 @@ func (c *trainCommand) Run(a *app) error {
 	}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
+		o.Peak = a.measuredPeak
 	}
 	if c.Profile {
 		o.Profile = &train.ProfileOptions{Peak: func(dev device.Device) (profile.Peak, error) {

@@ -1,7 +1,9 @@
 package measure
 
 import (
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -37,6 +39,24 @@ func GPUNames() (names []string) {
 		names = append(names, g.Name)
 	}
 	return names
+}
+
+// PeakFLOPS is the peak of a card by the name that its driver reports, in FLOP/s: that of the matrix units for 16-bit
+// factors, else that of f32. It is 0 for a card that is not in the table, such as a variant of one with another peak.
+func PeakFLOPS(adapter string, halfFactors bool) float64 {
+	words := strings.FieldsFunc(strings.ToLower(adapter), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	if slices.ContainsFunc([]string{"laptop", "mobile", "pcie", "nvl", "d"}, func(variant string) bool { return slices.Contains(words, variant) }) {
+		return 0
+	}
+	for _, g := range GPUs() {
+		if !slices.ContainsFunc(strings.Split(g.Name, "-"), func(word string) bool { return !slices.Contains(words, word) }) {
+			if halfFactors {
+				return g.Matrix
+			}
+			return g.Float32
+		}
+	}
+	return 0
 }
 
 // The shares of a card's figures that portable kernels are taken to reach. In products, published Vulkan and WebGPU

@@ -193,6 +193,7 @@ func (t *trainer) awaitSave() error {
 	case w.err != nil:
 		t.job.options.Report.Note("%v", w.err)
 	}
+	t.job.journal.write(journalEvent{Kind: eventCheckpoint, Step: w.state.Step, Text: w.saved.Dir})
 	return nil
 }
 

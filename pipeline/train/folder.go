@@ -18,6 +18,8 @@ import (
 const (
 	configFile  = "config.yaml"
 	metricsFile = "metrics.jsonl"
+	systemFile  = "system.jsonl"
+	journalFile = "events.jsonl"
 	traceFile   = trace.FileName
 	eventsDir   = "tensorboard"
 )
@@ -52,7 +54,7 @@ func (f *folder) take(note func(format string, args ...any)) error {
 	} else if err != nil {
 		return fail(err)
 	}
-	for _, name := range []string{configFile, kernelsFile, metricsFile, traceFile, eventsDir, checkpoint.Folder} {
+	for _, name := range []string{configFile, kernelsFile, metricsFile, systemFile, journalFile, traceFile, eventsDir, checkpoint.Folder} {
 		path := filepath.Join(f.path, name)
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 			f.files = append(f.files, path)

@@ -19,6 +19,7 @@ import (
 type job struct {
 	config    config.Config
 	options   Options
+	journal   *journal // the Report of the options
 	hooks     *hooks.Set
 	model     model.Model
 	corpus    *corpus

@@ -113,16 +113,18 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
 		p.Skipped = true
-		t.recorder.noteStep(step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
+		t.recorder.noteStep(eventSkipped, step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
 	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
 		t.skipped = 0
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
 		return p, t.diverged(p)
 	} else {
 		p.Skipped = true
-		t.recorder.noteStep(step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
+		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
 	}
-	p.TokensPerSec, p.Left = t.recorder.pace.step(int(c.BatchTokens()), c.Train.Steps-step)
+	pace := &t.recorder.pace
+	p.TokensPerSec, p.Left = pace.step(int(c.BatchTokens()), c.Train.Steps-step)
+	p.system = t.recorder.system.measure(pace.recent[len(pace.recent)-1].at, p.TokensPerSec)
 	return p, nil
 }
 

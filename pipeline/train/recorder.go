@@ -16,14 +16,17 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// recorder writes the measurements of each step to metrics.jsonl and to TensorBoard's event files, reports them, passes
-// them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then
+// recorder writes the measurements of each step to metrics.jsonl, system.jsonl and TensorBoard's event files, reports
+// them, passes them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then
 // it is pending.
 type recorder struct {
 	job       *job
 	log       *metrics.Log
+	systemLog *metrics.Log
+	system    system
 	events    *metrics.Events
 	trace     *trace.Writer // nil: nothing is traced
 	pace      pace
@@ -34,13 +37,21 @@ type recorder struct {
 	announced bool      // Report.Start was called
 }
 
-func newRecorder(j *job) *recorder { return &recorder{job: j} }
+func newRecorder(j *job) *recorder {
+	return &recorder{job: j, system: system{usage: usage{busy: map[string]time.Duration{}}}}
+}
 
 // open opens the files of a run that has recorded the steps up to done. With traced, no step is left to trace, and the
 // trace of the steps before stays.
 func (r *recorder) open(done int, traced bool) (err error) {
 	dir := r.job.config.Run.Dir
 	if r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), done); err != nil {
+		return err
+	}
+	if r.systemLog, err = metrics.Resume(filepath.Join(dir, systemFile), done); err != nil {
+		return err
+	}
+	if err := r.job.journal.open(filepath.Join(dir, journalFile)); err != nil {
 		return err
 	}
 	if r.events, err = metrics.NewEvents(filepath.Join(dir, eventsDir), done+1); err != nil || traced {
@@ -70,8 +81,10 @@ func keepTrace(dir string) error {
 	return err
 }
 
-// openTracks gives the trace a track for the run, for each rank and for the batches of hooks, and returns it.
-func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) engine.Tracer {
+// openTracks gives the trace a track for the run, for each rank and for the batches of hooks. It returns what records
+// the events of the ranks on some devices.
+func (r *recorder) openTracks(ranks []engine.RankPlan, devices []device.Device, feeder *hooks.Feeder) engine.Tracer {
+	r.system.open(ranks, devices)
 	if r.trace == nil {
 		return nil
 	}
@@ -83,7 +96,8 @@ func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) eng
 		r.trace.Tracks(trace.DataTrack)
 		feeder.Trace(r.trace)
 	}
-	return r.trace
+	r.system.usage.trace = r.trace
+	return &r.system.usage
 }
 
 // rewind prepares for steps that are done again: it drops the pending step and a hook's request to end the run.
@@ -116,12 +130,26 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 		if err := r.events.Scalars(p.Step, time.Now(), logged...); err != nil {
 			return usererror.New(err)
 		}
+		if err := r.recordSystem(p); err != nil {
+			return usererror.New(err)
+		}
 		r.job.options.Report.Step(p)
 	}
 	err := r.observe(ctx, p.Step, values)
 	r.reported = max(r.reported, p.Step)
 	r.job.hooks.Flush(r.job.options.Report.Note)
 	return err
+}
+
+// recordSystem records how a step used the machines. A step whose measurements come from a checkpoint has none.
+func (r *recorder) recordSystem(p Progress) error {
+	if len(p.system) == 0 {
+		return nil
+	}
+	if err := r.systemLog.Append(p.Step, p.system...); err != nil {
+		return err
+	}
+	return r.events.Scalars(p.Step, time.Now(), p.system[1:]...) // TensorBoard has its own time
 }
 
 // observe passes a step's measurements to hooks, except for the speed, so that they decide the same every time. A run
@@ -137,7 +165,7 @@ func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value
 	stopped, err := r.job.hooks.Metrics.Observe(ctx, step, m)
 	if stopped != "" && r.stopped == "" {
 		r.stopped = stopped
-		r.noteStep(step, "%s: asked at step %d that the run end", stopped, step)
+		r.noteStep(eventNote, step, "%s: asked at step %d that the run end", stopped, step)
 	}
 	return err
 }
@@ -158,9 +186,9 @@ func (r *recorder) paused(event string, began time.Time) {
 }
 
 // noteStep reports a message about a step, unless the step is done again after a restart.
-func (r *recorder) noteStep(step int, format string, args ...any) {
+func (r *recorder) noteStep(kind string, step int, format string, args ...any) {
 	if step > r.reported {
-		r.job.options.Report.Note(format, args...)
+		r.job.journal.noteEvent(kind, step, format, args...)
 	}
 }
 
@@ -168,6 +196,9 @@ func (r *recorder) close() error {
 	var errs []error
 	if r.log != nil {
 		errs = append(errs, r.log.Close())
+	}
+	if r.systemLog != nil {
+		errs = append(errs, r.systemLog.Close())
 	}
 	if r.events != nil {
 		errs = append(errs, r.events.Close())

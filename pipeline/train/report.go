@@ -54,6 +54,7 @@ type Progress struct {
 	Left         time.Duration `json:"left_ns"`
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"-"`
+	system  []metrics.Value  // how the step used the machines; the time comes first
 }
 
 // values are the measurements by their names in metrics.jsonl.

@@ -2,6 +2,7 @@ package train_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
@@ -16,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -52,6 +55,7 @@ func TestRunWritesItsFolder(t *testing.T) {
 			assert.Contains(t, r.Values, name)
 		}
 	}
+	assertWatchable(t, c.Run.Dir, 30)
 	kept, err := config.Load(filepath.Join(c.Run.Dir, "config.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, c.YAML(), kept.YAML())
@@ -367,4 +371,40 @@ func TestWeightsOfAnotherShapeAreRefused(t *testing.T) {
 	w, err := weights.Open(res.Checkpoint, tied)
 	require.NoError(t, err, "a head that ties make superfluous is passed over")
 	require.NoError(t, w.Close())
+}
+
+// assertWatchable checks what a run writes for those who watch it.
+func assertWatchable(t *testing.T, dir string, steps int) {
+	t.Helper()
+	records, err := metrics.Read(filepath.Join(dir, "system.jsonl"))
+	require.NoError(t, err)
+	require.Len(t, records, steps)
+	for i, r := range records {
+		assert.Equal(t, i+1, r.Step)
+		assert.InDelta(t, float64(time.Now().Unix()), r.Values["time"], 3600)
+		assert.Positive(t, r.Values["system/ranks.0/memory"])
+		if i > 0 {
+			assert.GreaterOrEqual(t, r.Values["system/ranks.0/busy"], 0.0)
+			assert.LessOrEqual(t, r.Values["system/ranks.0/busy"], 1.0)
+			assert.Contains(t, r.Values, "system/ranks.0/busy")
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+	require.NoError(t, err)
+	var kinds []string
+	for line := range strings.Lines(string(text)) {
+		var e struct {
+			Event string
+			Start struct {
+				Steps int
+				Ranks []struct{ Name string }
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		if kinds = append(kinds, e.Event); e.Event == "start" {
+			assert.Equal(t, steps, e.Start.Steps)
+			assert.Len(t, e.Start.Ranks, 1)
+		}
+	}
+	assert.Equal(t, []string{"start", "checkpoint", "checkpoint", "checkpoint", "end"}, kinds)
 }

@@ -25,6 +25,7 @@ type session struct {
 	engine    Pipeline        // nil: none is open
 	cancels   []func() bool   // nil after the first step on the devices; see cancelPending
 	profiling *profiling      // nil: none
+	peaks     []float64       // of the ranks' devices in FLOP/s, 0: not known; nil: not measured yet
 	faults    faultLog
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
@@ -41,6 +42,9 @@ type Options struct {
 	Instances int             // of a module that process batches in parallel; 0: one per core
 	Report    Report          // nil: Silent
 	Profile   *ProfileOptions // nil: kernels are not measured
+	// Peak measures how many FLOP/s a device computes at most, for the MFU of GPUs that package measure does not know and
+	// of CPUs; nil: not measured.
+	Peak func(device.Device) (float64, error)
 	// Concurrent is the number of runs at a time, which divide the cores of a CPU that is a device; 0: one.
 	Concurrent int
 }
@@ -73,6 +77,7 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	}
 	t := newTrainer(c, o)
 	defer func() { err = errors.Join(err, t.close(err)) }()
+	defer func() { t.noteEnd(ctx, err) }()
 	if err := t.prepare(ctx); err != nil {
 		return t.outcome(), err
 	}
@@ -102,7 +107,9 @@ type trainer struct {
 }
 
 func newTrainer(c config.Config, o Options) *trainer {
-	j := &job{config: c, options: o}
+	log := &journal{Report: o.Report}
+	o.Report = log
+	j := &job{config: c, options: o, journal: log}
 	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, saved: noCheckpoint}, loader: &loader{},
 		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
 }
@@ -114,7 +121,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 
 // train opens the devices and the run folder, and trains.
 func (t *trainer) train(ctx context.Context) error {
-	return t.do(ctx, t.openSession, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
+	return t.do(ctx, t.openSession, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
 }
 
 // do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
@@ -200,7 +207,7 @@ func (t *trainer) openFolder(context.Context) error {
 		}
 		t.folder.begun = true
 	}
-	t.session.engine.SetTrace(t.recorder.openTracks(t.session.engine.Ranks(), t.loader.feeder))
+	t.session.engine.SetTrace(t.recorder.openTracks(t.session.engine.Ranks(), t.session.devices, t.loader.feeder))
 	return nil
 }
 
@@ -217,6 +224,7 @@ func (t *trainer) announce(context.Context) error {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
 	}
 	report.Start(s)
+	t.noteStart(s)
 	for _, note := range t.session.engine.Notes() {
 		report.Note("%s", note)
 	}
@@ -285,7 +293,7 @@ func (t *trainer) closeAll() error {
 	if t.session.engine != nil && t.job.options.Remote != nil {
 		t.session.engine.SetTrace(nil) // takes the last events from other processes
 	}
-	err := errors.Join(t.recorder.close(), t.session.close(), t.start.weights.Close(), t.job.close())
+	err := errors.Join(t.recorder.close(), t.job.journal.close(), t.session.close(), t.start.weights.Close(), t.job.close())
 	t.folder.leave()
 	return err
 }

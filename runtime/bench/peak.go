@@ -24,9 +24,15 @@ func Peak(dev device.Device, o Options) (profile.Peak, error) {
 	return ps[0], nil
 }
 
-// peaks measures devices in alternation. A device that computes nothing has no peaks.
-func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
-	out := make([]profile.Peak, len(devs))
+// PeakFLOPS measures the part of Peak that is computation, in FLOP/s; 0 of a device that computes nothing.
+func PeakFLOPS(dev device.Device, o Options) (float64, error) {
+	out := make([]profile.Peak, 1)
+	err := o.arithmeticPeaks([]device.Device{dev}, out)
+	return 1e9 * out[0].GFLOPS, err
+}
+
+// arithmeticPeaks measures devices in alternation.
+func (o Options) arithmeticPeaks(devs []device.Device, out []profile.Peak) error {
 	// Of a CPU, accumulators have 16 floats: 24 fill the registers of AVX-512, 6 those of AVX2, 3 those of SSE2.
 	for _, k := range []struct{ accumulators, width, native int }{{8, 1, 3}, {16, 1, 6}, {4, 4, 12}, {8, 4, 24}} {
 		err := o.peak(devs, func(dev device.Device) (*contender, error) {
@@ -36,8 +42,17 @@ func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
 			return multiplying(dev, portableMultiply(k.accumulators, k.width))
 		}, func(i int, rate float64) { out[i].GFLOPS = max(out[i].GFLOPS, rate) })
 		if err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// peaks measures devices in alternation. A device that computes nothing has no peaks.
+func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
+	out := make([]profile.Peak, len(devs))
+	if err := o.arithmeticPeaks(devs, out); err != nil {
+		return nil, err
 	}
 	for _, k := range []struct {
 		element string
