@@ -382,7 +382,7 @@ func assertWatchable(t *testing.T, dir string, steps int) {
 	for i, r := range records {
 		assert.Equal(t, i+1, r.Step)
 		assert.InDelta(t, float64(time.Now().Unix()), r.Values["time"], 3600)
-		assert.Positive(t, r.Values["system/ranks.0/memory"])
+		assert.Contains(t, r.Values, "system/ranks.0/memory")
 		if i > 0 {
 			assert.GreaterOrEqual(t, r.Values["system/ranks.0/busy"], 0.0)
 			assert.LessOrEqual(t, r.Values["system/ranks.0/busy"], 1.0)
