@@ -57,7 +57,8 @@ var allowed = map[string]string{
 	"pipeline/wire":                "",
 	"pipeline/bench":               "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace internal/...",
 	"pipeline/data/...":            "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors internal/...",
-	"pipeline/tokenizer/...":       "pipeline/tokenizer/... internal/...",
+	"pipeline/gguf":                "graph internal/...",
+	"pipeline/tokenizer/...":       "pipeline/tokenizer/... pipeline/gguf internal/...",
 	"pipeline/checkpoint/...":      "graph pipeline/checkpoint/... internal/...",
 	"pipeline/trace":               "internal/...",
 	"pipeline/metrics":             "internal/...",
@@ -69,11 +70,11 @@ var allowed = map[string]string{
 	"pipeline/cluster/member":      "pipeline/trace pipeline/cluster/identity pipeline/cluster/control optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/measure pipeline/partition pipeline/stage",
 	"pipeline/cluster/tab":         "pipeline/cluster/protocol",
 	"pipeline/cluster/coordinator": "pipeline/cluster/tab pipeline/trace pipeline/cluster/member pipeline/cluster/identity pipeline/cluster/control pipeline/config graph/model optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/engine pipeline/layout pipeline/metrics pipeline/partition pipeline/train pipeline/weights internal/...",
-	"pipeline/config":              "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer pipeline/wire wasm/hook internal/...",
+	"pipeline/config":              "pipeline/gguf graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer pipeline/wire wasm/hook internal/...",
 	"pipeline/hooks":               "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
 	"pipeline/layout":              "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule pipeline/wire internal/...",
-	"pipeline/weights":             "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
-	"pipeline/inference":           "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
+	"pipeline/weights":             "pipeline/gguf graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
+	"pipeline/inference":           "pipeline/gguf graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
 	"pipeline/serve":               "pipeline/inference pipeline/tokenizer internal/...",
 	"pipeline/train":               "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
 	"pipeline/train/cputest":       "", // this and the next four: tests only
@@ -103,7 +104,7 @@ var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runt
 
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",
-	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/wire", "./pipeline/engine", "./pipeline/tokenizer/...",
+	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/wire", "./pipeline/engine", "./pipeline/gguf", "./pipeline/tokenizer/...",
 	"./pipeline/checkpoint/...", "./pipeline/cluster/transport", "./pipeline/cluster/identity",
 	"./pipeline/cluster/control", "./internal/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
 

@@ -13,6 +13,8 @@ type Naming struct {
 	names   []hfName
 	headDim int
 	fused   bool
+	gguf    *ggufArch // of a GGUF file
+	tied    bool      // gguf: the head is the embedding
 }
 
 // hfName is how a class names the tensors of parameters whose names contain own.
@@ -59,6 +61,9 @@ func ExportNaming(m Model) Naming {
 func (n Naming) Tensors(p Parameter) []Tensor {
 	if n.fused {
 		return []Tensor{fusedTensor(p)}
+	}
+	if n.gguf != nil {
+		return n.ggufTensors(p)
 	}
 	for _, rule := range n.names {
 		before, after, ok := strings.Cut(p.Name, rule.own)

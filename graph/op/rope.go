@@ -144,6 +144,16 @@ func RoPETables(theta float64, s, d int, scaling RoPEScaling) (cos, sin []float6
 	return cos, sin
 }
 
+// RoPEFactors are the divisors of the d/2 frequencies.
+func RoPEFactors(theta float64, d int, scaling RoPEScaling) []float32 {
+	factors := make([]float32, d/2)
+	for i := range factors {
+		f := math.Pow(theta, -2*float64(i)/float64(d))
+		factors[i] = float32(f / scaling.frequency(f))
+	}
+	return factors
+}
+
 // RoPEScaling adapts the frequencies of a model to contexts longer than the one it was first trained with, as Llama 3.1
 // does and as Hugging Face's transformers compute it. A frequency that turns less than Low times within Original
 // positions is divided by Factor. One that turns more than High times is kept. Frequencies in between are interpolated.

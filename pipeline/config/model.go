@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -131,8 +133,11 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	return nil
 }
 
-// ReadModel reads config.json in a folder as that of a Llama.
+// ReadModel reads config.json in a folder as that of a Llama, or the metadata of a GGUF file.
 func ReadModel(dir string) (model.Config, error) {
+	if gguf.IsFile(dir) {
+		return readGGUF(dir)
+	}
 	path := filepath.Join(dir, "config.json")
 	saved, err := ReadHookModel(dir)
 	if err != nil {
@@ -149,6 +154,18 @@ func ReadModel(dir string) (model.Config, error) {
 	c, err := model.FromJSON(text)
 	if err != nil {
 		return model.Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func readGGUF(path string) (c model.Config, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return c, err
+	}
+	c, _, err = model.FromGGUF(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }

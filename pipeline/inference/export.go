@@ -27,13 +27,20 @@ type ExportOptions struct {
 	Step       *int   // of a run's checkpoint; nil: the latest good one
 	Weights    Version
 	Tokenizer  string // empty: the model's own
-	DType      string // f32 ("" too), bf16, f16
-	Out        string // the folder to make
+	Format     string // FormatFolder ("" too) or FormatGGUF
+	DType      string // f32 ("" too), bf16, f16; for FormatGGUF also q8_0
+	Out        string // the folder or file to make
 	Force      bool   // replace an earlier export
 	ShardLimit int64  // bytes of tensors in one file; 0: as Hugging Face
 	Progress   func(done, total int64)
 	Note       func(format string, args ...any) // messages for the user; nil: none
 }
+
+// The values of ExportOptions.Format.
+const (
+	FormatFolder = "hf"
+	FormatGGUF   = "gguf"
+)
 
 // Exported is what was written.
 type Exported struct {
@@ -60,9 +67,13 @@ var exportTypes = map[string]exportType{
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
 // tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder
 // appears whole or not at all. A model that a hook builds has other tensors than a Llama: its folder holds the module
-// instead, and OpenModel reads it. Errors of the input are marked by usererror.
+// instead, and OpenModel reads it. With FormatGGUF, Export writes one file for llama.cpp. Errors of the input are marked
+// by usererror.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
+	if o.Format == FormatGGUF {
+		return exportGGUF(ctx, o)
+	}
 	as, ok := exportTypes[o.DType]
 	if !ok {
 		return out, usererror.Errorf("dtype: found %q, expected f32, bf16 or f16", o.DType)
@@ -136,35 +147,50 @@ func checkOut(path string, force bool) error {
 	return nil
 }
 
+// converter converts the tensors of parameters. It keeps the parameter that it has read last.
+type converter struct {
+	ctx      context.Context
+	src      *Source
+	naming   model.Naming
+	progress func(done, total int64) // may be nil
+	total    int64                   // bytes
+
+	done   int64
+	last   string // the parameter that has the values
+	values []float32
+}
+
+// write writes a tensor of a parameter, of size bytes.
+func (c *converter) write(p model.Parameter, t model.Tensor, size int64, encode func(x []float32) error) (err error) {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	if c.last != p.Name {
+		if c.values, err = c.src.weights.Initial(p); err != nil {
+			return err
+		}
+		c.last = p.Name
+	}
+	x := make([]float32, t.Shape.Len())
+	for _, piece := range t.Pieces {
+		copy(x[piece.From:piece.From+piece.Len], c.values[piece.To:])
+	}
+	if err := encode(x); err != nil {
+		return err
+	}
+	if c.done += size; c.progress != nil {
+		c.progress(c.done, c.total)
+	}
+	return nil
+}
+
 // converter returns the tensors of a parameter as they are written. A parameter is read when its first one is written.
 func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) []safetensors.Entry {
-	var done int64
-	var values []float32
-	var last string // the parameter that has the values
-	naming := model.ExportNaming(src.Model)
+	c := &converter{ctx: ctx, src: src, naming: model.ExportNaming(src.Model), progress: progress, total: total}
 	return func(p model.Parameter) (entries []safetensors.Entry) {
-		for _, t := range naming.Tensors(p) {
-			entries = append(entries, safetensors.Entry{Name: t.Name, DType: d, Shape: t.Shape, WriteTo: func(w io.Writer) (err error) {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				if last != p.Name {
-					if values, err = src.weights.Initial(p); err != nil {
-						return err
-					}
-					last = p.Name
-				}
-				x := make([]float32, t.Shape.Len())
-				for _, piece := range t.Pieces {
-					copy(x[piece.From:piece.From+piece.Len], values[piece.To:])
-				}
-				if err := safetensors.WriteFloats(w, x, d); err != nil {
-					return err
-				}
-				if done += int64(len(x)) * d.Size(); progress != nil {
-					progress(done, total)
-				}
-				return nil
+		for _, t := range c.naming.Tensors(p) {
+			entries = append(entries, safetensors.Entry{Name: t.Name, DType: d, Shape: t.Shape, WriteTo: func(w io.Writer) error {
+				return c.write(p, t, int64(t.Shape.Len())*d.Size(), func(x []float32) error { return safetensors.WriteFloats(w, x, d) })
 			}})
 		}
 		return entries

@@ -22,6 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -44,8 +45,8 @@ type Source struct {
 	damaged    []checkpoint.Problem   // checkpoints that were passed over
 }
 
-// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's
-// Llama layout. tok names a tokenizer other than the model's own.
+// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, a folder in Hugging Face's Llama
+// layout, or a GGUF file. tok names a tokenizer other than the model's own.
 func OpenModel(path, tok string) (*Source, error) {
 	src := &Source{Dir: path}
 	c, err := openCheckpoint(path, src)
@@ -129,8 +130,10 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 
 // openModel reads the model's config. The module of a model that a hook builds lies beside it.
 func (src *Source) openModel() (err error) {
-	if src.saved, err = config.ReadHookModel(src.Dir); err != nil {
-		return err
+	if !gguf.IsFile(src.Dir) {
+		if src.saved, err = config.ReadHookModel(src.Dir); err != nil {
+			return err
+		}
 	}
 	if src.saved == nil {
 		src.Model, err = config.ReadModel(src.Dir)
@@ -165,8 +168,10 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 	}
 	if st, err := os.Stat(path); err != nil {
 		return nil, err
+	} else if gguf.IsFile(path) {
+		return nil, nil
 	} else if !st.IsDir() {
-		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, or a folder with config.json and model.safetensors", path)
+		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, a GGUF file, or a folder with config.json and model.safetensors", path)
 	}
 	if _, err := os.Stat(filepath.Join(path, checkpoint.Folder)); err == nil {
 		c, src.damaged, err = checkpoint.Latest(path)

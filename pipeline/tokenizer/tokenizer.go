@@ -1,5 +1,5 @@
 // Package tokenizer turns text into token ids and back: raw bytes, GPT-2's BPE, every Hugging Face tokenizer.json whose
-// model is BPE or Unigram, and SentencePiece's tokenizer.model.
+// model is BPE or Unigram, SentencePiece's tokenizer.model, and the tokenizers of GGUF files.
 package tokenizer
 
 import (
@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
 )
 
 // Tokenizer maps text to token ids in [0, VocabSize). It is safe for concurrent use, and the same text
@@ -59,7 +61,7 @@ func VocabSize(spec string) (int, error) {
 const gpt2Tokens = 50257
 
 // Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a
-// Hugging Face tokenizer.json, of a SentencePiece tokenizer.model, or of the folder that one is in.
+// Hugging Face tokenizer.json, of a SentencePiece tokenizer.model, of the folder that one is in, or of a GGUF file.
 func Open(spec string) (Tokenizer, error) {
 	switch spec {
 	case "":
@@ -78,6 +80,9 @@ func Open(spec string) (Tokenizer, error) {
 			return nil, fmt.Errorf("tokenizer %q: the folder has no %s and no %s", spec, File, SentencePieceFile)
 		}
 		spec = path
+	}
+	if gguf.IsFile(spec) {
+		return openGGUF(spec)
 	}
 	data, err := readLimited(spec, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +107,27 @@ func Open(spec string) (Tokenizer, error) {
 	return t, nil
 }
 
-// In returns the path of the tokenizer in a folder; it is empty if there is none.
+func openGGUF(path string) (Tokenizer, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	data, eos, err := fromGGUF(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	t, err := parse(path, data, eos)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// In returns the path of the tokenizer in a folder; it is empty if there is none. A GGUF file has one itself.
 func In(folder string) (path string, err error) {
+	if gguf.IsFile(folder) {
+		return folder, nil
+	}
 	for _, name := range []string{File, SentencePieceFile} {
 		path = filepath.Join(folder, name)
 		if _, err = os.Stat(path); err == nil {

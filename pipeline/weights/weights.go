@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -24,6 +25,7 @@ type Source struct {
 	params []model.Parameter
 	seed   uint64              // of random parameters, if model is nil
 	model  *safetensors.Reader // of parameters
+	gguf   *gguf.File          // of parameters, in place of model
 	naming model.Naming        // of the tensors in model
 	biases bool                // model has no balancing biases, which are zero then: it was trained without
 	state  *safetensors.Reader // of the optimizer's variables, of a checkpoint
@@ -36,8 +38,11 @@ type Source struct {
 // Random returns random weights.
 func Random(m model.Model, seed uint64) *Source { return &Source{params: m.Parameters(), seed: seed} }
 
-// Open opens a file or folder of safetensors and checks that it holds exactly the model's parameters.
+// Open opens a file or folder of safetensors, or a GGUF file, and checks that it holds exactly the model's parameters.
 func Open(path string, m model.Model) (*Source, error) {
+	if gguf.IsFile(path) {
+		return openGGUF(path, m)
+	}
 	r, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
@@ -160,7 +165,7 @@ func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer, second Sec
 // Initial returns a parameter's values.
 func (s *Source) Initial(p model.Parameter) (x []float32, err error) {
 	switch {
-	case s.model == nil:
+	case s.model == nil && s.gguf == nil:
 		return p.Initial(s.seed), nil
 	case s.settled != nil:
 		x, err = s.settled(p.Name)
@@ -240,6 +245,9 @@ func (s *Source) Close() error {
 		return nil
 	}
 	var errs []error
+	if s.gguf != nil {
+		errs = append(errs, s.gguf.Close())
+	}
 	for _, r := range []*safetensors.Reader{s.model, s.state} {
 		if r != nil {
 			errs = append(errs, r.Close())
@@ -298,7 +306,7 @@ func (s *Source) read(p model.Parameter) ([]float32, error) {
 		if s.omits(p) {
 			continue
 		}
-		x, err := s.model.Float32(t.Name)
+		x, err := s.float32(t.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -307,6 +315,14 @@ func (s *Source) read(p model.Parameter) ([]float32, error) {
 		}
 	}
 	return out, nil
+}
+
+// float32 reads a tensor of the model's file.
+func (s *Source) float32(tensor string) ([]float32, error) {
+	if s.gguf != nil {
+		return s.gguf.Float32(tensor)
+	}
+	return s.model.Float32(tensor)
 }
 
 // checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant ones.

@@ -1,0 +1,142 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// viaGGUF writes a tokenizer into a GGUF file and opens that.
+func viaGGUF(t *testing.T, tok Tokenizer, vocab int) (Tokenizer, map[string]any) {
+	t.Helper()
+	keys, err := GGUF(tok, vocab, t.Logf)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { return gguf.Write(w, keys, nil) }))
+	back, err := Open(path)
+	require.NoError(t, err)
+	f, err := gguf.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	return back, f.Keys()
+}
+
+// A tokenizer in a GGUF file gives the same ids.
+func TestGGUFEncodesAlike(t *testing.T) {
+	texts := readGoldens(t, "testdata/golden.json").Texts
+	gpt2, err := Open("gpt2")
+	require.NoError(t, err)
+	llama3, err := Open("testdata/llama3-style.json")
+	require.NoError(t, err)
+	smollm2, err := Open("testdata/smollm2-style.json")
+	require.NoError(t, err)
+	for _, tok := range []Tokenizer{gpt2, byteTokenizer{}, llama3, smollm2} {
+		back, keys := viaGGUF(t, tok, tok.VocabSize()+3)
+		pre := keys[ggufPre]
+		assert.Len(t, keys[ggufTokens], tok.VocabSize()+3)
+		assert.NotEmpty(t, keys[ggufMerges], "llama.cpp refuses a file without")
+		for _, text := range texts {
+			want, err := tok.Encode([]byte(text))
+			require.NoError(t, err)
+			got, err := back.Encode([]byte(text))
+			require.NoError(t, err)
+			require.True(t, slices.Equal(want, got), "%s, %s: %q", tok.Name(), pre, text)
+		}
+		wantEnd, has := tok.EOS()
+		end, ok := back.EOS()
+		assert.Equal(t, []any{wantEnd, has}, []any{end, ok})
+	}
+}
+
+func TestGGUFOfSentencePiece(t *testing.T) {
+	tok, err := Open("testdata/sentencepiece-bpe.model")
+	require.NoError(t, err)
+	back, keys := viaGGUF(t, tok, tok.VocabSize()+1)
+	assert.Equal(t, "llama", keys[ggufModel])
+	for _, text := range []string{"a", "the quick brown fox", "Ünïcode 中文", "a  b\nc", "123"} {
+		want, err := tok.Encode([]byte(text))
+		require.NoError(t, err)
+		got, err := back.Encode([]byte(text))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, text)
+	}
+}
+
+// The name of the pre-tokenizer follows from its rules.
+func TestGGUFPreTokenizers(t *testing.T) {
+	split := func(pattern string) string {
+		return `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":` + quoted(pattern) + `},"behavior":"Isolated","invert":false},` +
+			`{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`
+	}
+	model := func(ignore string) string {
+		return `"model":{"type":"BPE","ignore_merges":` + ignore + `,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}`
+	}
+	for _, c := range []struct{ pre, ignore, want string }{
+		{`{"type":"ByteLevel"}`, "false", "gpt-2"},
+		{`{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},{"type":"ByteLevel"}]}`, "false", "smollm"},
+		{split(gpt4Pattern), "true", "llama-bpe"},
+		{split(gpt4Pattern), "false", "dbrx"},
+		{split(qwenPattern), "false", "qwen2"},
+		{split(gpt4oPattern), "false", "gpt-4o"},
+		{split(tekkenPattern), "true", "tekken"},
+	} {
+		tok, err := parse("test", []byte(`{"pre_tokenizer":`+c.pre+`,`+model(c.ignore)+`}`), "")
+		require.NoError(t, err)
+		_, keys := viaGGUF(t, tok, 3)
+		assert.Equal(t, c.want, keys[ggufPre])
+	}
+	tok, err := parse("test", []byte(`{"pre_tokenizer":`+split("a|b")+`,`+model("false")+`}`), "")
+	require.NoError(t, err)
+	_, err = GGUF(tok, 3, t.Logf)
+	assert.ErrorContains(t, err, "tokenizer test: pre_tokenizer: llama.cpp has none with the rules")
+	unigram, err := Open("testdata/t5-style.json")
+	require.NoError(t, err)
+	_, err = GGUF(unigram, unigram.VocabSize(), t.Logf)
+	assert.ErrorContains(t, err, "a Unigram model, expected BPE for GGUF")
+}
+
+func TestMalformedGGUFTokenizer(t *testing.T) {
+	good := map[string]any{ggufModel: "gpt2", ggufPre: "gpt-2", ggufTokens: []string{"a", "b", "ab"}, ggufMerges: []string{"a b"}}
+	for want, change := range map[string]map[string]any{
+		"tokenizer.ggml.tokens: missing":                               {ggufTokens: uint32(1)},
+		"tokenizer.ggml.token_type: 1 kinds of 3 tokens":               {ggufTypes: []int32{1}},
+		"tokenizer.ggml.model: found bert, expected gpt2":              {ggufModel: "bert"},
+		`tokenizer.ggml.pre: found "other", expected one of gpt-2`:     {ggufPre: "other"},
+		`token "a" has the ids 0 and 1`:                                {ggufTokens: []string{"a", "a"}},
+		`tokenizer.ggml.merges: number 0: "ab", expected two tokens`:   {ggufMerges: []string{"ab"}},
+		"tokenizer.ggml.scores: 0 scores of 3 tokens":                  {ggufModel: "llama"},
+		`merges: number 0 ("b" + "a"): token "ba" is not in the vocab`: {ggufMerges: []string{"b a"}},
+	} {
+		var keys []gguf.Key
+		for name, v := range good {
+			if _, ok := change[name]; !ok {
+				keys = append(keys, gguf.Key{Name: name, Value: v})
+			}
+		}
+		for name, v := range change {
+			keys = append(keys, gguf.Key{Name: name, Value: v})
+		}
+		var file bytes.Buffer
+		require.NoError(t, gguf.Write(&file, keys, nil))
+		path := filepath.Join(t.TempDir(), "x.gguf")
+		require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(file.Bytes()); return err }))
+		_, err := Open(path)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func quoted(s string) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a text always marshals
+	}
+	return string(text)
+}
