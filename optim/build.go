@@ -84,6 +84,9 @@ func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 			scalars := s.o.scalars(input)
 			for i, g := range s.o.groups {
 				for _, ss := range s.o.updatedTogether(g.rule, g.of(layer)) {
+					if s.o.roundsMoments() {
+						scalars = u.keyed(input, ss)
+					}
 					u.apply(g.rule, ss, scalars[i])
 				}
 			}
@@ -117,6 +120,7 @@ type update struct {
 	o        *Optimizer
 	variant  int
 	norm, ok *graph.Value
+	rounder  rounder // of the parameters that are being added
 }
 
 // gate computes the norm of all gradients in one sum of a fixed order, and decides whether the update may be applied.
@@ -169,15 +173,18 @@ func (u *update) apply(rule Rule, ss []section, h Scalars) {
 	ts, corrected := make([]Tensor, len(ss)), make([][]*graph.Value, len(ss))
 	for i, s := range ss {
 		gradient := u.clipped(wholeGradient(u.b, s, u.o.Scaling()))
-		ts[i] = Tensor{Param: s.param, Gradient: gradient, State: s.state(u.b, rule.State(s.param)), Staleness: u.o.cfg.Staleness}
+		ts[i] = Tensor{Param: s.param, Gradient: gradient, State: u.state(s, u.o.ruleState(rule, s.param)), Staleness: u.o.cfg.Staleness}
 		ts[i].Type = gradient.Type
-		corrected[i] = s.state(u.b, kinds(s.param, c.State()...))
+		corrected[i] = u.state(s, u.o.correctionState(s.param))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}
 	us := u.updates(rule, ts, h)
 	for i, t := range ts {
 		u.assign(t.State, us[i].State)
 		step, state := c.Step(t, us[i], corrected[i])
+		if u.o.roundsMoments() && c.Ahead() != "" {
+			step, state = u.ahead(us[i], corrected[i], state), corrected[i] // as it is: the new one is assigned
+		}
 		x := ss[i].variable(u.b, t.Name, ss[i].param.Type)
 		if t.Decay {
 			// Not x·(1 − lr·λ): in f32 the factor would have few digits of lr·λ.
@@ -186,7 +193,7 @@ func (u *update) apply(rule Rule, ss []section, h Scalars) {
 		u.move(ss[i], x, step)
 		for j, kind := range c.State() {
 			if kind == AppliedState {
-				u.b.Assign(corrected[i][j], op.Where(u.ok, step, op.Scalar(u.b, graph.F32, 0)))
+				u.store(corrected[i][j], op.Where(u.ok, step, op.Scalar(u.b, graph.F32, 0)))
 			} else {
 				u.assign(corrected[i][j:j+1], state[j:j+1])
 			}
@@ -217,7 +224,7 @@ func (u *update) assign(state, values []*graph.Value) {
 		if values[i] == s {
 			continue
 		}
-		u.b.Assign(s, op.Where(u.ok, values[i], s))
+		u.store(s, op.Where(u.ok, values[i], s))
 	}
 }
 

@@ -47,8 +47,8 @@ func (g group) hyperparameters(step int, rate, decay float64) Hyperparameters {
 	return append(Hyperparameters{{weightDecay, decay}}, g.rule.Hyperparameters(step, rate)...)
 }
 
-// Hyperparameters returns the values of a step, counted from 0: group by group, lr·λ and those of the rule. initialized
-// is as Variant has it.
+// Hyperparameters returns the values of a step, counted from 0: group by group, lr·λ and those of the rule, and the key
+// of the rounding of moments. initialized is as Variant has it.
 func (o *Optimizer) Hyperparameters(step int, initialized bool) (all Hyperparameters) {
 	factor := o.cfg.factor(step)
 	for _, g := range o.groups {
@@ -61,7 +61,7 @@ func (o *Optimizer) Hyperparameters(step int, initialized bool) (all Hyperparame
 			all = append(all, Hyperparameter{g.name + "/" + h.Name, h.Value})
 		}
 	}
-	return all
+	return append(all, o.roundingKey(step)...)
 }
 
 // scalars are the elements of the input HyperparametersInput, by group.

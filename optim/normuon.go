@@ -37,6 +37,9 @@ func (*norMuon) State(p Param) []graph.Named {
 	return append(kinds(p, "momentum"), graph.Named{ID: "second_momentum", Type: graph.T(graph.F32, rows...)})
 }
 
+// exact is true of the second moments: there is one a row.
+func (*norMuon) exact(kind string) bool { return kind == "second_momentum" }
+
 func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
 	us := make([]Update, len(ts))
 	ns := make([]*graph.Value, len(ts))

@@ -68,8 +68,10 @@ type Config struct {
 	Delay int
 	// Staleness is the share of the microbatches whose gradients are taken at x_{t−1}, with Delay 1. 0 is all of them.
 	Staleness  float64
-	Correction Correction // of the delay; nil: none
-	LossScale  *LossScale // nil: gradients are those of the loss itself
+	Correction Correction  // of the delay; nil: none
+	LossScale  *LossScale  // nil: gradients are those of the loss itself
+	Moments    graph.DType // in which state is stored: F32, or BF16 with stochastic rounding
+	Seed       uint64      // of that rounding
 	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for
 	// good.
 	SkipNonfinite bool
@@ -77,6 +79,9 @@ type Config struct {
 
 // check returns a *FieldError for the first value that is out of range.
 func (c *Config) check() error {
+	if err := c.checkMoments(); err != nil {
+		return err
+	}
 	fields := slices.Concat(c.Algorithm.Fields(), c.Correction.Fields(), []Field{WeightDecay(&c.WeightDecay)})
 	if c.Factor == nil {
 		fields = append(fields, c.Schedule.Fields()...)
@@ -223,7 +228,7 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 	vs = append(vs, o.Scaling().state()...)
 	for _, g := range o.groups {
 		for _, p := range g.of(params) {
-			for _, s := range slices.Concat(g.rule.State(p), kinds(p, o.correction.State()...)) {
+			for _, s := range slices.Concat(o.ruleState(g.rule, p), o.correctionState(p)) {
 				vs = append(vs, graph.Named{ID: stateName(s.ID, p.Name), Type: s.Type})
 			}
 		}
@@ -235,11 +240,15 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 // correction, and of a balancing bias.
 func (o *Optimizer) Ahead(param string) string {
 	kind := o.correction.Ahead()
-	i := slices.IndexFunc(o.params, func(p Param) bool { return p.Name == param })
-	if kind == "" || o.params[i].balances() {
+	if kind == "" || o.params[o.position(param)].balances() {
 		return ""
 	}
 	return stateName(kind, param)
+}
+
+// position is the place of a parameter in the order of New.
+func (o *Optimizer) position(param string) int {
+	return slices.IndexFunc(o.params, func(p Param) bool { return p.Name == param })
 }
 
 // of is the group's parameters among the given ones.

@@ -17,9 +17,10 @@ type reference struct {
 	x           map[string][]*mat.Dense
 	y           map[string]*mat.Dense
 	m, v        map[string]*mat.Dense
-	u, p        map[string]*mat.Dense // the last update, and the last prediction of the next
+	u, p        map[string]*mat.Dense // the last update, and the last prediction of the next, times the staleness
 	kept        map[string]*mat.Dense // other state of an optimizer, by kind and name
 	initialized bool                  // a step was applied
+	rounding    *Optimizer            // its moments are rounded to bf16; nil: nothing is rounded
 }
 
 func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
@@ -31,7 +32,7 @@ func newReference(cfg Config, params []Param, x map[string][]float64) *reference
 		}
 		return all
 	}
-	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}, false}
+	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}, false, nil}
 	for _, p := range params {
 		rows, cols := extents(p)
 		for range cfg.Delay + 1 { // x_0, and with delay x_1 = x_0
@@ -66,6 +67,7 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 	for _, p := range r.params {
 		x := r.newest(p.Name)
 		if math.IsNaN(norm) || math.IsInf(norm, 0) {
+			delete(r.kept, AppliedState+" "+p.Name)
 			r.x[p.Name] = append(r.x[p.Name], x)
 			continue
 		}
@@ -76,6 +78,7 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 			r.compensate(c.Lambda*r.staleness(), p, t, g)
 		}
 		u, prediction, lr := r.update(p, g, t, factor)
+		r.roundState(t, p)
 		decay := new(mat.Dense)
 		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay {
 			decay.Zero()
@@ -85,16 +88,21 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		next.Sub(next, u)
 		switch r.cfg.Correction.(type) {
 		case *ErrorFeedback: // once more what should have been subtracted last time, less what was
-			floats.AddScaled(next.RawMatrix().Data, -r.staleness(), u.RawMatrix().Data)
-			floats.AddScaled(next.RawMatrix().Data, r.staleness(), r.u[p.Name].RawMatrix().Data)
+			next.Add(next, r.u[p.Name])
+			r.u[p.Name] = r.ahead(t, p, "last_update", u)
+			next.Sub(next, r.u[p.Name])
 		case *WeightPrediction:
-			floats.AddScaled(next.RawMatrix().Data, r.staleness(), r.p[p.Name].RawMatrix().Data)
-			floats.AddScaled(next.RawMatrix().Data, -r.staleness(), prediction.RawMatrix().Data)
+			next.Add(next, r.p[p.Name])
+			r.p[p.Name] = r.ahead(t, p, "prediction", prediction)
+			next.Sub(next, r.p[p.Name])
+		case *DCASGD:
+			applied := r.remembered(AppliedState, p, rows, cols)
+			applied.Sub(x, next)
+			r.round(t, p, AppliedState, applied)
 		}
 		r.x[p.Name] = append(r.x[p.Name], next)
 		r.y[p.Name].Sub(r.y[p.Name], decay)
 		r.y[p.Name].Sub(r.y[p.Name], u)
-		r.u[p.Name], r.p[p.Name] = u, prediction
 	}
 	r.initialized = r.initialized || !math.IsNaN(norm)
 	return norm
@@ -117,7 +125,13 @@ func (r *reference) initializesAt(t int) bool {
 // compensate moves a gradient taken at one version of the weights to the next, to which it is applied.
 func (r *reference) compensate(lambda float64, p Param, t int, g *mat.Dense) {
 	from, to := r.x[p.Name][t], r.x[p.Name][t+1]
-	g.Apply(func(i, j int, g float64) float64 { return g + lambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
+	moved := new(mat.Dense)
+	moved.Sub(to, from)
+	if r.rounding != nil {
+		rows, cols := extents(p)
+		moved.Scale(-1, r.remembered(AppliedState, p, rows, cols))
+	}
+	g.Apply(func(i, j int, g float64) float64 { return g + lambda*g*g*moved.At(i, j) }, g)
 }
 
 // algorithm is the optimizer of a parameter: the chosen one, or AdamW.

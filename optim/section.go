@@ -32,9 +32,10 @@ func (o *Optimizer) sections(rule Rule, p Param) (ss []section) {
 	stack, _ := p.matrices()
 	n, limit := int64(stack[0]), b.batchBytes()
 	largest, aligned := int64(0), int64(1) // aligned: matrices after which a section of each variable may begin
-	for _, s := range slices.Concat(rule.State(p), kinds(p, o.correction.State()...), kinds(p, "weights")) {
+	for _, s := range slices.Concat(o.ruleState(rule, p), o.correctionState(p), kinds(p, "weights")) {
 		largest = max(largest, s.Type.Bytes())
-		for aligned*(s.Type.Bytes()/n)%sectionAlignment != 0 {
+		each := int64(s.Type.Shape[1:].Len() * s.Type.DType.Size())
+		for aligned*each%sectionAlignment != 0 {
 			aligned *= 2
 		}
 	}
@@ -59,14 +60,6 @@ func (s section) variable(b *graph.Builder, name string, whole graph.Type) *grap
 		return b.Variable(name, whole)
 	}
 	return b.Section(name, whole, s.from, s.to)
-}
-
-// state is the section's share of the declared kinds of state.
-func (s section) state(b *graph.Builder, declared []graph.Named) (vs []*graph.Value) {
-	for _, k := range declared {
-		vs = append(vs, s.variable(b, stateName(k.ID, s.param.Name), k.Type))
-	}
-	return vs
 }
 
 // updatedTogether groups the sections of parameters under a rule: the matrices that may share a batch, and each section

@@ -92,6 +92,10 @@ func (s *soap) State(p Param) []graph.Named {
 	return state
 }
 
+// exact is true of the preconditioners, whose small eigenvalues rounding would drown, and of the bases, which would not
+// be orthogonal.
+func (*soap) exact(kind string) bool { return kind != "exp_avg" && kind != "exp_avg_sq" }
+
 // The programs of the update.
 const (
 	soapStep       = iota

@@ -38,10 +38,19 @@ func Threefry(key, counter [2]uint32) [2]uint32 {
 
 // emitThreefry is the first word of the block of the element at flat, under the key in the op's input.
 func emitThreefry(e graph.Emitter, input int, flat string) string {
-	k0 := e.Let("u32", e.Input(input, []graph.Index{graph.Const(0)}))
-	k1 := e.Let("u32", e.Input(input, []graph.Index{graph.Const(1)}))
+	word := func(i int) string { return e.Input(input, []graph.Index{graph.Const(i)}) }
+	return emitBlock(e, [2]string{word(0), word(1)}, flat, 0)
+}
+
+// emitBlock is the first word of Threefry of a key and the counter (flat, stream).
+func emitBlock(e graph.Emitter, key [2]string, flat string, stream uint32) string {
+	k0 := e.Let("u32", key[0])
+	k1 := e.Let("u32", key[1])
 	ks := [3]string{k0, k1, e.Let("u32", fmt.Sprintf("%du ^ %s ^ %s", uint32(threefryParity), k0, k1))}
 	x, y := e.Let("u32", "("+flat+") + "+ks[0]), ks[1]
+	if stream > 0 {
+		y = e.Let("u32", fmt.Sprintf("%s + %du", y, stream))
+	}
 	for group := range 5 {
 		for _, r := range threefryRotations[group%2] {
 			x = e.Let("u32", x+" + "+y)

@@ -3,7 +3,6 @@
 package traintest
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -98,27 +97,11 @@ func fill(t *graph.Tensor, b []byte) error {
 	if int64(len(b)) != t.Type.Bytes() {
 		return fmt.Errorf("%d bytes for %v", len(b), t.Type)
 	}
-	for i := range t.Data {
-		u := binary.LittleEndian.Uint32(b[4*i:])
-		t.Data[i] = float64(u)
-		if t.DType == graph.F32 {
-			t.Data[i] = float64(math.Float32frombits(u))
-		}
-	}
+	copy(t.Data, exec.Decode(t.DType, b))
 	return nil
 }
 
-func encode(t *graph.Tensor) device.Pending {
-	var b []byte
-	for _, x := range t.Data {
-		u := uint32(x)
-		if t.DType == graph.F32 {
-			u = math.Float32bits(float32(x))
-		}
-		b = binary.LittleEndian.AppendUint32(b, u)
-	}
-	return arrived(b)
-}
+func encode(t *graph.Tensor) device.Pending { return arrived(exec.Encode(t.DType, t.Data)) }
 
 // arrived is data that is read at once.
 type arrived []byte

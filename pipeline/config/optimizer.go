@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
@@ -19,6 +20,7 @@ type Optimizer struct {
 	AdamW       optim.AdamW     // the section adamw: of the parameters that Algorithm does not take
 	WeightDecay float64
 	Router      string             // who updates the matrices that score experts: RouterSame or RouterAdamW
+	Moments     string             // dtype in which the state of optimizer and correction is stored: f32 or bf16
 	Corrections []optim.Correction // of every row of the table, as keys belong to them before pipeline.correction is known
 }
 
@@ -26,6 +28,7 @@ type Optimizer struct {
 const (
 	nameKey      = "name"
 	routerKey    = "router"
+	momentsKey   = "moments"
 	adamWSection = "adamw"
 
 	optimizerSection = "optimizer"
@@ -38,7 +41,7 @@ const (
 )
 
 func defaultOptimizer() Optimizer {
-	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Router: RouterSame}
+	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Router: RouterSame, Moments: graph.F32.String()}
 	for _, c := range optim.Corrections() {
 		o.Corrections = append(o.Corrections, c.New())
 	}
@@ -87,7 +90,7 @@ func fieldsOf(a optim.Algorithm) (fs []Field) {
 // Fields lists the keys that the chosen optimizer reads, name aside, in the order in which YAML has them.
 func (o *Optimizer) Fields() []Field {
 	fs := fieldsOf(o.Algorithm)
-	fs = append(fs, Field{"weight_decay", optim.WeightDecay(&o.WeightDecay)})
+	fs = append(fs, Field{"weight_decay", optim.WeightDecay(&o.WeightDecay)}, momentsField(&o.Moments))
 	if !optim.TakesAll(o.Algorithm) {
 		fs = append(fs, routerField(&o.Router))
 	}
@@ -106,6 +109,22 @@ func (o *Optimizer) Fields() []Field {
 func routerField(router *string) Field {
 	return Field{routerKey, optim.Field{Name: routerKey, About: "optimizer of the matrices that score experts: same as for other matrices, or adamw",
 		Value: router, Choices: []string{RouterSame, RouterAdamW}}}
+}
+
+// momentsField is the key moments.
+func momentsField(dtype *string) Field {
+	var names []string
+	for _, d := range optim.MomentTypes() {
+		names = append(names, d.String())
+	}
+	return Field{momentsKey, optim.Field{Name: momentsKey, About: "dtype of the stored moments and of the correction's buffer; bf16 is rounded stochastically",
+		Value: dtype, Choices: names}}
+}
+
+// MomentType is the dtype of the key moments.
+func (o Optimizer) MomentType() graph.DType {
+	i := slices.IndexFunc(optim.MomentTypes(), func(d graph.DType) bool { return d.String() == o.Moments })
+	return optim.MomentTypes()[i]
 }
 
 // restFields are the keys of the section adamw.

@@ -14,11 +14,21 @@ import (
 )
 
 // The memory that is planned for layers of the mixture of examples/moe-10b, on cards that are not present, is within 2 %
-// of what their programs take on null devices with the limits of those cards.
+// of what their programs take on null devices with the limits of those cards. The state of the optimizer takes half the
+// memory with moments in bf16.
 func TestMemoryOfTenBillionParameters(t *testing.T) {
+	exact, rounded := plannedState(t, "f32"), plannedState(t, "bf16")
+	for i := range exact {
+		assert.InEpsilon(t, exact[i], 2*rounded[i], 1e-3, "stage %d", i)
+	}
+}
+
+// plannedState compares the planned memory of each stage and returns that of the optimizer's state.
+func plannedState(t *testing.T, moments string) (states []int64) {
 	gpu := measure.GPUs()[4]
 	const stages = 2
-	c, err := config.Load("../../examples/moe-10b/config.yaml", []string{fmt.Sprint("pipeline.stages=", stages), "pipeline.recompute=always", "model.n_layers=5"})
+	c, err := config.Load("../../examples/moe-10b/config.yaml", []string{fmt.Sprint("pipeline.stages=", stages), "pipeline.recompute=always",
+		"model.n_layers=3", "optimizer.moments=" + moments})
 	require.NoError(t, err)
 	m, err := InPrecision(c, c.Model.Config)
 	require.NoError(t, err)
@@ -37,7 +47,9 @@ func TestMemoryOfTenBillionParameters(t *testing.T) {
 	require.NoError(t, err)
 	for i, rank := range e.Ranks() {
 		assert.InEpsilon(t, rank.Memory.Total, plan.Stages[i].Memory.Total(), 0.02, "stage %d: %+v", i, plan.Stages[i].Memory)
+		states = append(states, plan.Stages[i].Memory.Optimizer)
 	}
+	return states
 }
 
 // The mixtures of the examples have the same shape: their texts name these numbers of parameters.

@@ -31,5 +31,6 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		Schedule: c.LRSchedule(), Factor: factor,
 		Delay: c.Pipeline.Delay, Staleness: c.Staleness(), Correction: c.Optimizer.Correction(c.Pipeline.Correction),
 		LossScale: lossScale(c.Train), SkipNonfinite: c.Train.Nonfinite == config.Skip,
+		Moments: c.Optimizer.MomentType(), Seed: c.Init.Seed,
 	}, params)
 }

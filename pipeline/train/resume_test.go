@@ -31,6 +31,10 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 			{"pipeline.schedule=sync", "pipeline.delay=1"},
 			{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.cut=[2]", "pipeline.devices=[null:0, null:0]"},
 		},
+		"delayed, with moments in bf16": {
+			{"pipeline.schedule=2bw", "pipeline.stages=3"},
+			{"pipeline.schedule=sync", "pipeline.delay=1"},
+		},
 		"synchronous": {
 			{"pipeline.schedule=gpipe", "pipeline.stages=2"},
 			{"pipeline.schedule=1f1b", "pipeline.stages=3", "pipeline.recompute=always"},
@@ -43,8 +47,11 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 			overrides := append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
 				"train={steps: 12, batch_size: 4, microbatches: 4, eval_every: 3, eval_batches: 1, save_every: 0, grad_clip: 0.5}",
 				"run.dir=" + filepath.Join(dir, run)}, layout...)
-			if name == "delayed" {
+			if strings.HasPrefix(name, "delayed") {
 				overrides = append(overrides, "pipeline.error_feedback=true")
+			}
+			if strings.Contains(name, "bf16") { // some tensors have an odd number of elements
+				overrides = append(overrides, "optimizer.moments=bf16", "model.d_model=9", "model.attention.head_dim=4")
 			}
 			return traintest.Demo(t, dir, overrides...)
 		}

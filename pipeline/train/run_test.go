@@ -234,6 +234,7 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 		"model.n_layers=2":           "model.n_layers: the checkpoint has 1, the config 2",
 		"train.batch_size=8":         "train.batch_size",
 		"optimizer.name=adamw":       "optimizer.name: the checkpoint has muon, the config adamw",
+		"optimizer.moments=bf16":     "optimizer.moments: the checkpoint has f32, the config bf16",
 		"data.seed=9":                "data.seed",
 		"data.train=[" + other + "]": "the hash of the training tokens",
 		"train.steps=3":              "train.steps: found 3, but",

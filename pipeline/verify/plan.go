@@ -49,6 +49,7 @@ const (
 	replicated  = "replicas train as one pipeline does"
 	rounded     = "tensors that are rounded between stages give the same bits wherever the stages are"
 	sixteenBit  = "f16 and bf16 train on a pipeline as on one device"
+	moments     = "moments in bf16 have the same bits wherever the stages are"
 	recomputed  = "what is computed again is what was not kept"
 	mixture     = "devices of several kinds agree within rounding"
 )
@@ -77,6 +78,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		p.replicas()
 		p.sixteenBit()
 		p.rounded()
+		p.roundedMoments()
 	}
 	if len(kinds) > 1 {
 		p.mixed(kinds)
@@ -295,6 +297,19 @@ func (p *planner) sixteenBit() {
 		p.overflow(sixteenBit, part)
 	}
 	p.stop(sixteenBit, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
+}
+
+// roundedMoments adds runs whose optimizer stores its state in bf16.
+func (p *planner) roundedMoments() {
+	if p.quick {
+		return
+	}
+	exact := delayedBy("muon", "error_feedback", true)
+	s := exact.with(exact.name+", moments in bf16", "optimizer.moments=bf16")
+	alone := s.with(s.name + ", delay 1")
+	p.changed(moments, exact.with(exact.name+", delay 1"), alone)
+	p.equal(moments, alone, on2BW(s, 3))
+	p.stop(moments, alone, on2BW(s, 3), on2BW(s, 2))
 }
 
 // overflow adds that some batches of a setting are passed over, and others are not.

@@ -87,8 +87,24 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	if err := checkTensors(c.Dir, s.model, s.tensors(), noneRedundant); err != nil {
 		return s, err
 	}
-	return s, checkTensors(c.Dir, s.state, want, noneRedundant)
+	if err := checkTensors(c.Dir, s.state, want, noneRedundant); err != nil {
+		return s, err
+	}
+	return s, s.checkState(c.Dir, o)
 }
+
+// checkState checks the types of the optimizer's variables, whose bytes go to the devices as they are.
+func (s *Source) checkState(path string, o *optim.Optimizer) error {
+	for _, v := range o.State() {
+		if t, ok := s.state.Lookup(v.ID); ok && t.DType != fileType(v.Type.DType) {
+			return fmt.Errorf("%s: tensor %q is %s, expected %s", path, v.ID, t.DType, fileType(v.Type.DType))
+		}
+	}
+	return nil
+}
+
+// fileType is a dtype's name in files.
+func fileType(d graph.DType) safetensors.DType { return safetensors.DType(strings.ToUpper(d.String())) }
 
 // Second is the version of the weights that a checkpoint holds besides the weights that are evaluated.
 type Second string
@@ -131,13 +147,16 @@ func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer, second Sec
 	if s.state, err = c.Optimizer(); err != nil {
 		return err
 	}
-	want := map[string]graph.Type{}
+	want, state := map[string]graph.Type{}, map[string]graph.Type{}
+	for _, v := range o.State() {
+		state[v.ID] = v.Type
+	}
 	for _, p := range s.params {
 		if second == Pending {
 			want[second.Tensor(p.Name)] = p.Type
 		}
 		if ahead := o.Ahead(p.Name); ahead != "" {
-			want[ahead] = p.Type
+			want[ahead] = state[ahead]
 		}
 	}
 	if err := checkPresent(c.Dir, s.state, want); err != nil {
@@ -236,7 +255,8 @@ func (s *Source) stateOf(name string) ([]byte, error) {
 	if s.begun && name == optim.InitializedVariable {
 		return []byte{1, 0, 0, 0}, nil
 	}
-	return s.state.Bytes(name)
+	data, err := s.state.Bytes(name)
+	return append(data, make([]byte, -len(data)&3)...), err // devices hold whole words
 }
 
 // Close closes the files. A nil Source has none.
@@ -350,7 +370,7 @@ func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type
 		}
 		floats := []safetensors.DType{safetensors.F64, safetensors.F32, safetensors.F16, safetensors.BF16}
 		if want[name].DType != graph.F32 {
-			floats = []safetensors.DType{safetensors.DType(strings.ToUpper(want[name].DType.String()))}
+			floats = []safetensors.DType{fileType(want[name].DType)}
 		}
 		if !slices.Contains(floats, t.DType) {
 			return fmt.Errorf("%s: tensor %q is %s, expected one of %v", path, name, t.DType, floats)
