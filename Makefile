@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate interop gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -109,6 +109,13 @@ peers-generate: build ## compare the speed of generating with llama.cpp on an id
 	build/peers/venv/bin/pip install --quiet --disable-pip-version-check gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
 	npm install --silent --ignore-scripts --prefix build/peers/llama node-llama-cpp@3.22.1
 	build/peers/venv/bin/python docs/oracle/peers/generate.py $(PEERS_FLAGS)
+
+# Needs Python 3.11. INTEROP_FLAGS are those of docs/oracle/interop/interop.py. One environment per version of requirements.txt.
+INTEROP_VENV = build/interop/venv-$$(sha256sum docs/oracle/interop/requirements.txt | cut -c 1-12)
+interop: build ## check models, data and files against other programs (development only: fetches 3 GB from PyPI)
+	[ -x $(INTEROP_VENV)/bin/python ] || python3 -m venv $(INTEROP_VENV)
+	$(INTEROP_VENV)/bin/pip install --quiet --disable-pip-version-check -r docs/oracle/interop/requirements.txt
+	$(INTEROP_VENV)/bin/python docs/oracle/interop/interop.py $(INTEROP_FLAGS)
 
 gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
 	@.ci/gpu-bundle.sh

@@ -3,15 +3,14 @@ package model
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
-
-// maxLayers is the most layers of a model.
-const maxLayers = 1 << 12
 
 // Exportable returns a *FieldError of the first key for whose value Transformers has no class.
 func (c Config) Exportable() error {
@@ -128,7 +127,15 @@ var hfNames = map[string]string{
 	"rope.scaling.original": "rope_scaling.original_max_position_embeddings",
 }
 
-// inHuggingFaceTerms renames the key of a FieldError to that of config.json.
+// ownKeys matches the keys of Config that an error mentions.
+var ownKeys = regexp.MustCompile(`[a-z_]+(\.[a-z_]+)+|[dn]_[a-z_]+`)
+
+// inHuggingFaceTerms names the keys of a FieldError as config.json does.
 func inHuggingFaceTerms(err error) error {
-	return fielderror.Rename(err, func(field string) string { return cmp.Or(hfNames[field], field) })
+	var e *FieldError
+	if !errors.As(err, &e) {
+		return err
+	}
+	theirs := func(key string) string { return cmp.Or(hfNames[key], key) }
+	return &FieldError{Field: theirs(e.Field), Found: e.Found, Expected: ownKeys.ReplaceAllStringFunc(e.Expected, theirs), Err: e.Err}
 }

@@ -2,6 +2,12 @@ package model_test
 
 import (
 	"encoding/json"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -47,6 +53,7 @@ func TestClassOfFeatures(t *testing.T) {
 			c.Norm.Weight, c.Norm.Embedding, c.Norm.QK, c.FFN.Kind, c.Logits.Softcap = false, true, model.QKHead, model.ReLU2, 15
 		}},
 		{"OlmoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK = model.QKFull }},
+		{"OlmoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK, c.Attention.HeadDim = model.QKFull, 6 }},
 		{"Qwen3MoeForCausalLM", mixture(), func(c *model.Config) {
 			c.Norm.QK, c.MoE.Normalize, c.MoE.DenseFirst, c.FFN.DFF, c.Attention.Window = model.QKHead, true, 1, 12, 3
 		}},
@@ -89,10 +96,6 @@ func TestFeaturesWithoutAClass(t *testing.T) {
 		"moe.balance.bias: found 0.001, expected 0, which MixtralForCausalLM": func(c *model.Config) {
 			*c = mixture()
 			c.MoE.Normalize, c.MoE.Balance.Bias = true, 1e-3
-		},
-		"attention.head_dim: found 6, expected 0, which OlmoeForCausalLM": func(c *model.Config) {
-			*c = mixture()
-			c.Norm.QK, c.Attention.HeadDim = model.QKFull, 6
 		},
 	} {
 		c := small()
@@ -144,23 +147,33 @@ func TestPublishedConfigs(t *testing.T) {
 	assert.Equal(t, model.MoE{Experts: 8, TopK: 2, DFF: 16, DenseFirst: 2, Normalize: true, Score: "softmax", Scale: 1}, moe.MoE)
 	assert.Equal(t, 96, moe.FFN.DFF)
 	for more, want := range map[string]string{
-		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                                                             `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
-		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                                                      "clip_qkv: found 8, expected null",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                                                          "mlp_only_layers: found [2], expected the first layers",
-		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                                                        "decoder_sparse_step: found 2, expected 1",
-		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                                                                   "partial_rotary_factor: found 0.5, expected 1",
-		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                                                       "n_group: found 2, expected 1",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                                                            "rope_scaling: found {",
-		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                                                                  "layer_types: found",
-		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                                                            "no_rope_layers: found [1], expected an entry for each of 4 layers",
-		`"architectures": ["MixtralForCausalLM"], "num_local_experts": "8"`:                                                                         `num_local_experts: found "8", expected an integer`,
-		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "yarn", "beta_fast": 32}`:                                                  `rope_scaling.rope_type: found "yarn", expected "default" or "llama3"`,
-		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "llama3",` + "\n" + `"beta": 32}`:                                          `rope_scaling: found {"type":"llama3","beta":32}, expected the keys of rope_type llama3`,
-		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "routed_scaling_factor": 0`: "routed_scaling_factor: found 0, expected a number above 0",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 1, 2, 3]`:                                                                 "first_k_dense_replace: found 4, expected an integer from 0 to 3",
-		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                                                         "num_experts_per_tok: found 9",
-		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                                                           "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`:                                       "",
+		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                                                              `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
+		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                                                       "clip_qkv: found 8, expected null",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                                                           "mlp_only_layers: found [2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                                                         "decoder_sparse_step: found 2, expected 1, or a step",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 2], "decoder_sparse_step": 2`:                                              "mlp_only_layers: found [0, 2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [9, 0, 0], "decoder_sparse_step": 1`:                                           "",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [], "decoder_sparse_step": 4`:                                                  "",
+		`"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 1000000000`:                                                                        "num_experts: found 1000000000, expected an integer from 1 to 4096",
+		`"architectures": ["MixtralForCausalLM"], "intermediate_size": 0`:                                                                            "intermediate_size: found 0, expected an integer from 1 to 4194304",
+		`"architectures": ["MistralForCausalLM"], "sliding_window": -1`:                                                                              "sliding_window: found -1, expected at least 1, or null for none",
+		`"architectures": ["Qwen3ForCausalLM"], "sliding_window": 0, "use_sliding_window": false`:                                                    "",
+		`"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 3`:                                                                            "num_attention_heads: found 4, expected a multiple of num_key_value_heads (3)",
+		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": -1`: "first_k_dense_replace: found -1, expected an integer from 0 to 3",
+		`"architectures": ["LlamaForCausalLM"], "rope_parameters": {"rope_theta": 5}, "rope_scaling": {"rope_type": "yarn"}`:                         `rope_scaling.rope_type: found "yarn"`,
+		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                                                                    "partial_rotary_factor: found 0.5, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                                                        "n_group: found 2, expected 1",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                                                             "rope_scaling: found {",
+		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                                                                   "layer_types: found",
+		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                                                             "no_rope_layers: found [1], expected an entry for each of 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_local_experts": "8"`:                                                                          `num_local_experts: found "8", expected an integer`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "yarn", "beta_fast": 32}`:                                                   `rope_scaling.rope_type: found "yarn", expected "default" or "llama3"`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "llama3",` + "\n" + `"beta": 32}`:                                           `rope_scaling: found {"type":"llama3","beta":32}, expected the keys of rope_type llama3`,
+		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "routed_scaling_factor": 0`:  "routed_scaling_factor: found 0, expected a number above 0",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 1, 2, 3]`:                                                                  "mlp_only_layers: found [0, 1, 2, 3], expected fewer than all 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                                                          "num_experts_per_tok: found 9",
+		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                                                            "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`:                                        "",
 	} {
 		if _, err := read(more); want == "" {
 			assert.NoError(t, err, more)
@@ -195,4 +208,52 @@ func TestNamings(t *testing.T) {
 	matrix := 6 * c.DModel
 	assert.Equal(t, []int{4, 12, c.DModel}, []int(fused.Shape))
 	assert.Equal(t, model.Piece{From: 3 * matrix, To: matrix, Len: matrix}, fused.Pieces[1])
+}
+
+// A config.json with any key or value changed is read or refused, quickly and without a panic.
+func TestConfigsThatAreMutated(t *testing.T) {
+	paths, err := filepath.Glob("../../pipeline/train/testdata/families/*/config.json")
+	require.NoError(t, err)
+	require.Len(t, paths, 12)
+	r := rand.New(rand.NewPCG(1, 2))
+	values := []any{nil, true, "", "x", 0, -1, 1, 2, 7, 0.5, 1 << 12, 1 << 31, math.MaxInt64, 1e300, -1e-300, []any{}, []any{1, 0, 1}, []any{"full_attention"},
+		map[string]any{}, map[string]any{"rope_type": "llama3"}, map[string]any{"full_attention": 1}}
+	var keys []string
+	var configs []map[string]any
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		var m map[string]any
+		require.NoError(t, json.Unmarshal(text, &m))
+		configs = append(configs, m)
+		keys = slices.AppendSeq(keys, maps.Keys(m))
+	}
+	slices.Sort(keys)
+	read := 0
+	for range 2000 {
+		m := maps.Clone(configs[r.IntN(len(configs))])
+		for range 1 + r.IntN(3) {
+			switch key := keys[r.IntN(len(keys))]; r.IntN(4) {
+			case 0:
+				delete(m, key)
+			case 1:
+				m[key] = configs[r.IntN(len(configs))][key]
+			default:
+				m[key] = values[r.IntN(len(values))]
+			}
+		}
+		text, err := json.Marshal(m)
+		require.NoError(t, err)
+		c, err := model.FromHuggingFace(text)
+		if err != nil {
+			continue
+		}
+		read++
+		require.NoError(t, c.Validate(), "%s", text)
+		if again, err := model.FromHuggingFace(c.HuggingFace()); c.Exportable() == nil {
+			require.NoError(t, err, "%s", text)
+			require.Equal(t, c, again, "%s", text)
+		}
+	}
+	assert.Greater(t, read, 200)
 }

@@ -40,7 +40,7 @@ func hfClasses() []hfClass {
 		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfDense, hfRope, hfNanoChat},
 			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0},
 			names:  []hfName{{own: "mlp.up_proj.", theirs: "mlp.fc1."}, {own: "mlp.down_proj.", theirs: "mlp.fc2."}, {own: "self_attn.q_proj.", halves: true}, {own: "self_attn.k_proj.", halves: true}}},
-		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfRope, hfFullNorm, hfDerivedHeadDim, hfExperts("num_experts", "intermediate_size"), hfNormalize},
+		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfRope, hfFullNorm, hfExperts("num_experts", "intermediate_size"), hfNormalize},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096}, names: perExpert},
 		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfSwitchedWindow,
 			hfExperts("num_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
@@ -104,9 +104,6 @@ var hfDivisible = hfPart{func(h *hfKeys, c *Config) {
 	}
 }, func(Config, map[string]any) {}}
 
-// hfDerivedHeadDim is a class whose heads have d_model/n_heads.
-var hfDerivedHeadDim = hfPart{func(_ *hfKeys, c *Config) { c.Attention.HeadDim = 0 }, func(_ Config, out map[string]any) { delete(out, "head_dim") }}
-
 // has is a part of classes that always have a feature.
 func has(set func(c *Config)) hfPart {
 	return hfPart{func(_ *hfKeys, c *Config) { set(c) }, func(Config, map[string]any) {}}
@@ -137,7 +134,11 @@ var hfNanoChat = hfPart{func(h *hfKeys, c *Config) {
 }}
 
 // hfWindow is a sliding window of every layer, or of those that hfLayerTypes names.
-var hfWindow = hfPart{func(h *hfKeys, c *Config) { c.Attention.Window = h.int("sliding_window") }, func(c Config, out map[string]any) {
+var hfWindow = hfPart{func(h *hfKeys, c *Config) {
+	if c.Attention.Window = h.int("sliding_window"); c.Attention.Window < 1 && h.has("sliding_window") {
+		h.refuse("sliding_window", "at least 1, or null for none")
+	}
+}, func(c Config, out map[string]any) {
 	if out["sliding_window"] = any(nil); c.Attention.Window > 0 {
 		out["sliding_window"] = c.Attention.Window
 	}
@@ -145,10 +146,10 @@ var hfWindow = hfPart{func(h *hfKeys, c *Config) { c.Attention.Window = h.int("s
 
 // hfSwitchedWindow is hfWindow with a key that turns it on.
 var hfSwitchedWindow = hfPart{func(h *hfKeys, c *Config) {
-	hfWindow.read(h, c)
-	if !h.bool("use_sliding_window") {
-		c.Attention.Window = 0
+	if h.bool("use_sliding_window") {
+		hfWindow.read(h, c)
 	}
+	h.read["sliding_window"] = true
 }, func(c Config, out map[string]any) {
 	hfWindow.write(c, out)
 	out["use_sliding_window"] = c.Attention.Window > 0
@@ -237,8 +238,11 @@ func hfExperts(experts, width string) hfPart {
 			}
 		}
 		c.MoE = MoE{Experts: h.int(count), TopK: h.int("num_experts_per_tok"), DFF: h.int(width), Score: SoftmaxScore, Scale: 1}
-		if c.MoE.Experts < 1 {
-			h.refuse(experts, "at least 1")
+		if n := c.MoE.Experts; n < 1 || n > maxExperts {
+			h.refuse(count, "an integer from 1 to %d", maxExperts)
+		}
+		if n := c.MoE.DFF; n < 1 || n > maxWidth {
+			h.refuse(width, "an integer from 1 to %d", maxWidth)
 		}
 		h.read["intermediate_size"] = true
 	}, func(c Config, out map[string]any) {
@@ -258,23 +262,35 @@ var hfNormalize = hfPart{func(h *hfKeys, c *Config) { c.MoE.Normalize = h.bool("
 
 // denseFirst sets the number of dense layers.
 func denseFirst(h *hfKeys, c *Config, layers int) {
-	if c.MoE.DenseFirst = layers; layers > 0 {
+	if c.MoE.DenseFirst = layers; layers != 0 {
 		c.FFN.DFF = h.int("intermediate_size")
 	}
 }
 
-// hfDenseLayers lists the dense layers, which must be the first ones.
+// hfDenseLayers lists the dense layers, which must be the first ones. Of the others every decoder_sparse_step-th layer, from
+// that number on, is a mixture of experts.
 var hfDenseLayers = hfPart{func(h *hfKeys, c *Config) {
-	list := h.ints("mlp_only_layers")
-	if h.int("decoder_sparse_step") != 1 {
-		h.refuse("decoder_sparse_step", "1")
+	list, step := h.ints("mlp_only_layers"), h.int("decoder_sparse_step")
+	if step < 1 {
+		h.refuse("decoder_sparse_step", "at least 1")
+		return
 	}
-	for i := range list {
-		if !slices.Contains(list, i) {
+	dense := func(layer int) bool { return slices.Contains(list, layer) || (layer+1)%step != 0 }
+	layers, first := min(c.NLayers, maxLayers), 0
+	for first < layers && dense(first) {
+		first++
+	}
+	for i := first; i < layers; i++ {
+		if slices.Contains(list, i) {
 			h.refuse("mlp_only_layers", "the first layers")
+		} else if dense(i) {
+			h.refuse("decoder_sparse_step", "1, or a step that leaves the first layers alone dense")
 		}
 	}
-	denseFirst(h, c, len(list))
+	if first > 0 && first == layers {
+		h.refuse("mlp_only_layers", "fewer than all %d layers, with decoder_sparse_step %d", c.NLayers, step)
+	}
+	denseFirst(h, c, first)
 }, func(c Config, out map[string]any) {
 	list := []int{}
 	for i := range c.MoE.DenseFirst {

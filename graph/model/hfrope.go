@@ -27,9 +27,9 @@ const defaultRope = "default"
 // hfRope is one rotary embedding for all layers.
 var hfRope = hfPart{func(h *hfKeys, c *Config) {
 	c.Rope.Theta = h.float("rope_theta")
-	key := "rope_scaling"
-	if h.raw("rope_scaling"); h.has("rope_parameters") {
-		key = "rope_parameters"
+	key := "rope_parameters" // rope_scaling, if there is one, replaces it
+	if raw := h.raw("rope_scaling"); raw != nil && string(oneLine(raw)) != "{}" {
+		key = "rope_scaling"
 	}
 	if raw := h.raw(key); raw != nil {
 		h.rope(key, raw, c)

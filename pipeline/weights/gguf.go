@@ -15,7 +15,7 @@ func openGGUF(path string, m model.Model) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{params: m.Parameters(), gguf: f}
+	s := &Source{path: path, params: m.Parameters(), gguf: f}
 	if _, s.naming, err = model.FromGGUF(f); err == nil {
 		err = s.checkGGUF()
 	}

@@ -22,6 +22,7 @@ import (
 
 // Source holds initial values. It reads each tensor when it is needed. Variables that it does not have start at zero.
 type Source struct {
+	path   string // of model, whose values must be finite; "": a checkpoint's
 	params []model.Parameter
 	seed   uint64              // of random parameters, if model is nil
 	model  *safetensors.Reader // of parameters
@@ -39,6 +40,7 @@ type Source struct {
 func Random(m model.Model, seed uint64) *Source { return &Source{params: m.Parameters(), seed: seed} }
 
 // Open opens a file or folder of safetensors, or a GGUF file, and checks that it holds exactly the model's parameters.
+// Reading a tensor with a value that is not finite is an error.
 func Open(path string, m model.Model) (*Source, error) {
 	if gguf.IsFile(path) {
 		return openGGUF(path, m)
@@ -47,9 +49,13 @@ func Open(path string, m model.Model) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{params: m.Parameters(), model: r, naming: namingOf(r, m)}
+	s := &Source{path: path, params: m.Parameters(), model: r, naming: namingOf(r, m)}
 	s.biases = !slices.ContainsFunc(s.params, s.hasBias)
-	if err := checkTensors(path, r, s.tensors(), m.Redundant); err != nil {
+	want, err := s.tensors(path)
+	if err == nil {
+		err = checkTensors(path, r, want, m.Redundant)
+	}
+	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return s, nil
@@ -84,7 +90,11 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 			want[second.Tensor(p.Name)] = p.Type
 		}
 	}
-	if err := checkTensors(c.Dir, s.model, s.tensors(), noneRedundant); err != nil {
+	inModel, err := s.tensors(c.Dir)
+	if err != nil {
+		return s, err
+	}
+	if err := checkTensors(c.Dir, s.model, inModel, noneRedundant); err != nil {
 		return s, err
 	}
 	if err := checkTensors(c.Dir, s.state, want, noneRedundant); err != nil {
@@ -278,34 +288,51 @@ func (s *Source) Close() error {
 
 // namingOf returns the naming of which a file has the most tensors.
 func namingOf(r *safetensors.Reader, m model.Model) (best model.Naming) {
-	most := -1
+	params, most := m.Parameters(), -1
 	for _, n := range m.Namings() {
-		found := 0
-		for _, p := range m.Parameters() {
-			for _, t := range n.Tensors(p) {
-				if _, ok := r.Lookup(t.Name); ok {
-					found++
-				}
-			}
-		}
-		if found > most {
+		if found := present(r, n, params); found > most {
 			best, most = n, found
 		}
 	}
 	return best
 }
 
-// tensors are the types of the tensors in the model's file.
-func (s *Source) tensors() map[string]graph.Type {
-	m := map[string]graph.Type{}
-	for _, p := range s.params {
-		for _, t := range s.naming.Tensors(p) {
-			if !s.omits(p) {
-				m[t.Name] = graph.Type{DType: p.Type.DType, Shape: t.Shape}
+// present counts the tensors of a naming that a file has. It stops where more are missing than the file has tensors, so
+// that a model of millions of tensors costs no more than the file.
+func present(r *safetensors.Reader, n model.Naming, params []model.Parameter) (found int) {
+	missing, all := 0, len(r.Tensors())
+	for _, p := range params {
+		for _, t := range n.Tensors(p) {
+			if _, ok := r.Lookup(t.Name); ok {
+				found++
+			} else if missing++; missing > all {
+				return found
 			}
 		}
 	}
-	return m
+	return found
+}
+
+// tensors are the types of the tensors in the model's file. The error names the first that the file lacks.
+func (s *Source) tensors(path string) (map[string]graph.Type, error) {
+	m := map[string]graph.Type{}
+	for _, p := range s.params {
+		if s.omits(p) {
+			continue
+		}
+		for _, t := range s.naming.Tensors(p) {
+			want := graph.Type{DType: p.Type.DType, Shape: t.Shape}
+			if _, ok := s.model.Lookup(t.Name); !ok {
+				return nil, missingTensor(path, t.Name, want)
+			}
+			m[t.Name] = want
+		}
+	}
+	return m, nil
+}
+
+func missingTensor(path, name string, want graph.Type) error {
+	return fmt.Errorf("%s: tensor %q is missing, expected %v", path, name, want)
 }
 
 // hasBias reports whether a parameter is a balancing bias that the file has.
@@ -330,6 +357,9 @@ func (s *Source) read(p model.Parameter) ([]float32, error) {
 		if err != nil {
 			return nil, err
 		}
+		if at := slices.IndexFunc(x, notFinite); at >= 0 && s.path != "" {
+			return nil, fmt.Errorf("%s: tensor %q: element %d is %v, expected finite numbers", s.path, t.Name, at, x[at])
+		}
 		for _, piece := range t.Pieces {
 			copy(out[piece.To:piece.To+piece.Len], x[piece.From:])
 		}
@@ -344,6 +374,8 @@ func (s *Source) float32(tensor string) ([]float32, error) {
 	}
 	return s.model.Float32(tensor)
 }
+
+func notFinite(x float32) bool { return x-x != 0 }
 
 // checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant ones.
 func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, redundant func(tensor string) bool) error {
@@ -363,7 +395,7 @@ func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		t, ok := r.Lookup(name)
 		if !ok {
-			return fmt.Errorf("%s: tensor %q is missing, expected %v", path, name, want[name])
+			return missingTensor(path, name, want[name])
 		}
 		if !graph.Shape(t.Shape).Equal(want[name].Shape) {
 			return fmt.Errorf("%s: tensor %q has shape %v, expected %v", path, name, graph.Shape(t.Shape), want[name].Shape)
