@@ -43,7 +43,7 @@ type ClientOptions struct {
 	Credentials *identity.Credentials
 	Build       string
 	Info        []byte        // what the coordinator should know about the member, at most 64 KiB
-	Timeout     time.Duration // without word from the coordinator until Lost is called; 0: one minute
+	Timeout     time.Duration // without word from the coordinator, while this process runs, until Lost is called; 0: one minute
 
 	// Setup registers handlers before the first request can arrive.
 	Setup func(c *Client)
@@ -74,7 +74,7 @@ type Client struct {
 	welcomed   bool // on this connection
 	restarting bool // the next welcome begins a session that replaces another
 	lease      time.Duration
-	contact    time.Time // of the last frame from the coordinator
+	silence    silence // since the last frame from the coordinator
 	first      chan struct{}
 	lastErr    error // of an attempt to connect
 	ended      bool
@@ -96,7 +96,7 @@ func Connect(ctx context.Context, o ClientOptions) (*Client, error) {
 		o.Note = func(string, ...any) {}
 	}
 	c := &Client{o: o, id: o.Credentials.Identity().ID, handlers: map[string]handler{}, lease: defaultLease,
-		first: make(chan struct{}), hurry: make(chan struct{}, 1), done: make(chan struct{}), contact: time.Now()}
+		first: make(chan struct{}), hurry: make(chan struct{}, 1), done: make(chan struct{}), silence: newSilence()}
 	if o.Setup != nil {
 		o.Setup(c)
 	}
@@ -269,6 +269,23 @@ func (c *Client) sayHello() {
 	}
 }
 
+// silence is the time in which a running process has heard nothing. While it is stopped, or its computer sleeps, or its
+// tab is frozen, it cannot hear: when it continues, it has to ask first.
+type silence struct {
+	length   time.Duration
+	measured time.Time
+}
+
+func newSilence() silence { return silence{measured: time.Now()} }
+
+// measure returns the time so far. Two calls that are farther apart than longest count as longest.
+func (s *silence) measure(longest time.Duration) time.Duration {
+	now := time.Now()
+	s.length += min(now.Sub(s.measured), longest)
+	s.measured = now
+	return s.length
+}
+
 // renew says hello until the coordinator welcomes the member, then renews the lease.
 func (c *Client) renew() {
 	for {
@@ -287,7 +304,7 @@ func (c *Client) renew() {
 
 func (c *Client) renewOnce() (pause time.Duration, ok bool) {
 	c.mu.Lock()
-	s, welcomed, lease, silent, err := c.session, c.welcomed, c.lease, time.Since(c.contact), c.lastErr
+	s, welcomed, lease, silent, err := c.session, c.welcomed, c.lease, c.silence.measure(c.lease), c.lastErr
 	resume := s.knownInstance() != 0
 	c.mu.Unlock()
 	pause = lease / renewalsOfLease
@@ -324,7 +341,7 @@ func (c *Client) receive(b []byte) {
 		c.mu.Unlock()
 		return // for another process with this certificate, or for an earlier session
 	}
-	c.contact = time.Now()
+	c.silence = newSilence()
 	c.mu.Unlock()
 	switch f.kind {
 	case frameWelcome:

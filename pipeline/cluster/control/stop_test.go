@@ -81,3 +81,11 @@ func measureStalls(t *testing.T) (total func() time.Duration) {
 	}()
 	return func() time.Duration { return time.Duration(sum.Load()) }
 }
+
+// The hour in which a process was stopped counts as one interval: what the coordinator sent may still be on its way.
+func TestSilenceOfAStoppedProcess(t *testing.T) {
+	t.Parallel()
+	s := silence{length: time.Second, measured: time.Now().Add(-time.Hour)}
+	assert.Equal(t, time.Second+testLease, s.measure(testLease))
+	assert.Less(t, s.measure(testLease), time.Second+2*testLease)
+}
