@@ -132,6 +132,29 @@ func TestOpenRefuses(t *testing.T) {
 	assert.ErrorContains(t, err, "none.safetensors")
 }
 
+// A value that is not finite is found when its tensor is read.
+func TestValuesThatAreNotFinite(t *testing.T) {
+	c := traintest.Demo(t, t.TempDir())
+	all := parameters(c)
+	i := slices.IndexFunc(all, func(e safetensors.Entry) bool { return e.Name == norm })
+	copy(all[i].Data[4*5:], []byte{0, 0, 0x80, 0xff}) // -Inf as f32
+	path := written(t, all)
+	s, err := weights.Open(path, c.Model.Config)
+	require.NoError(t, err)
+	err = s.Upload(uploads{data: map[string][]byte{}})
+	assert.EqualError(t, err, path+`: tensor "model.norm.weight": element 5 is -Inf, expected finite numbers`)
+	require.NoError(t, s.Close())
+}
+
+// A folder of few tensors is refused quickly for a model of very many.
+func TestOpenOfAModelOfManyTensors(t *testing.T) {
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.SeqLen, c.Norm.QK = 8, 4, 4096, 1, 1, 8, model.QKFull
+	c.MoE = model.MoE{Experts: 4096, TopK: 1, DFF: 1, Score: model.SoftmaxScore, Scale: 1}
+	_, err := weights.Open(written(t, []safetensors.Entry{numbered(norm, graph.Shape{4}, 0)}), c)
+	assert.ErrorContains(t, err, "is missing, expected f32[8,4]")
+}
+
 // delayed is the demo with a delay and error feedback, and its optimizer.
 func delayed(t *testing.T) (config.Config, *optim.Optimizer) {
 	t.Helper()
