@@ -51,6 +51,10 @@ type Data struct {
 	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
+
+	Pack         string    `yaml:"pack" help:"How documents are laid into training sequences: concat joins them and cuts windows; best_fit cuts no document that fits into a sequence."`
+	DocumentMask bool      `yaml:"document_mask" help:"Let tokens of training sequences attend within their document only."`
+	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: the tokenizer's end of text."`
 }
 
 // Source is one of the sources of data.mix.
@@ -104,7 +108,7 @@ type Run struct {
 func defaults() Config {
 	return Config{
 		Init: Init{Seed: 1},
-		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
+		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat, Separator: SeparatorAuto},
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
@@ -224,7 +228,7 @@ func (c Config) validate() error {
 	if err := c.Model.Validate(); err != nil {
 		return fielderror.In("model", err)
 	}
-	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateLR, c.validatePipeline, c.validateHooks} {
+	for _, check := range []func() error{c.validateData, c.validateDocuments, c.validateLoop, c.validateLR, c.validatePipeline, c.validateHooks} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -133,6 +133,7 @@ func hasDefault(name string, v reflect.Value) bool {
 func values() map[string][]string {
 	all := map[string][]string{
 		"model.preset":           model.Presets(),
+		"data.pack":              {PackConcat, PackBestFit},
 		"train.precision":        {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
 		"train.nonfinite":        {Stop, Skip},
 		"lr.schedule":            optim.ScheduleNames(),
@@ -177,7 +178,7 @@ func typeName(t reflect.Type) string {
 		return "section"
 	case isSections(t):
 		return "list of sections"
-	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth]():
+	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth](), t == reflect.TypeFor[Separator]():
 		return "integer or text"
 	}
 	switch t.Kind() {

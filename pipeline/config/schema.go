@@ -82,7 +82,7 @@ func (k Key) schema() *schema {
 
 // valueSchema is the schema of a value that is not a section. A text may stand for a list of one.
 func valueSchema(t reflect.Type) *schema {
-	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() {
+	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() || t == reflect.TypeFor[Separator]() {
 		return &schema{Type: []string{"integer", "string"}}
 	}
 	switch t.Kind() {

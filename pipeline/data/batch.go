@@ -26,9 +26,10 @@ type Batcher struct {
 
 // source is the windows of a span.
 type source struct {
-	from   int64 // first token
-	before int64 // windows of the sources before
-	n      int64 // windows
+	from    int64    // first token
+	before  int64    // windows of the sources before
+	n       int64    // windows
+	packing *packing // nil: windows of consecutive tokens
 }
 
 // BatchConfig shapes batches.
@@ -37,7 +38,14 @@ type BatchConfig struct {
 	BatchSize int    `json:"batch_size"` // windows
 	Shuffle   bool   `json:"shuffle"`
 	Seed      uint64 `json:"seed"`
+
+	Pack         string `json:"pack,omitempty"`          // one of Packs; "" is PackConcat
+	DocumentMask bool   `json:"document_mask,omitempty"` // tokens attend within their document only
+	Separator    uint32 `json:"separator,omitempty"`     // token that ends a document; used by the two keys above
 }
+
+// documents reports whether batches know documents.
+func (c BatchConfig) documents() bool { return c.DocumentMask || c.Pack == PackBestFit }
 
 // NewBatcher checks that the corpus holds at least one window.
 func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
@@ -47,10 +55,18 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 	b := &Batcher{corpus: c, cfg: cfg}
 	for i, s := range c.spans {
 		n := (s.len() - 1) / int64(cfg.SeqLen)
+		var rows *packing
+		if cfg.Pack == PackBestFit {
+			var err error
+			if rows, err = packDocuments(c, s, cfg.SeqLen, cfg.Separator); err != nil {
+				return nil, err
+			}
+			n = int64(len(rows.rows) - 1)
+		}
 		if n < 1 && len(c.spans) > 1 {
 			return nil, fmt.Errorf("mix[%d] has %d tokens: expected at least %d for one sequence of %d and its targets", i, s.len(), cfg.SeqLen+1, cfg.SeqLen)
 		}
-		b.sources = append(b.sources, source{s.from, b.n, n})
+		b.sources = append(b.sources, source{s.from, b.n, n, rows})
 		b.n += n
 	}
 	if b.n < 1 {
@@ -71,13 +87,10 @@ func (b *Batcher) Windows() int64 { return b.n }
 func (b *Batcher) Batch(step int64) (inputs, targets []int32, err error) {
 	t, rows := b.cfg.SeqLen, b.cfg.BatchSize
 	inputs, targets = make([]int32, rows*t), make([]int32, rows*t)
-	window := make([]int32, t+1)
 	for i := range rows {
-		if err := b.corpus.read(window, b.start(b.Window(step, i))); err != nil {
+		if err := b.fill(b.Window(step, i), inputs[i*t:][:t], targets[i*t:][:t]); err != nil {
 			return nil, nil, err
 		}
-		copy(inputs[i*t:], window[:t])
-		copy(targets[i*t:], window[1:])
 	}
 	return inputs, targets, nil
 }
@@ -104,10 +117,16 @@ func (b *Batcher) Window(step int64, row int) int64 {
 	return at % b.n
 }
 
-// start is where a window begins, in tokens from the start of the corpus's first segment.
-func (b *Batcher) start(window int64) int64 {
+// find returns the source of a window, and the window's number in it.
+func (b *Batcher) find(window int64) (source, int64) {
 	i := sort.Search(len(b.sources), func(i int) bool { return b.sources[i].before > window }) - 1
-	return b.sources[i].from + (window-b.sources[i].before)*int64(b.cfg.SeqLen)
+	return b.sources[i], window - b.sources[i].before
+}
+
+// start is where a window of consecutive tokens begins, in tokens from the start of the corpus's first segment.
+func (b *Batcher) start(window int64) int64 {
+	s, n := b.find(window)
+	return s.from + n*int64(b.cfg.SeqLen)
 }
 
 // permute is a permutation of [0, n) for each seed and epoch, without a table: a Feistel network over the next power of
@@ -184,6 +203,12 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 		return differ("whether windows are shuffled", p.Shuffle, now.Shuffle)
 	case p.Shuffle && p.Seed != now.Seed:
 		return differ("the seed of the shuffling", p.Seed, now.Seed)
+	case cmp.Or(p.Pack, PackConcat) != cmp.Or(now.Pack, PackConcat):
+		return differ("data.pack", cmp.Or(p.Pack, PackConcat), cmp.Or(now.Pack, PackConcat))
+	case p.DocumentMask != now.DocumentMask:
+		return differ("data.document_mask", p.DocumentMask, now.DocumentMask)
+	case p.documents() && p.Separator != now.Separator:
+		return differ("the token that ends documents", p.Separator, now.Separator)
 	case !slices.Equal(p.Mix, now.Mix):
 		return differ("the mix", p.Mix, now.Mix)
 	case p.Epoch != now.Epoch:

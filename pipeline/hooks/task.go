@@ -24,9 +24,9 @@ type Task struct {
 	Unread int          // tensors of data.aligned that no module reads
 }
 
-// BatchInputs are what the modules that change batches add to tokens and targets.
-func (s *Set) BatchInputs() model.Inputs {
-	return model.Inputs{Segments: s.Batches.mapsBatches(), Weights: !s.Batches.None()}
+// BatchInputs are what the config's data and the modules that change batches add to tokens and targets.
+func (s *Set) BatchInputs(d config.Data) model.Inputs {
+	return model.Inputs{Segments: s.Batches.mapsBatches() || d.DocumentMask, Weights: !s.Batches.None() || d.Documents()}
 }
 
 // NewTask builds the loss of the set's modules for a model, given the tensors of data.aligned and what modules add to
@@ -113,7 +113,7 @@ func (s *Set) buildLoss(ctx context.Context, in graphhook.Inputs, weighted bool)
 		return nil, usererror.New(err)
 	}
 	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
-		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not use %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
+		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not use %q, which %s, %s or documents in batches set: expected f32[%d], a number for each token, or a loss that uses them",
 			s.loss.config.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
 	}
 	return &Loss{loss, s.loss}, nil

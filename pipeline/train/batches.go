@@ -65,7 +65,7 @@ type batches struct {
 	inputs model.Inputs // that the programs read besides tokens and targets
 }
 
-// read returns the batch of a position as hooks get it: weights are 1, segments 0.
+// read returns the batch of a position as hooks get it: weights are 1 and segments 0, unless batches know documents.
 func (b *batches) read(p hooks.Position) (*hook.Batch, error) {
 	tokens, targets, err := b.corpus.Batch(p.Batch)
 	if err != nil {
@@ -78,8 +78,13 @@ func (b *batches) read(p hooks.Position) (*hook.Batch, error) {
 	c := b.config
 	out := &hook.Batch{Rows: c.Train.BatchSize, SeqLen: c.Model.SeqLen, Vocab: c.Model.VocabSize, Step: p.Step, Steps: c.Train.Steps,
 		Tokens: asU32(tokens), Targets: asU32(targets), Weights: make([]float32, len(tokens)), Segments: make([]uint32, len(tokens))}
-	for i := range out.Weights {
-		out.Weights[i] = 1
+	if d := b.corpus.Documents(p.Batch, tokens); d != nil {
+		out.Weights = d.Weights
+		copy(out.Segments, d.Segments)
+	} else {
+		for i := range out.Weights {
+			out.Weights[i] = 1
+		}
 	}
 	for i, a := range b.corpus.Aligned() {
 		out.Aligned = append(out.Aligned, hooks.AlignedOf(a, aligned[i]))
@@ -108,6 +113,13 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 		return nil, usererror.New(err)
 	}
 	out := engine.Batch{model.TokensInput: exec.IntBytes(tokens), model.TargetsInput: exec.IntBytes(targets)}
+	if d := b.corpus.Documents(number, tokens); d != nil {
+		normalize(d.Weights)
+		out[model.WeightsInput] = exec.F32Bytes(d.Weights)
+		if b.inputs.Segments {
+			out[model.SegmentsInput] = exec.IntBytes(d.Segments)
+		}
+	}
 	if len(b.inputs.Aligned) == 0 {
 		return out, nil
 	}
@@ -129,11 +141,14 @@ func (b *batches) addAligned(out engine.Batch, name string, content []byte) {
 }
 
 // normalize scales weights to a mean of 1, so that the mean of weighted losses is their weighted mean. Equal weights
-// become exactly 1.
+// become exactly 1. Weights that are all 0 stay so.
 func normalize(weights []float32) {
 	sum := 0.0
 	for _, w := range weights {
 		sum += float64(w)
+	}
+	if sum == 0 {
+		return
 	}
 	for i, w := range weights {
 		weights[i] = float32(float64(w) * (float64(len(weights)) / sum))

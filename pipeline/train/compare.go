@@ -90,7 +90,7 @@ func withTask(ctx context.Context, c config.Config, f func(layout.Task) error) (
 	if err != nil {
 		return usererror.New(fielderror.In("data", err))
 	}
-	t, err := hooks.NewTask(ctx, c, h, m, aligned, h.BatchInputs())
+	t, err := hooks.NewTask(ctx, c, h, m, aligned, h.BatchInputs(c.Data))
 	if err != nil {
 		return err
 	}

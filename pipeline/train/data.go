@@ -50,9 +50,14 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 }
 
 func (d *corpus) deal(c config.Config, valBatch int) (err error) {
-	d.train, err = data.NewBatcher(d.trainText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize,
-		Shuffle: c.Data.Shuffle, Seed: c.Data.Seed})
-	if err != nil {
+	b := data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize, Shuffle: c.Data.Shuffle, Seed: c.Data.Seed}
+	if c.Data.Documents() {
+		b.Pack, b.DocumentMask = c.Data.Pack, c.Data.DocumentMask
+		if b.Separator, err = d.separator(c.Data); err != nil {
+			return err
+		}
+	}
+	if d.train, err = data.NewBatcher(d.trainText, b); err != nil {
 		var named *fielderror.Error
 		if errors.As(err, &named) {
 			return fielderror.In("data", err)
@@ -68,6 +73,18 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	}
 	d.entropy, err = text.UnigramEntropy()
 	return err
+}
+
+// separator is the token that ends documents.
+func (d *corpus) separator(c config.Data) (uint32, error) {
+	token, ok := c.Separator.Token()
+	if !ok {
+		token, ok = d.tok.EOS()
+	}
+	if !ok {
+		return 0, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", d.tok.Name())
+	}
+	return token, nil
 }
 
 func (d *corpus) sizes() map[string]int64 {

@@ -70,7 +70,7 @@ func (j *job) makeOptimizer(context.Context) (err error) {
 // makeTask builds the loss and opens its scalars.
 func (j *job) makeTask(ctx context.Context) (err error) {
 	aligned := j.corpus.train.Aligned()
-	if j.task, err = hooks.NewTask(ctx, j.config, j.hooks, j.model, aligned, j.hooks.BatchInputs()); err != nil {
+	if j.task, err = hooks.NewTask(ctx, j.config, j.hooks, j.model, aligned, j.hooks.BatchInputs(j.config.Data)); err != nil {
 		return err
 	}
 	if j.task.Unread > 0 {

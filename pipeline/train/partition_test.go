@@ -51,7 +51,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			h, err := hooks.Open(c.Hooks, hooks.Options{})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, h.Close()) }()
-			hooked, err := hooks.NewTask(context.Background(), c, h, c.Model.Config, nil, h.BatchInputs())
+			hooked, err := hooks.NewTask(context.Background(), c, h, c.Model.Config, nil, h.BatchInputs(c.Data))
 			require.NoError(t, err)
 			job := layout.Task{Config: c, Model: c.Model.Config, Loss: hooked.Build(), Inputs: hooked.Inputs}
 			plan, err := job.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
