@@ -124,7 +124,7 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 	s.hold()
 	if s.version != w.version || s.sent == nil {
 		s.version = w.version
-		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(), "shown": s.view.runs, "focus": s.view.focus}))
+		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(), "shown": append([]string{}, s.view.runs...), "focus": s.view.focus}))
 	}
 	sent := map[string]*cursor{}
 	for _, name := range s.view.runs {

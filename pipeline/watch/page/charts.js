@@ -19,13 +19,16 @@ const charts = [
   { id: "grad_norm", title: "Gradient norm", unit: format.short, lines: column("grad_norm") },
   { id: "tokens_per_s", title: "Tokens per second", unit: format.short, lines: column("tokens_per_s"), zero: true },
   { id: "mfu", title: "MFU", unit: format.percent, lines: column("system/mfu"), zero: true, note: "model FLOPs utilization" },
-  { id: "memory", title: "Memory", unit: format.bytes, lines: parts(/^system\/(.*memory.*)$/, (x) => x.replace("/memory", "").replaceAll("_", " ")), zero: true },
+  { id: "memory", title: "Memory", unit: format.bytes, lines: parts(/^system\/ranks\.(\d+)\/memory$/, rankName), zero: true, steps: binarySteps() },
   { id: "busy", title: "Utilization", unit: format.percent, lines: parts(/^system\/ranks\.(\d+)\/busy$/, rankName), zero: true, note: "share of the time in which a stage computes" },
   { id: "experts", title: "Expert load", unit: format.short, lines: parts(/^layers\.(\d+)\/load_max$/, (layer) => `layer ${layer}`), zero: true, note: "largest over mean" },
 ];
 
 // known are the columns that charts above show, or that are no measurements.
-const known = /^(loss|val_loss|lr|grad_norm|tokens_per_s|tokens|elapsed|time|system\/mfu|system\/.*memory.*|system\/ranks\.\d+\/busy|layers\.\d+\/load_max)$/;
+const known = /^(loss|val_loss|lr|grad_norm|tokens_per_s|tokens|elapsed|time|system\/mfu|system\/ranks\.\d+\/(memory|busy)|layers\.\d+\/load_max)$/;
+
+// binarySteps are distances between labels of memory.
+function binarySteps() { return Array.from({ length: 50 }, (_, i) => 2 ** i); }
 
 // column is a line of each shown run.
 function column(name) {
@@ -66,7 +69,7 @@ class Chart {
     this.body.setAttribute("role", "img");
     this.card.append(heading, this.body);
     this.card.dataset.chart = spec.id;
-    new ResizeObserver(() => this.resize()).observe(this.body);
+    new ResizeObserver(() => requestAnimationFrame(() => this.resize())).observe(this.body);
   }
 
   size() { return { width: Math.max(100, this.body.clientWidth), height: this.spec.tall ? 300 : 180 }; }
@@ -122,7 +125,7 @@ class Chart {
       },
       axes: [
         { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 32, values: (_, ticks) => ticks.map((x) => axisFormats[state.axis](x)) },
-        { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 54, values: (_, ticks) => ticks.map((y) => (y === null ? "" : label(unit, y))) },
+        { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 58, ...(this.spec.steps ? { incrs: this.spec.steps } : {}), values: (_, ticks) => ticks.map((y) => (y === null ? "" : label(unit, y))) },
       ],
       cursor: { sync: { key: "x", setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },

@@ -35,6 +35,12 @@ export class RunList {
       }
       this.fill(this.items.get(s.name), s, state);
     }
+    const order = summaries.map((s) => this.items.get(s.name).li);
+    if (order.some((li, i) => list.children[i] !== li)) {
+      const focused = document.activeElement;
+      list.replaceChildren(...order);
+      if (list.contains(focused)) focused.focus();
+    }
   }
 
   item(name) {

@@ -35,7 +35,7 @@ function redraw(...what) {
 
 // drawn is what a test reads: how often the page drew, how many points, and how long the last drawing took.
 const drawn = { frames: 0, points: 0, parseMillis: 0, drawMillis: 0, firstMillis: 0 };
-globalThis.gpupipeWatch = { state, drawn };
+
 
 function draw() {
   scheduled = false;
@@ -80,6 +80,7 @@ const app = {
 };
 
 const charts = new Charts(app), list = new RunList(app);
+globalThis.gpupipeWatch = { state, drawn, zoom: app.zoom };
 
 // address is the query of the present view.
 function address() {

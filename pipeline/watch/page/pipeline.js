@@ -24,7 +24,7 @@ export function drawPipeline(picture, schedule) {
   card.hidden = !picture;
   if (!picture) return;
   const width = Math.max(280, body.clientWidth || card.clientWidth - 30);
-  const narrow = width < 560, labels = narrow ? 0 : 96, bars = narrow ? 0 : 150;
+  const narrow = width < 560, labels = narrow ? 0 : 96, bars = narrow ? 0 : 164;
   const row = narrow ? rowHeight + 38 : rowHeight + gap;
   const height = picture.ranks.length * row + 24;
   const svg = document.createElementNS(space, "svg");
@@ -40,8 +40,8 @@ export function drawPipeline(picture, schedule) {
     text(rank.name, { x: 0, y: narrow ? top + 11 : top + 16 }, svg);
     if (rank.member) text(rank.member, { x: narrow ? 90 : 0, y: narrow ? top + 11 : top + 28, class: "quiet" }, svg);
     drawLane(rank, picture, chart, lane, svg);
-    if (narrow) drawBar(rank, 0, lane + rowHeight + 4, width - 60, 8, svg);
-    else drawBar(rank, width - bars, top + (rowHeight - barHeight) / 2, bars - 52, barHeight, svg);
+    if (narrow) drawBar(rank, 0, lane + rowHeight + 4, width - 62, 8, svg);
+    else drawBar(rank, width - bars, top + (rowHeight - barHeight) / 2, bars - 60, barHeight, svg);
   });
   drawTime(picture, chart, height, svg);
   body.replaceChildren(svg);
