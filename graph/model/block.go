@@ -61,10 +61,14 @@ func (n *net) selfAttention(i int, h, position *graph.Value, attend attend) *gra
 		return op.Reshape(n.linear(i, name, h), batch, seq, count, n.HeadDim())
 	}
 	rotate := func(x *graph.Value) *graph.Value {
-		if !n.Layer(i).Rope {
+		l, t := n.Layer(i), n.rope
+		if !l.Rope {
 			return x
 		}
-		return op.RoPE(x, n.cos, n.sin, position)
+		if !l.Scaled && n.unscaled.cos != nil {
+			t = n.unscaled
+		}
+		return op.RoPE(x, t.cos, t.sin, position)
 	}
 	q := rotate(n.qkNorm(i, queryNorm, heads("self_attn.q_proj", n.NHeads)))
 	k := rotate(n.qkNorm(i, keyNorm, heads("self_attn.k_proj", n.NKVHeads)))

@@ -26,6 +26,9 @@ func (c Config) Canonical() Config {
 	case len(p) == 1:
 		c.Attention.Pattern = nil
 	}
+	if c.Attention.Window == 0 {
+		c.Rope.Scaling.Layers = "" // all layers are full
+	}
 	if r := c.Attention.Rope; len(r) == 1 && r[0] == 1 {
 		c.Attention.Rope = nil
 	}

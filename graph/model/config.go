@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 
@@ -120,15 +121,35 @@ type Rope struct {
 
 // Scaling is the scaling of rotary frequencies. The zero value has none.
 type Scaling struct {
-	Kind     string  `yaml:"kind" json:"kind" help:"Rule: llama3 divides low frequencies by the factor, keeps high ones, and interpolates between them." default:"none"`
+	Kind     string  `yaml:"kind" json:"kind" help:"Rule: llama3 and yarn divide low frequencies by the factor, keep high ones, and interpolate between them; yarn does so along the dimensions of a head." default:"none"`
 	Factor   float64 `yaml:"factor" json:"factor" help:"Divisor of low frequencies."`
 	Low      float64 `yaml:"low" json:"low" help:"Turns within the original context below which a frequency is low."`
 	High     float64 `yaml:"high" json:"high" help:"Turns within the original context above which a frequency is high."`
 	Original int     `yaml:"original" json:"original" help:"Context length of the earlier training."`
+	// Attention and Layers are omitted where they are defaults, as in models from before they existed.
+	Attention float64 `yaml:"attention,omitempty" json:"attention,omitempty" help:"Factor of yarn on rotated queries and keys." default:"0.1 ln(factor) + 1"`
+	Layers    string  `yaml:"layers,omitempty" json:"layers,omitempty" help:"Layers whose frequencies are scaled: all, or the full ones, without a window." default:"all"`
 }
 
-// Llama3Scaling is the value of Scaling.Kind that scales.
-const Llama3Scaling = "llama3"
+// The values of Scaling.Kind and Scaling.Layers.
+const (
+	Llama3Scaling = "llama3"
+	YaRNScaling   = "yarn"
+
+	AllLayers  = "all"
+	FullLayers = "full"
+)
+
+// defaultAttention is the default of Attention.
+func (s Scaling) defaultAttention() float64 { return yarnAttention(s.Factor, 1) }
+
+// yarnAttention is 0.1·scale·ln(factor) + 1; 1 for factors up to 1.
+func yarnAttention(factor, scale float64) float64 {
+	if factor <= 1 {
+		return 1
+	}
+	return 0.1*scale*math.Log(factor) + 1
+}
 
 // Logits is what happens to the head's result.
 type Logits struct {
@@ -139,7 +160,8 @@ type Logits struct {
 func Values() map[string][]string {
 	return map[string][]string{
 		"arch": Architectures(), "norm.place": {NormPre, NormPost, NormBoth}, "norm.qk": {QKNone, QKHead, QKFull},
-		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {Llama3Scaling},
+		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {Llama3Scaling, YaRNScaling},
+		"rope.scaling.layers": {AllLayers, FullLayers},
 	}
 }
 
@@ -202,6 +224,12 @@ func (c Config) Completed() Config {
 	if len(c.Attention.Rope) == 0 {
 		c.Attention.Rope = nil
 	}
+	if c.Rope.Scaling.Layers == AllLayers {
+		c.Rope.Scaling.Layers = ""
+	}
+	if s := c.Rope.Scaling; s.Kind == YaRNScaling && s.Attention == s.defaultAttention() {
+		c.Rope.Scaling.Attention = 0
+	}
 	if c.MoE.Experts > 0 && c.MoE.Score == "" {
 		c.MoE.Score = SoftmaxScore
 	}
@@ -219,6 +247,7 @@ type FieldError = fielderror.Error
 type Layer struct {
 	Window int  // of attention, shorter than the context; 0: all tokens
 	Rope   bool // queries and keys are rotated
+	Scaled bool // by frequencies that are scaled
 	MoE    bool // the feed-forward layer is a mixture of experts
 	DFF    int  // width of the dense feed-forward layer, or of an expert
 }
@@ -231,6 +260,9 @@ func (c Config) Layer(i int) Layer {
 	}
 	if n := len(a.Rope); n > 0 {
 		l.Rope = a.Rope[i%n] != 0
+	}
+	if s := c.Rope.Scaling; l.Rope && s.Kind != "" {
+		l.Scaled = s.Layers != FullLayers || !a.local(i)
 	}
 	if c.MoE.Experts > 0 && i >= c.MoE.DenseFirst {
 		l.MoE, l.DFF = true, c.MoE.DFF

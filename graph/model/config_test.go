@@ -242,13 +242,15 @@ func TestLayersDiffer(t *testing.T) {
 	c.NLayers, c.FFN.DFF = 6, 12
 	c.Attention.Window, c.Attention.Pattern, c.Attention.Rope = 4, []string{"local", "local", "full"}, []int{1, 0}
 	c.MoE = model.MoE{Experts: 4, TopK: 2, DFF: 3, DenseFirst: 1, Score: "softmax", Scale: 1}
+	c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 2, Low: 1, High: 2, Original: 8, Layers: model.FullLayers}
 	var got []model.Layer
 	var like []int
 	for i := range c.NLayers {
 		got = append(got, c.Layer(i))
 		like = append(like, c.Like(i+1)-1)
 	}
-	assert.Equal(t, []model.Layer{{4, true, false, 12}, {4, false, true, 3}, {0, true, true, 3}, {4, false, true, 3}, {4, true, true, 3}, {0, false, true, 3}}, got)
+	assert.Equal(t, []model.Layer{{4, true, false, false, 12}, {4, false, false, true, 3}, {0, true, true, true, 3}, {4, false, false, true, 3},
+		{4, true, false, true, 3}, {0, false, false, true, 3}}, got)
 	assert.Equal(t, []int{0, 1, 2, 1, 4, 5}, like)
 	assert.Equal(t, 0, c.Like(0))
 	assert.Equal(t, 7, c.Like(7))
@@ -346,7 +348,7 @@ func TestHuggingFaceRefusals(t *testing.T) {
 		want  string
 	}{
 		{"rope_scaling", map[string]any{"rope_type": "llama3", "factor": 8}, "rope_scaling.low_freq_factor: found 0"},
-		{"rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e4}, `rope_parameters.rope_type: found "yarn"`},
+		{"rope_parameters", map[string]any{"rope_type": "yarn", "rope_theta": 1e4}, "rope_scaling.factor: found 0"},
 		{"attention_bias", true, "attention_bias: found true, expected false"},
 		{"hidden_act", "gelu", `hidden_act: found "gelu", expected "silu"`},
 		{"head_dim", 63, "head_dim: found 63, expected an even number"},

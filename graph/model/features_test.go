@@ -18,6 +18,9 @@ func features() map[string]model.Config {
 	post.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 0.5, High: 1.5, Original: 12}
 	post.Norm.Place, post.Norm.QK, post.TieEmbeddings = model.NormPost, model.QKFull, false
 	post.Attention.Rope, post.Attention.Window = []int{1, 0}, 4
+	yarn := small()
+	yarn.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 3, Low: 0.1, High: 1.5, Original: 12, Attention: 1.25, Layers: model.FullLayers}
+	yarn.Attention.Window, yarn.Attention.Pattern = 2, []string{model.FullLayer, model.LocalLayer}
 	both := small()
 	both.Norm.Place, both.Norm.UnitOffset, both.FFN.Kind, both.Logits.Softcap = model.NormBoth, true, model.GeGLU, 2
 	bare := small()
@@ -32,7 +35,7 @@ func features() map[string]model.Config {
 	one := small()
 	one.FFN = model.FFN{Kind: model.ReLU2}
 	one.MoE = model.MoE{Experts: 3, TopK: 3, DFF: 4, Score: model.SoftmaxScore, Scale: 1, Normalize: true}
-	return map[string]model.Config{"head": head, "post": post, "both": both, "bare": bare, "experts": experts, "sigmoid": sigmoid, "all": one}
+	return map[string]model.Config{"head": head, "post": post, "both": both, "yarn": yarn, "bare": bare, "experts": experts, "sigmoid": sigmoid, "all": one}
 }
 
 // Each feature is kept by a checkpoint's config.json, decodes as it trains, and has the gradients of its loss for all

@@ -108,6 +108,10 @@ func (a ggufArch) check(c Config) error {
 	switch {
 	case c.Rope.Scaling.Kind != "" && !a.scaling:
 		return fielderror.New("rope.scaling.kind", c.Rope.Scaling.Kind, "none, which llama.cpp's %s has", a.name)
+	case c.Rope.Scaling.Kind == YaRNScaling:
+		return fielderror.New("rope.scaling.kind", YaRNScaling, "none or %s: files in GGUF have no other yet", Llama3Scaling)
+	case c.Rope.Scaling.Layers == FullLayers:
+		return fielderror.New("rope.scaling.layers", FullLayers, "%s, which llama.cpp's %s has", AllLayers, a.name)
 	case a.derivedHead && c.HeadDim()*c.NHeads != c.DModel:
 		return fielderror.New("attention.head_dim", c.HeadDim(), "d_model/n_heads, which llama.cpp's %s has", a.name)
 	case a.normalized == 1 && c.MoE.Experts > 0 && !c.MoE.Normalize, a.normalized == -1 && c.MoE.Normalize:
@@ -226,7 +230,7 @@ func (c Config) RopeFactors() []float32 {
 	if s.Kind == "" {
 		return nil
 	}
-	return op.RoPEFactors(c.Rope.Theta, c.HeadDim(), op.RoPEScaling{Factor: s.Factor, Low: s.Low, High: s.High, Original: float64(s.Original)})
+	return op.RoPEFactors(c.Rope.Theta, c.HeadDim(), s.table())
 }
 
 // FromGGUF reads a model's metadata as llama.cpp does. The naming is that of the file. The error is a *FieldError of a key with its name in GGUF, or of what

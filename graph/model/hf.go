@@ -124,7 +124,7 @@ var hfNames = map[string]string{
 	"attention.pattern": "layer_types", "moe.top_k": "num_experts_per_tok", "moe.d_ff": "moe_intermediate_size",
 	"moe.dense_first": "first_k_dense_replace", "rope.scaling.kind": "rope_scaling",
 	"rope.scaling.factor": "rope_scaling.factor", "rope.scaling.low": "rope_scaling.low_freq_factor", "rope.scaling.high": "rope_scaling.high_freq_factor",
-	"rope.scaling.original": "rope_scaling.original_max_position_embeddings",
+	"rope.scaling.original": "rope_scaling.original_max_position_embeddings", "rope.scaling.attention": "rope_scaling.attention_factor",
 }
 
 // ownKeys matches the keys of Config that an error mentions.

@@ -44,6 +44,14 @@ func TestClassOfFeatures(t *testing.T) {
 			c.Norm.QK, c.Norm.Place, c.Attention.Window, c.Attention.Pattern = model.QKFull, model.NormPost, 3, []string{"local", "full"}
 			c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 1, High: 4, Original: 64}
 		}},
+		{"Olmo3ForCausalLM", small(), func(c *model.Config) {
+			c.Norm.QK, c.Norm.Place, c.Attention.Window, c.Attention.Pattern = model.QKFull, model.NormPost, 3, []string{"local", "full"}
+			c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 8, Low: 1, High: 32, Original: 64, Layers: model.FullLayers}
+		}},
+		{"Qwen3ForCausalLM", small(), func(c *model.Config) {
+			c.Norm.QK = model.QKHead
+			c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 4, Low: 2, High: 16, Original: 64, Attention: 1.5}
+		}},
 		{"SmolLM3ForCausalLM", small(), func(c *model.Config) { c.Attention.Rope = []int{1, 0} }},
 		{"SmolLM3ForCausalLM", small(), func(c *model.Config) {
 			c.NLayers, c.Attention.Rope, c.Attention.Window, c.Attention.Pattern = 4, []int{1, 0}, 3, []string{"local", "local", "full"}
@@ -87,6 +95,10 @@ func TestClassOfFeatures(t *testing.T) {
 // A feature without a class is refused by its key when the model is exported, not before.
 func TestFeaturesWithoutAClass(t *testing.T) {
 	for want, change := range map[string]func(c *model.Config){
+		`rope.scaling.layers: found "full", expected "", which MistralForCausalLM`: func(c *model.Config) {
+			c.Attention.Window = 3
+			c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 8, Low: 1, High: 32, Original: 64, Layers: model.FullLayers}
+		},
 		"logits.softcap: found 2, expected 0, which LlamaForCausalLM of Transformers has":    func(c *model.Config) { c.Logits.Softcap = 2 },
 		`norm.place: found "both", expected "pre", which LlamaForCausalLM of Transformers`:   func(c *model.Config) { c.Norm.Place = model.NormBoth },
 		`norm.qk: found "full", expected "none", which LlamaForCausalLM of Transformers has`: func(c *model.Config) { c.Norm.QK = model.QKFull },
@@ -135,7 +147,10 @@ func TestPublishedConfigs(t *testing.T) {
 	assert.Equal(t, model.Attention{HeadDim: 128}, qwen.Attention)
 	assert.Equal(t, model.Attention{Window: 8, Pattern: []string{"full", "local", "local", "local"}, HeadDim: 128},
 		good(`"architectures": ["Qwen3ForCausalLM"], "max_window_layers": 1, "sliding_window": 8, "use_sliding_window": true`).Attention)
-	assert.Equal(t, model.Attention{Window: 4096, Pattern: []string{"local", "local", "local", "full"}}, good(`"architectures": ["Olmo3ForCausalLM"]`).Attention)
+	olmo3 := good(`"architectures": ["Olmo3ForCausalLM"], "rope_theta": 500000, "rope_scaling": {"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+		"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "yarn"}`) // the published OLMo 3 7B
+	assert.Equal(t, model.Attention{Window: 4096, Pattern: []string{"local", "local", "local", "full"}}, olmo3.Attention)
+	assert.Equal(t, model.Rope{Theta: 5e5, Scaling: model.Scaling{Kind: "yarn", Factor: 8, Low: 1, High: 32, Original: 8192, Layers: "full"}}, olmo3.Rope)
 	smol := good(`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, "pretraining_tp": 2, "max_window_layers": 28, "sliding_window": null, "use_sliding_window": false,
 		"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`)
 	assert.Equal(t, model.Attention{Rope: []int{1, 1, 1, 0}}, smol.Attention)
@@ -147,33 +162,37 @@ func TestPublishedConfigs(t *testing.T) {
 	assert.Equal(t, model.MoE{Experts: 8, TopK: 2, DFF: 16, DenseFirst: 2, Normalize: true, Score: "softmax", Scale: 1}, moe.MoE)
 	assert.Equal(t, 96, moe.FFN.DFF)
 	for more, want := range map[string]string{
-		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                                                              `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
-		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                                                       "clip_qkv: found 8, expected null",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                                                           "mlp_only_layers: found [2], expected the first layers",
-		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                                                         "decoder_sparse_step: found 2, expected 1, or a step",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 2], "decoder_sparse_step": 2`:                                              "mlp_only_layers: found [0, 2], expected the first layers",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [9, 0, 0], "decoder_sparse_step": 1`:                                           "",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [], "decoder_sparse_step": 4`:                                                  "",
-		`"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 1000000000`:                                                                        "num_experts: found 1000000000, expected an integer from 1 to 4096",
-		`"architectures": ["MixtralForCausalLM"], "intermediate_size": 0`:                                                                            "intermediate_size: found 0, expected an integer from 1 to 4194304",
-		`"architectures": ["MistralForCausalLM"], "sliding_window": -1`:                                                                              "sliding_window: found -1, expected at least 1, or null for none",
-		`"architectures": ["Qwen3ForCausalLM"], "sliding_window": 0, "use_sliding_window": false`:                                                    "",
-		`"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 3`:                                                                            "num_attention_heads: found 4, expected a multiple of num_key_value_heads (3)",
-		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": -1`: "first_k_dense_replace: found -1, expected an integer from 0 to 3",
-		`"architectures": ["LlamaForCausalLM"], "rope_parameters": {"rope_theta": 5}, "rope_scaling": {"rope_type": "yarn"}`:                         `rope_scaling.rope_type: found "yarn"`,
-		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                                                                    "partial_rotary_factor: found 0.5, expected 1",
-		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                                                        "n_group: found 2, expected 1",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                                                             "rope_scaling: found {",
-		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                                                                   "layer_types: found",
-		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                                                             "no_rope_layers: found [1], expected an entry for each of 4 layers",
-		`"architectures": ["MixtralForCausalLM"], "num_local_experts": "8"`:                                                                          `num_local_experts: found "8", expected an integer`,
-		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "yarn", "beta_fast": 32}`:                                                   `rope_scaling.rope_type: found "yarn", expected "default" or "llama3"`,
-		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "llama3",` + "\n" + `"beta": 32}`:                                           `rope_scaling: found {"type":"llama3","beta":32}, expected the keys of rope_type llama3`,
-		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "routed_scaling_factor": 0`:  "routed_scaling_factor: found 0, expected a number above 0",
-		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 1, 2, 3]`:                                                                  "mlp_only_layers: found [0, 1, 2, 3], expected fewer than all 4 layers",
-		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                                                          "num_experts_per_tok: found 9",
-		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                                                            "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
-		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`:                                        "",
+		`"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8`:                                                                                                                 `architectures: found ["DeepseekV3ForCausalLM"], expected one of LlamaForCausalLM`,
+		`"architectures": ["OlmoeForCausalLM"], "clip_qkv": 8`:                                                                                                                          "clip_qkv: found 8, expected null",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [2]`:                                                                                                              "mlp_only_layers: found [2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 2`:                                                                                                            "decoder_sparse_step: found 2, expected 1, or a step",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 2], "decoder_sparse_step": 2`:                                                                                 "mlp_only_layers: found [0, 2], expected the first layers",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [9, 0, 0], "decoder_sparse_step": 1`:                                                                              "",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [], "decoder_sparse_step": 4`:                                                                                     "",
+		`"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 1000000000`:                                                                                                           "num_experts: found 1000000000, expected an integer from 1 to 4096",
+		`"architectures": ["MixtralForCausalLM"], "intermediate_size": 0`:                                                                                                               "intermediate_size: found 0, expected an integer from 1 to 4194304",
+		`"architectures": ["MistralForCausalLM"], "sliding_window": -1`:                                                                                                                 "sliding_window: found -1, expected at least 1, or null for none",
+		`"architectures": ["Qwen3ForCausalLM"], "sliding_window": 0, "use_sliding_window": false`:                                                                                       "",
+		`"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 3`:                                                                                                               "num_attention_heads: found 4, expected a multiple of num_key_value_heads (3)",
+		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": -1`:                                    "first_k_dense_replace: found -1, expected an integer from 0 to 3",
+		`"architectures": ["LlamaForCausalLM"], "rope_parameters": {"rope_theta": 5}, "rope_scaling": {"rope_type": "linear"}`:                                                          `rope_scaling.rope_type: found "linear"`,
+		`"architectures": ["Glm4MoeForCausalLM"], "head_dim": 16`:                                                                                                                       "partial_rotary_factor: found 0.5, expected 1",
+		`"architectures": ["Glm4MoeForCausalLM"], "partial_rotary_factor": 1.0, "n_group": 2`:                                                                                           "n_group: found 2, expected 1",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_scaling": {"rope_type": "llama3"}`:                                                                                                "rope_scaling.factor: found 0",
+		`"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]`:                                                                                                      "layer_types: found",
+		`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]`:                                                                                                                "no_rope_layers: found [1], expected an entry for each of 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_local_experts": "8"`:                                                                                                             `num_local_experts: found "8", expected an integer`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "longrope", "beta_fast": 32}`:                                                                                  `rope_scaling.rope_type: found "longrope", expected "default", "llama3" or "yarn"`,
+		`"architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "llama3",` + "\n" + `"beta": 32}`:                                                                              `rope_scaling: found {"type":"llama3","beta":32}, expected the keys of rope_type llama3`,
+		`"architectures": ["Dots1ForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "routed_scaling_factor": 0`:                                     "routed_scaling_factor: found 0, expected a number above 0",
+		`"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [0, 1, 2, 3]`:                                                                                                     "mlp_only_layers: found [0, 1, 2, 3], expected fewer than all 4 layers",
+		`"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9`:                                                                                                             "num_experts_per_tok: found 9",
+		`"architectures": ["LlamaForCausalLM"], "num_attention_heads": 5, "head_dim": 16`:                                                                                               "hidden_size: found 64, expected a multiple of num_attention_heads (5)",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 500000}}`:                                                                          "",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 10000}}`:                                                                           "rope_parameters: found",
+		`"architectures": ["Olmo3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 500000, "rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 8}}`: "",
+		`"architectures": ["Qwen3ForCausalLM"], "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "truncate": false}`:                       "rope_scaling.truncate: found false, expected true",
+		`"architectures": ["Qwen3ForCausalLM"], "rope_scaling": {"rope_type": "yarn", "beta_fast": 1, "beta_slow": 2, "factor": 4.0}`:                                                   "rope_scaling.high_freq_factor: found 1, expected more than",
 	} {
 		if _, err := read(more); want == "" {
 			assert.NoError(t, err, more)

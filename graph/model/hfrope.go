@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
@@ -19,6 +20,18 @@ type ropeParameters struct {
 	Low      hfFloat  `json:"low_freq_factor,omitempty"`
 	High     hfFloat  `json:"high_freq_factor,omitempty"`
 	Original int      `json:"original_max_position_embeddings,omitempty"`
+	yarnParameters
+}
+
+// yarnParameters are the keys that rope_type yarn has besides. Without attention_factor it is the quotient of those of mscale
+// and mscale_all_dim, if there are both.
+type yarnParameters struct {
+	Attention   hfFloat `json:"attention_factor,omitempty"`
+	Fast        hfFloat `json:"beta_fast,omitempty"`
+	Slow        hfFloat `json:"beta_slow,omitempty"`
+	MScale      hfFloat `json:"mscale,omitempty"`
+	MScaleOfAll hfFloat `json:"mscale_all_dim,omitempty"`
+	Truncate    *bool   `json:"truncate,omitempty"`
 }
 
 // defaultRope is the rope_type without scaling.
@@ -46,10 +59,14 @@ var hfRope = hfPart{func(h *hfKeys, c *Config) {
 func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	var p ropeParameters
 	kind := ropeKind(raw)
-	if kind == defaultRope || kind == Llama3Scaling { // others have other keys
+	if slices.Contains([]string{defaultRope, Llama3Scaling, YaRNScaling}, kind) { // others have other keys
 		d := json.NewDecoder(bytes.NewReader(raw))
 		d.DisallowUnknownFields()
-		if err := d.Decode(&p); err != nil && h.err == nil {
+		err := d.Decode(&p)
+		if err == nil && kind != YaRNScaling && p.yarnParameters != (yarnParameters{}) {
+			err = errors.New("some are those of " + YaRNScaling)
+		}
+		if err != nil && h.err == nil {
 			h.err = fielderror.New(key, oneLine(raw), "the keys of rope_type %s: %v", kind, err)
 			return
 		}
@@ -68,11 +85,26 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 		if p.Original == 0 {
 			c.Rope.Scaling.Original = c.SeqLen
 		}
+	case YaRNScaling:
+		if p.Truncate != nil && !*p.Truncate && h.err == nil {
+			h.err = fielderror.New(key+".truncate", false, "true, the only supported value")
+		}
+		c.Rope.Scaling = p.yarn(c.SeqLen)
 	default:
 		if h.err == nil {
-			h.err = fielderror.New(key+".rope_type", kind, "%q or %q", defaultRope, Llama3Scaling)
+			h.err = fielderror.New(key+".rope_type", kind, "%q, %q or %q", defaultRope, Llama3Scaling, YaRNScaling)
 		}
 	}
+}
+
+// yarn is the scaling of rope_type yarn, with transformers' defaults.
+func (p ropeParameters) yarn(seqLen int) Scaling {
+	s := Scaling{Kind: YaRNScaling, Factor: float64(p.Factor), Low: float64(cmp.Or(p.Slow, 1)), High: float64(cmp.Or(p.Fast, 32)),
+		Original: cmp.Or(p.Original, seqLen), Attention: float64(p.Attention)}
+	if s.Attention == 0 && p.MScale != 0 && p.MScaleOfAll != 0 {
+		s.Attention = yarnAttention(s.Factor, float64(p.MScale)) / yarnAttention(s.Factor, float64(p.MScaleOfAll))
+	}
+	return s
 }
 
 // ropeKind is the rope_type of an object, under its old name if it has only that.
@@ -109,39 +141,49 @@ func (c Config) ropeParameters() ropeParameters {
 	s := c.Rope.Scaling
 	theta := hfFloat(c.Rope.Theta)
 	p := ropeParameters{Kind: defaultRope, Theta: &theta}
-	if s.Kind != "" {
+	switch s.Kind {
+	case Llama3Scaling:
 		p.Kind, p.Factor, p.Low, p.High, p.Original = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High), s.Original
+	case YaRNScaling:
+		p.Kind, p.Factor, p.Slow, p.Fast, p.Original, p.Attention = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High), s.Original, hfFloat(s.Attention)
 	}
 	return p
 }
 
-// hfRopeOfKinds is a rotary embedding for each kind of layers, which must be the same.
+// hfRopeOfKinds is a rotary embedding for each kind of layers. Those with a window may lack the scaling of the others.
 var hfRopeOfKinds = hfPart{func(h *hfKeys, c *Config) {
 	var kinds map[string]json.RawMessage
 	nested := h.has("rope_parameters") && json.Unmarshal(h.raw("rope_parameters"), &kinds) == nil && kinds[hfFull] != nil
 	if !nested {
-		if h.has("rope_scaling") {
-			if h.err == nil {
-				h.err = fielderror.New("rope_scaling", oneLine(h.raw("rope_scaling")), "null: this class scales the layers without a window alone")
-			}
+		if hfRope.read(h, c); c.Rope.Scaling.Kind != "" {
+			c.Rope.Scaling.Layers = FullLayers
 		}
-		hfRope.read(h, c)
 		return
 	}
 	h.raw("rope_scaling")
 	h.raw("rope_theta")
 	var all []Rope
 	for _, kind := range []string{hfFull, hfLocal} {
+		c.Rope = Rope{Theta: h.float("rope_theta")}
 		if raw := kinds[kind]; raw != nil && string(raw) != "null" {
-			c.Rope.Theta = h.float("rope_theta")
 			h.rope("rope_parameters."+kind, raw, c)
-			all = append(all, c.Rope)
 		}
+		all = append(all, c.Rope)
 	}
-	if len(slices.Compact(all)) > 1 {
-		h.refuse("rope_parameters", "the same values for %s and %s", hfFull, hfLocal)
+	if len(slices.Compact(slices.Clone(all))) < 2 {
+		return
 	}
+	if all[1] != (Rope{Theta: all[0].Theta}) {
+		h.refuse("rope_parameters", "the same values for %s and %s, or the same without scaling for %s", hfFull, hfLocal, hfLocal)
+	}
+	c.Rope = all[0]
+	c.Rope.Scaling.Layers = FullLayers
 }, func(c Config, out map[string]any) {
+	full, local := c.ropeParameters(), c.ropeParameters()
+	if c.Rope.Scaling.Layers == FullLayers {
+		c.Rope.Scaling = Scaling{}
+		local = c.ropeParameters()
+	}
 	out["rope_theta"] = hfFloat(c.Rope.Theta)
-	out["rope_parameters"] = map[string]any{hfFull: c.ropeParameters(), hfLocal: c.ropeParameters()}
+	out["rope_parameters"] = map[string]any{hfFull: full, hfLocal: local}
 }}

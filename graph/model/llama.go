@@ -84,11 +84,12 @@ func (c Config) Redundant(tensor string) bool {
 type net struct {
 	Config
 	precision
-	b        *graph.Builder
-	params   map[string]*graph.Value
-	cos, sin *graph.Value
-	last     *graph.Value // LossInputs.Hidden, once the head is built
-	routed   []routing    // of the layers that were built so far
+	b      *graph.Builder
+	params map[string]*graph.Value
+	// Tables of rotary positions; where only some layers have scaled frequencies, unscaled is that of the others.
+	rope, unscaled ropeTables
+	last           *graph.Value // LossInputs.Hidden, once the head is built
+	routed         []routing    // of the layers that were built so far
 }
 
 // network builds the model as if its embedding were not tied: see span.
@@ -102,11 +103,31 @@ func (c Config) net(b *graph.Builder) *net {
 	for _, p := range c.Parameters() {
 		n.params[p.Name] = b.Variable(p.Name, p.Type)
 	}
-	scaling := op.RoPEScaling{Factor: c.Rope.Scaling.Factor, Low: c.Rope.Scaling.Low, High: c.Rope.Scaling.High, Original: float64(c.Rope.Scaling.Original)}
-	cos, sin := op.RoPETables(c.Rope.Theta, c.SeqLen, c.HeadDim(), scaling)
-	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
-	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
+	n.rope = n.tables("rope", c.Rope.Scaling.table())
+	if c.Rope.Scaling.Layers == FullLayers {
+		n.unscaled = n.tables("rope_unscaled", op.RoPEScaling{})
+	}
 	return n
+}
+
+// ropeTables are the cosines and sines [seq_len, head_dim/2] of rotary positions.
+type ropeTables struct{ cos, sin *graph.Value }
+
+func (n *net) tables(name string, scaling op.RoPEScaling) ropeTables {
+	cos, sin := op.RoPETables(n.Rope.Theta, n.SeqLen, n.HeadDim(), scaling)
+	t := graph.T(graph.F32, n.SeqLen, n.HeadDim()/2)
+	return ropeTables{n.b.Constant(name+"/cos", t, cos), n.b.Constant(name+"/sin", t, sin)}
+}
+
+// table is the scaling as RoPETables takes it.
+func (s Scaling) table() op.RoPEScaling {
+	t := op.RoPEScaling{Factor: s.Factor, Low: s.Low, High: s.High, Original: float64(s.Original)}
+	if s.Kind == YaRNScaling {
+		if t.YaRN, t.Attention = true, s.Attention; s.Attention == 0 {
+			t.Attention = s.defaultAttention()
+		}
+	}
+	return t
 }
 
 func (n *net) in(d graph.DType) network {

@@ -69,6 +69,7 @@ func (c Config) validateNames() error {
 	}{
 		{"arch", c.Arch, false}, {"norm.place", c.Norm.Place, false}, {"norm.qk", c.Norm.QK, false}, {"ffn.kind", c.FFN.Kind, false},
 		{"moe.score", c.MoE.Score, c.MoE.Experts == 0}, {"rope.scaling.kind", c.Rope.Scaling.Kind, true},
+		{"rope.scaling.layers", c.Rope.Scaling.Layers, true},
 	} {
 		if !slices.Contains(values[s.key], s.value) && !(s.optional && s.value == "") {
 			return fielderror.New(s.key, s.value, "%s", strings.Join(values[s.key], " or "))
@@ -157,7 +158,8 @@ func (c Config) validateNumbers() error {
 	}
 	if s.Kind != "" {
 		ns = append(ns, number{"rope.scaling.factor", s.Factor, 1e6, false}, number{"rope.scaling.low", s.Low, 1e6, false},
-			number{"rope.scaling.high", s.High, 1e6, false}, number{"rope.scaling.original", float64(s.Original), 1 << 30, false})
+			number{"rope.scaling.high", s.High, 1e6, false}, number{"rope.scaling.original", float64(s.Original), 1 << 30, false},
+			number{"rope.scaling.attention", s.Attention, 1e6, true})
 	}
 	for _, n := range ns {
 		switch {
@@ -169,8 +171,13 @@ func (c Config) validateNumbers() error {
 			return fielderror.New(n.key, n.value, "a number %s 0 and at most %s", least, fielderror.Text(n.most))
 		}
 	}
-	if s.Kind != "" && s.High <= s.Low {
+	switch {
+	case s.Kind != "" && s.High <= s.Low:
 		return fielderror.New("rope.scaling.high", s.High, "more than rope.scaling.low (%v)", s.Low)
+	case s.Kind == YaRNScaling && c.Rope.Theta <= 1:
+		return fielderror.New("rope.theta", c.Rope.Theta, "more than 1, with %s", YaRNScaling)
+	case s.Kind != YaRNScaling && s.Attention != 0:
+		return fielderror.New("rope.scaling.attention", s.Attention, "nothing without %s", YaRNScaling)
 	}
 	return nil
 }

@@ -133,12 +133,17 @@ func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
 }
 
 // RoPETables are the cosines and sines of t·f, rows t < s, columns i < d/2, where f is the scaled frequency θ^(−2i/d).
+// With YaRN they are multiplied by its attention factor.
 func RoPETables(theta float64, s, d int, scaling RoPEScaling) (cos, sin []float64) {
 	h := d / 2
 	cos, sin = make([]float64, s*h), make([]float64, s*h)
 	for t := range s {
 		for i := range h {
-			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * scaling.frequency(math.Pow(theta, -2*float64(i)/float64(d))))
+			f := math.Pow(theta, -2*float64(i)/float64(d))
+			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * scaling.frequency(f, i, d, theta))
+			if scaling.YaRN {
+				sin[t*h+i], cos[t*h+i] = sin[t*h+i]*scaling.Attention, cos[t*h+i]*scaling.Attention
+			}
 		}
 	}
 	return cos, sin
@@ -149,7 +154,7 @@ func RoPEFactors(theta float64, d int, scaling RoPEScaling) []float32 {
 	factors := make([]float32, d/2)
 	for i := range factors {
 		f := math.Pow(theta, -2*float64(i)/float64(d))
-		factors[i] = float32(f / scaling.frequency(f))
+		factors[i] = float32(f / scaling.frequency(f, i, d, theta))
 	}
 	return factors
 }
@@ -157,17 +162,37 @@ func RoPEFactors(theta float64, d int, scaling RoPEScaling) []float32 {
 // RoPEScaling adapts the frequencies of a model to contexts longer than the one it was first trained with, as Llama 3.1
 // does and as Hugging Face's transformers compute it. A frequency that turns less than Low times within Original
 // positions is divided by Factor. One that turns more than High times is kept. Frequencies in between are interpolated.
+// YaRN interpolates along the columns of the tables instead, between the columns of the two frequencies, rounded outwards.
 // The zero value does not scale.
 type RoPEScaling struct {
 	Factor, Low, High float64 // Low < High
 	Original          float64 // positions of the first training
+	YaRN              bool
+	Attention         float64 // factor of YaRN's tables
 }
 
-func (s RoPEScaling) frequency(f float64) float64 {
-	if s == (RoPEScaling{}) {
+// frequency is the scaled frequency f = θ^(−2i/d) of column i.
+func (s RoPEScaling) frequency(f float64, i, d int, theta float64) float64 {
+	switch {
+	case s == (RoPEScaling{}):
 		return f
+	case s.YaRN:
+		divided := s.ramp(i, d, theta)
+		return divided*f/s.Factor + (1-divided)*f
 	}
 	turns := s.Original * f / (2 * math.Pi)
 	kept := min(max((turns-s.Low)/(s.High-s.Low), 0), 1)
 	return (1-kept)*f/s.Factor + kept*f
+}
+
+// ramp is the share of YaRN's division in the frequency of column i of d/2.
+func (s RoPEScaling) ramp(i, d int, theta float64) float64 {
+	column := func(turns float64) float64 {
+		return float64(d) * math.Log(s.Original/(turns*2*math.Pi)) / (2 * math.Log(theta))
+	}
+	first, last := max(math.Floor(column(s.High)), 0), min(math.Ceil(column(s.Low)), float64(d-1))
+	if first == last {
+		last += 0.001 // as transformers does
+	}
+	return min(max((float64(i)-first)/(last-first), 0), 1)
 }

@@ -104,7 +104,7 @@ func TestRoPETables(t *testing.T) {
 	assert.InDelta(t, math.Sin(angle), sin[3*4+2], 1e-15)
 }
 
-// The frequencies are those that transformers 5.23 computes in f32 (ROPE_INIT_FUNCTIONS["llama3"]).
+// The frequencies are those that transformers 5.23 computes in f32 (ROPE_INIT_FUNCTIONS["llama3"] and ["yarn"]).
 func TestRoPEScaling(t *testing.T) {
 	for _, c := range []struct {
 		theta       float64
@@ -117,11 +117,18 @@ func TestRoPEScaling(t *testing.T) {
 			[]float64{1, 0.0363949612, 0.000784964475, 0.000124408456, 1.97174159e-05}},
 		{1e6, op.RoPEScaling{Factor: 2, Low: 0.5, High: 3, Original: 256},
 			[]float64{1, 0.099999994, 0.00499999942, 0.000500000024, 4.99999842e-05, 5.00000169e-06}},
+		{500000, op.RoPEScaling{Factor: 8, Low: 1, High: 32, Original: 8192, YaRN: true, Attention: 1.2},
+			[]float64{1, 0.193922758, 0.0376060307, 0.00516563747, 0.000589255593, 3.42810235e-05, 6.64786967e-06, 1.28917316e-06}},
+		{10000, op.RoPEScaling{Factor: 4, Low: 2, High: 16, Original: 64, YaRN: true, Attention: 1.5},
+			[]float64{1, 0.0396223292, 0.0062797158, 0.000995267648, 0.000157739327}},
+		{100, op.RoPEScaling{Factor: 2, Low: 1.9, High: 2, Original: 24, YaRN: true, Attention: 1},
+			[]float64{1, 0.107721724, 0.023207942}},
 	} {
 		half := len(c.frequencies)
 		cos, sin := op.RoPETables(c.theta, 2, 2*half, c.scaling)
 		for i, f := range c.frequencies {
 			assert.InEpsilon(t, f, math.Atan2(sin[half+i], cos[half+i]), 5e-7, "frequency %d of theta %v", i, c.theta)
+			assert.InDelta(t, max(c.scaling.Attention, 1), math.Hypot(sin[half+i], cos[half+i]), 1e-12)
 		}
 	}
 }

@@ -165,6 +165,8 @@ DAMAGES = [
     ("dense", "a negative epsilon", keys(rms_norm_eps=-1.0), ["rms_norm_eps"]),
     ("dense", "a theta of 0", keys(rope_parameters={"rope_type": "default", "rope_theta": 0.0}), ["rope_theta"]),
     ("dense", "an unknown scaling", keys(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4}), ["rope_parameters", "longrope"]),
+    ("dense", "a scaling of yarn without truncation", keys(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "truncate": False}),
+     ["rope_parameters.truncate"]),
     ("dense", "a scaling without its keys", keys(rope_parameters={"rope_type": "llama3", "rope_theta": 1e4}), ["factor"]),
     ("dense", "a scaling that is a list", keys(rope_parameters=[1]), ["rope_parameters"]),
     ("dense", "biases in attention", keys(attention_bias=True), ["attention_bias"]),
