@@ -74,7 +74,8 @@ var allowed = map[string]string{
 	"pipeline/hooks":               "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
 	"pipeline/layout":              "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule pipeline/wire internal/...",
 	"pipeline/weights":             "pipeline/gguf graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
-	"pipeline/inference":           "pipeline/gguf graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
+	"pipeline/inference":           "pipeline/gguf graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tasks pipeline/tokenizer pipeline/weights wasm/hook internal/...",
+	"pipeline/tasks":               "",
 	"pipeline/serve":               "pipeline/inference pipeline/tokenizer internal/...",
 	"pipeline/train":               "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
 	"pipeline/train/cputest":       "", // this and the next four: tests only

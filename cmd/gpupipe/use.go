@@ -16,6 +16,9 @@ import (
 type evalCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
+	Task      []string `help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
+	Shots     int      `help:"With --task: the first questions of a file, which come as examples before each of the others." default:"0"`
+	Limit     int      `help:"With --task: questions of each file; 0: all." default:"0"`
 	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
@@ -27,8 +30,12 @@ type evalCommand struct {
 func (c *evalCommand) Help() string {
 	return `Computes in f32. A run with another train.precision reports a val_loss that differs by rounding.
 
-Example:
-  gpupipe eval runs/demo --weights y`
+With --task a model chooses the likeliest option (acc), or the likeliest per character (acc_norm), as
+lm-evaluation-harness does. docs/SERVING.md has the formats.
+
+Examples:
+  gpupipe eval runs/demo --weights y
+  gpupipe eval runs/demo --task arc_easy.jsonl --task piqa.jsonl --json`
 }
 
 func (c *evalCommand) Run(a *app) error {
@@ -36,9 +43,16 @@ func (c *evalCommand) Run(a *app) error {
 		return err
 	}
 	p := newProgress(a, c.JSON)
-	e, err := inference.Evaluate(a.ctx, inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
+	o := inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
-		Weights: inference.Version(c.Weights), Note: a.note})
+		Weights: inference.Version(c.Weights), Note: a.note}
+	if len(c.Task) > 0 {
+		return c.answer(a, p, o)
+	}
+	if c.Shots != 0 || c.Limit != 0 {
+		return usererror.New(errors.New("--shots and --limit: expected --task with them"))
+	}
+	e, err := inference.Evaluate(a.ctx, o)
 	p.line.clear()
 	if err != nil {
 		return err
@@ -54,6 +68,37 @@ func (c *evalCommand) Run(a *app) error {
 		rows = append(rows, []string{"bits per byte", fmt.Sprintf("%.4f", e.BitsPerByte)})
 	}
 	a.facts(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
+	return nil
+}
+
+// answer scores the model on tasks.
+func (c *evalCommand) answer(a *app, p *progress, o inference.EvalOptions) error {
+	switch {
+	case len(c.Data) > 0:
+		return usererror.New(errors.New("--task and --data: expected one of the two"))
+	case c.Shots < 0 || c.Limit < 0:
+		return usererror.New(errors.New("--shots and --limit: expected at least 0"))
+	}
+	e, err := inference.AnswerTasks(a.ctx, inference.TaskOptions{EvalOptions: o, Files: c.Task, Shots: c.Shots, Limit: c.Limit})
+	p.line.clear()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(e)
+	}
+	rows := [][]string{{"TASK", "QUESTIONS", "ACC", "ACC_NORM", "STDERR", "CHANCE", "CENTERED"}}
+	for _, r := range e.Tasks {
+		row := []string{r.Task, grouped(int64(r.Questions))}
+		for _, x := range []float64{r.Accuracy, r.AccuracyNorm, r.StdErr, r.Chance, r.Centered} {
+			row = append(row, fmt.Sprintf("%.4f", x))
+		}
+		rows = append(rows, row)
+	}
+	a.headed(rows)
+	if len(e.Tasks) > 1 {
+		a.printf("\nCORE, the mean of the centered accuracies: %.4f\n", e.Core)
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -27,6 +28,15 @@ type LossInputs struct {
 // CrossEntropy is the negative log-likelihood in nats of each target: f32 [N].
 func CrossEntropy(in LossInputs) *graph.Value {
 	perToken, _ := op.CrossEntropy(in.Logits, in.Targets, op.CrossEntropyOptions{Ignore: -1})
+	return perToken
+}
+
+// NoTarget is the target of a position whose loss an evaluation counts as 0.
+const NoTarget = math.MaxUint32
+
+// evaluationLoss is CrossEntropy, and 0 where there is no target.
+func evaluationLoss(in LossInputs) *graph.Value {
+	perToken, _ := op.CrossEntropy(in.Logits, in.Targets, op.CrossEntropyOptions{Ignore: NoTarget})
 	return perToken
 }
 

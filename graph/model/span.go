@@ -122,7 +122,7 @@ func (s *span) read(name string) *graph.Value {
 
 // eval adds the forward pass: activations for the next chunk, or the mean loss of each sequence.
 func (s *span) eval() {
-	_, y := s.forward(CrossEntropy)
+	_, y := s.forward(evaluationLoss)
 	if !s.isLast() {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		return

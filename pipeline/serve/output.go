@@ -52,6 +52,9 @@ func (o *output) add(e event) error {
 		return nil
 	}
 	o.made++
+	if e.ends {
+		return nil
+	}
 	if err := o.stream.Add(e.id); err != nil {
 		return err
 	}

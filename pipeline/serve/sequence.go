@@ -41,6 +41,7 @@ type event struct {
 	id      uint32
 	logProb float64 // NaN: not computed, as of the first token
 	top     []scored
+	ends    bool // the token ends the text, and is no part of it
 }
 
 // scored is a token that might follow.
@@ -91,6 +92,9 @@ func (q *sequence) take(logits []float32) error {
 	}
 	if int64(id) == q.end {
 		q.stopped = true
+		e := q.score(id, logits)
+		e.ends = true
+		q.emit(e)
 		return nil
 	}
 	q.ids = append(q.ids, id)
@@ -104,7 +108,7 @@ func (q *sequence) score(id uint32, logits []float32) event {
 		return event{id: id, logProb: math.NaN()}
 	}
 	lse := inference.LogSumExp(logits)
-	return event{id, float64(logits[id]) - lse, likeliest(logits, q.top, lse)}
+	return event{id: id, logProb: float64(logits[id]) - lse, top: likeliest(logits, q.top, lse)}
 }
 
 // likeliest returns the k tokens with the largest logits, the largest first and the lower id first among equals.

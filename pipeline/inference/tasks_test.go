@@ -1,0 +1,79 @@
+package inference
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// scored is the log-likelihood of the bytes of a text from one on, token by token with a cache.
+func scored(t *testing.T, b *Batch, slot int, text string, from int) (sum float64) {
+	t.Helper()
+	ids, err := b.Source().Tokenizer.Encode([]byte(text))
+	require.NoError(t, err)
+	require.NoError(t, b.Score(slot, 0, ids[:len(ids)-1], func(i int, logits []float32) error {
+		if i+1 >= from {
+			sum += float64(logits[ids[i+1]]) - LogSumExp(logits)
+		}
+		return nil
+	}))
+	return sum
+}
+
+// The losses of a task's options are those of decoding, so its accuracies are, too.
+func TestAnswerTasks(t *testing.T) {
+	dir := trained(t, "model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 24}")
+	src, err := OpenModel(dir, "")
+	require.NoError(t, err)
+	b, err := NewBatch(src, onReference, 2, 0)
+	require.NoError(t, err)
+	defer b.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	words := []string{"the", "cat", "sat", "on", "a", "mat and a hat", "zebra"}
+	var text []byte
+	var acc, norm float64
+	const n = 24
+	for i := range n {
+		context, choices, answer := words[rng.IntN(5)]+" "+words[rng.IntN(5)], []string{words[rng.IntN(7)], words[rng.IntN(7)], "of it"}, rng.IntN(3)
+		line, err := json.Marshal(map[string]any{"context": context, "choices": choices, "answer": answer})
+		require.NoError(t, err)
+		text = append(append(text, line...), '\n')
+		best, bestNorm, most, mostNorm := 0, 0, -1e9, -1e9
+		for j, c := range choices {
+			l := scored(t, b, i%2, context+" "+c, len(context))
+			if l > most {
+				best, most = j, l
+			}
+			if l/float64(len(c)) > mostNorm {
+				bestNorm, mostNorm = j, l/float64(len(c))
+			}
+		}
+		if best == answer {
+			acc += 1. / n
+		}
+		if bestNorm == answer {
+			norm += 1. / n
+		}
+	}
+	path := filepath.Join(t.TempDir(), "words.jsonl")
+	require.NoError(t, os.WriteFile(path, text, 0o666))
+	for _, batch := range []int{1, 5} {
+		o := TaskOptions{EvalOptions: EvalOptions{From: dir, BatchSize: batch, Target: onReference}, Files: []string{path}}
+		e, err := AnswerTasks(context.Background(), o)
+		require.NoError(t, err)
+		require.Len(t, e.Tasks, 1)
+		assert.InDelta(t, acc, e.Tasks[0].Accuracy, 1e-9)
+		assert.InDelta(t, norm, e.Tasks[0].AccuracyNorm, 1e-9)
+		assert.Equal(t, fmt.Sprint("words ", n), fmt.Sprint(e.Tasks[0].Task, " ", e.Tasks[0].Questions))
+		assert.Equal(t, e.Tasks[0].Centered, e.Core)
+	}
+	_, err = AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: dir, BatchSize: 1, Target: onReference}, Files: []string{"none"}})
+	assert.ErrorContains(t, err, "none: no such file")
+}
