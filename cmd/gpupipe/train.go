@@ -29,7 +29,7 @@ type trainCommand struct {
 func (c *trainCommand) Help() string {
 	return `Prints the config values that differ from the defaults, the memory plan and the optimizer of each parameter, then trains. The run
 folder (run.dir) holds config.yaml with every value, metrics.jsonl, system.jsonl (times, utilization, memory), events.jsonl, trace.json,
-tensorboard, checkpoints and, at the end, loss.png, and experts.png for a mixture of experts. gpupipe watch shows them on a page.
+tensorboard, checkpoints and, at the end, loss.png. A mixture of experts has experts.jsonl (loads) and experts.png. gpupipe watch shows them on a page.
 
 --profile measures each kernel of two steps with the device's clock and compares it with the device's measured peak. The two steps are
 slower. The trained weights are the same to the last bit.

@@ -1,7 +1,8 @@
 // Package metrics records the measurements of a run and draws them.
 //
 // [Log] appends each step's values to metrics.jsonl, and [Events] to a TensorBoard event file. [Read] reads
-// metrics.jsonl back, and [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style.
+// metrics.jsonl back, and [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style. Measurements of many
+// numbers each, such as one for each expert, have a log of their own: see [Array].
 package metrics
 
 import (
@@ -92,23 +93,42 @@ func Resume(path string, step int) (*Log, error) {
 
 // Append writes a step's record. The values keep their order.
 func (l *Log) Append(step int, values ...Value) error {
-	line := strconv.AppendInt([]byte(`{"step":`), int64(step), 10)
-	seen := map[string]bool{"step": true}
+	r := newLine(step)
 	for _, v := range values {
-		if seen[v.Name] {
-			return fmt.Errorf("metrics of step %d: %q is given twice", step, v.Name)
-		}
-		seen[v.Name] = true
-		name, err := json.Marshal(v.Name)
-		if err != nil {
+		if err := r.member(v.Name); err != nil {
 			return err
 		}
-		line = append(append(append(line, ','), name...), ':')
-		line = appendNumber(line, v.Value)
+		r.text = appendNumber(r.text, v.Value)
 	}
+	return l.write(r)
+}
+
+// line is a record under construction.
+type line struct {
+	step int
+	text []byte
+	seen map[string]bool
+}
+
+func newLine(step int) *line {
+	return &line{step, strconv.AppendInt([]byte(`{"step":`), int64(step), 10), map[string]bool{"step": true}}
+}
+
+// member begins a member, whose value follows.
+func (l *line) member(name string) error {
+	if l.seen[name] {
+		return fmt.Errorf("metrics of step %d: %q is given twice", l.step, name)
+	}
+	l.seen[name] = true
+	text, err := json.Marshal(name)
+	l.text = append(append(append(l.text, ','), text...), ':')
+	return err
+}
+
+func (l *Log) write(r *line) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.file.Write(append(line, "}\n"...)) // one call, so that a kill does not leave half a line
+	_, err := l.file.Write(append(r.text, "}\n"...)) // one call, so that a kill does not leave half a line
 	return err
 }
 

@@ -167,7 +167,7 @@ func (t *trainer) beginSave(ctx context.Context, variables func() Variables) err
 	if err := t.awaitSave(); err != nil {
 		return err
 	}
-	if err := t.recorder.log.Sync(); err != nil {
+	if err := t.recorder.logs.steps.Sync(); err != nil {
 		return usererror.New(err)
 	}
 	s, err := t.state(ctx)

@@ -24,8 +24,7 @@ import (
 // it is pending.
 type recorder struct {
 	job       *job
-	log       *metrics.Log
-	systemLog *metrics.Log
+	logs      logs
 	system    system
 	events    *metrics.Events
 	trace     *trace.Writer // nil: nothing is traced
@@ -45,10 +44,7 @@ func newRecorder(j *job) *recorder {
 // trace of the steps before stays.
 func (r *recorder) open(done int, traced bool) (err error) {
 	dir := r.job.config.Run.Dir
-	if r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), done); err != nil {
-		return err
-	}
-	if r.systemLog, err = metrics.Resume(filepath.Join(dir, systemFile), done); err != nil {
+	if err := r.logs.open(dir, done, len(r.job.model.Routing(0, r.job.model.Units())) > 0); err != nil {
 		return err
 	}
 	if err := r.job.journal.open(filepath.Join(dir, journalFile)); err != nil {
@@ -124,7 +120,10 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 		if r.job.links != nil {
 			logged = slices.Concat(values, r.job.links())
 		}
-		if err := r.log.Append(p.Step, logged...); err != nil {
+		if err := r.logs.steps.Append(p.Step, logged...); err != nil {
+			return usererror.New(err)
+		}
+		if err := r.logs.recordLoads(p.Step, p.Steps, p.Routing); err != nil {
 			return usererror.New(err)
 		}
 		if err := r.events.Scalars(p.Step, time.Now(), logged...); err != nil {
@@ -146,7 +145,7 @@ func (r *recorder) recordSystem(p Progress) error {
 	if len(p.system) == 0 {
 		return nil
 	}
-	if err := r.systemLog.Append(p.Step, p.system...); err != nil {
+	if err := r.logs.system.Append(p.Step, p.system...); err != nil {
 		return err
 	}
 	return r.events.Scalars(p.Step, time.Now(), p.system[1:]...) // TensorBoard has its own time
@@ -193,13 +192,7 @@ func (r *recorder) noteStep(kind string, step int, format string, args ...any) {
 }
 
 func (r *recorder) close() error {
-	var errs []error
-	if r.log != nil {
-		errs = append(errs, r.log.Close())
-	}
-	if r.systemLog != nil {
-		errs = append(errs, r.systemLog.Close())
-	}
+	errs := []error{r.logs.close()}
 	if r.events != nil {
 		errs = append(errs, r.events.Close())
 	}

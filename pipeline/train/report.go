@@ -79,6 +79,9 @@ func (p Progress) values() []metrics.Value {
 // peakName is the name, in metrics.jsonl, of the largest load of an expert of a layer over the mean load.
 func peakName(layer int) string { return fmt.Sprintf("layers.%d/load_max", layer) }
 
+// loadsName is the name, in experts.jsonl, of the loads of a layer's experts.
+func loadsName(layer int) string { return fmt.Sprintf("layers.%d/loads", layer) }
+
 // routingValues are the measurements of a layer's router by their names in metrics.jsonl.
 func routingValues(r engine.Routing) []metrics.Value {
 	values := []metrics.Value{{Name: peakName(r.Layer), Value: r.Peak()}}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/floats"
 )
 
 // routed is a model whose layers differ: the first is dense, the others are mixtures of experts with every kind of
@@ -47,6 +48,16 @@ func TestRoutingIsRecorded(t *testing.T) {
 		rs, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
 		require.NoError(t, err)
 		require.Len(t, rs, 2)
+		loads, err := metrics.ReadArrays(filepath.Join(c.Run.Dir, "experts.jsonl"))
+		require.NoError(t, err)
+		require.Len(t, loads, 2)
+		for _, r := range loads {
+			require.Len(t, r.Arrays, 3, "a layer is dense")
+			for layer, xs := range r.Arrays {
+				assert.Len(t, xs, 4, layer)
+				assert.EqualValues(t, 8*8*2, floats.Sum(xs), "%s: sequences · tokens · top_k", layer)
+			}
+		}
 		return rs
 	}
 	one := records()
