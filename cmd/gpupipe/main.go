@@ -1,4 +1,4 @@
-// Command gpupipe trains transformer language models on any GPU, and evaluates and samples them.
+// Command gpupipe trains transformer language models on GPUs and CPUs, and evaluates and samples them.
 package main
 
 import (
@@ -29,7 +29,7 @@ const (
 	exitInterrupted = 130 // by Ctrl-C, after saving
 )
 
-const description = `Trains transformer language models on any GPU, through WebGPU or Vulkan compute shaders.
+const description = `Trains transformer language models on GPUs, through WebGPU or Vulkan compute shaders, and on CPUs.
 
 One YAML file describes a run. gpupipe init writes one, gpupipe config lists its keys, and --set section.key=value overrides any of them.`
 
@@ -90,6 +90,7 @@ type commands struct {
 	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
 	Watch      watchCommand      `cmd:"" help:"Show runs on a page while they train."`
 	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`
+	Man        manCommand        `cmd:"" help:"Print the manual page."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Complete a command line for a shell."`
 	Worker     workerCommand     `cmd:"" hidden:"" help:"Compute for another process. gpupipe train starts workers itself."`
 }
