@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate interop gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -116,6 +116,15 @@ interop: build ## check models, data and files against other programs (developme
 	[ -x $(INTEROP_VENV)/bin/python ] || python3 -m venv $(INTEROP_VENV)
 	$(INTEROP_VENV)/bin/pip install --quiet --disable-pip-version-check -r docs/oracle/interop/requirements.txt
 	$(INTEROP_VENV)/bin/python docs/oracle/interop/interop.py $(INTEROP_FLAGS)
+
+release: setup-build ## release archives in build/release, for the targets whose C compilers are here (fetches goreleaser's modules)
+	.ci/release.sh
+
+site: ## the documentation as a site in build/site (development only: fetches Sphinx from PyPI)
+	[ -x build/site-venv/bin/python ] || python3 -m venv build/site-venv
+	build/site-venv/bin/pip install --quiet --disable-pip-version-check -r .ci/site/requirements.txt
+	build/site-venv/bin/sphinx-build -q -W --keep-going -c .ci/site -d build/site-cache . build/site
+	@echo "build/site is built; to see it: python3 -m http.server -d build/site, then http://localhost:8000"
 
 gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
 	@.ci/gpu-bundle.sh
