@@ -78,6 +78,7 @@ type commands struct {
 	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
 	Devices    devicesCommand    `cmd:"" help:"List available devices."`
 	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`
+	Tokenizer  tokenizerCommand  `cmd:"" help:"Train and check tokenizers."`
 	Selftest   selftestCommand   `cmd:"" help:"Check that a device computes correctly."`
 	Verify     verifyCommand     `cmd:"" help:"Check that pipelines compute what one device computes."`
 	Schedule   scheduleCommand   `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`

@@ -52,6 +52,16 @@ func toAlphabet(s string) string {
 // byteLevelJSON writes a tokenizer.json of a byte-level BPE. vocab is in order of ids and, like merges, in GPT-2's
 // alphabet; special tokens are numbered after it. split says whether GPT-2's pattern cuts the text first.
 func byteLevelJSON(vocab []string, merges [][2]string, special []string, split bool) []byte {
+	var added []addedToken
+	for i, s := range special {
+		added = append(added, addedToken{ID: int64(len(vocab) + i), Content: s, Special: true})
+	}
+	part := fmt.Sprintf(`{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":%t}`, split)
+	return bpeJSON(append(vocab[:len(vocab):len(vocab)], special...), merges, added, part, part)
+}
+
+// bpeJSON writes a tokenizer.json. vocab is in order of ids, added tokens included; pre and decoder are JSON.
+func bpeJSON(vocab []string, merges [][2]string, added []addedToken, pre, decoder string) []byte {
 	var w bytes.Buffer
 	quote := func(s string) string {
 		q, err := json.Marshal(s)
@@ -61,15 +71,14 @@ func byteLevelJSON(vocab []string, merges [][2]string, special []string, split b
 		return string(q)
 	}
 	w.WriteString(`{"version":"1.0","truncation":null,"padding":null,"added_tokens":[`)
-	for i, s := range special {
-		fmt.Fprintf(&w, `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}`,
-			comma(i), len(vocab)+i, quote(s))
+	for i, a := range added {
+		fmt.Fprintf(&w, `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":%t}`,
+			comma(i), a.ID, quote(a.Content), a.Special)
 	}
-	part := fmt.Sprintf(`{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":%t}`, split)
-	fmt.Fprintf(&w, `],"normalizer":null,"pre_tokenizer":%s,"post_processor":null,"decoder":%s,`, part, part)
+	fmt.Fprintf(&w, `],"normalizer":null,"pre_tokenizer":%s,"post_processor":null,"decoder":%s,`, pre, decoder)
 	w.WriteString(`"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,` +
 		`"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{`)
-	for i, s := range append(vocab[:len(vocab):len(vocab)], special...) {
+	for i, s := range vocab {
 		fmt.Fprintf(&w, "%s%s:%d", comma(i), quote(s), i)
 	}
 	w.WriteString(`},"merges":[`)

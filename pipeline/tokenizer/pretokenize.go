@@ -77,6 +77,9 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 	case "ByteLevel":
 		return newByteLevel(c)
 	case "Split":
+		if scan := c.scanner(); scan != nil {
+			return scannerPre{scan}, nil
+		}
 		find, err := c.Pattern.compile()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Type, err)
@@ -104,6 +107,14 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 		return newMetaspace(c)
 	}
 	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit or Metaspace", c.Type)
+}
+
+// scanner returns the scanner of a Split that keeps the matches of a known pattern; nil for others.
+func (c component) scanner() scanner {
+	if c.Pattern == nil || c.Pattern.Regex == nil || !(c.Behavior == "Isolated" && !c.Invert || c.Behavior == "Removed" && c.Invert) {
+		return nil
+	}
+	return scannerOf(*c.Pattern.Regex)
 }
 
 func isPunctuation(r rune) bool {
@@ -144,7 +155,7 @@ func (q sequencePre) cut(dst []string, text string, head, continued bool) ([]str
 
 // byteLevelPre cuts by GPT-2's pattern, if find is set; the bytes stay bytes, bpe knows their spelling.
 type byteLevelPre struct {
-	find   finder
+	find   scanner
 	prefix bool // put a space before a piece that has none
 }
 
@@ -153,9 +164,8 @@ func newByteLevel(c component) (preTokenizer, error) {
 	if c.UseRegex != nil && !*c.UseRegex {
 		return p, nil
 	}
-	var err error
-	p.find, err = regexFinder(gpt2Pattern)
-	return p, err
+	p.find = scanGPT2
+	return p, nil
 }
 
 func (p byteLevelPre) cut(dst []string, s string, head, continued bool) ([]string, error) {
@@ -165,7 +175,14 @@ func (p byteLevelPre) cut(dst []string, s string, head, continued bool) ([]strin
 	if p.find == nil {
 		return append(dst, s), nil
 	}
-	return split{find: p.find}.cut(dst, s, head, continued)
+	return p.find.cut(dst, s), nil
+}
+
+// scannerPre cuts by a pattern that matches everywhere.
+type scannerPre struct{ find scanner }
+
+func (p scannerPre) cut(dst []string, s string, _, _ bool) ([]string, error) {
+	return p.find.cut(dst, s), nil
 }
 
 type behavior int

@@ -1,0 +1,39 @@
+package tokenizer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// scansAs compares the scanners with a matcher of patterns.
+func scansAs(t *testing.T, text string) {
+	for _, pattern := range []string{gpt2Pattern, gpt4Pattern, qwenPattern} {
+		find, err := regexFinder(pattern)
+		require.NoError(t, err)
+		want, err := split{find: find}.cut(nil, text, true, false)
+		require.NoError(t, err)
+		require.Equal(t, append([]string{}, want...), scannerOf(pattern).cut([]string{}, text), "%s: %q", pattern, text)
+	}
+}
+
+var scanTexts = []string{"", " ", "  ", "a", " a", "  a", "\n", "\n\n a", "a\n\n\nb", "x \n y\t\tz ", "it's I'LL we'd 're 'x '", "'S'T'RE'Ve'm'd'l", "12345 6 ٣٤٥٦ ½",
+	"!!!\r\n\r\nabc", " ...\n\n", "e\u0301 中文字 нет 🙂🙂 a\u200db", "a\u00a0\u00a0b\u3000", "\xff\xfe a\xffb", "func f(x int) {\n\treturn x\n}\n", "__x1__  = 0x1F;  // y\n"}
+
+func TestScanners(t *testing.T) {
+	for _, text := range scanTexts {
+		scansAs(t, text)
+	}
+}
+
+// The scanners cut every text as the patterns do.
+func FuzzScanners(f *testing.F) {
+	for _, text := range scanTexts {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) < 1000 {
+			scansAs(t, text)
+		}
+	})
+}
