@@ -83,7 +83,7 @@ export function drawFacts(run, several) {
   const s = run.summary ?? {}, memory = run.matching(/^system\/ranks\.(\d+)\/memory$/).reduce((sum, { name }) => sum + run.last(name), 0);
   const busy = run.matching(/^system\/ranks\.(\d+)\/busy$/).map(({ name }) => run.last(name));
   const facts = [
-    ["Step", format.count(run.steps.at(-1)), s.steps ? ` of ${format.count(s.steps)}` : ""],
+    ["Step", format.count(run.steps.at(-1)), s.steps ? ` of ${s.steps < 1e5 ? format.count(s.steps) : format.short(s.steps)}` : ""],
     ["Loss", format.loss(run.last("loss"))],
     ["Held-out loss", format.loss(run.last("val_loss"))],
     ["Tokens/s", format.short(run.last("tokens_per_s"))],
