@@ -203,19 +203,20 @@ type dataCommand struct {
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
 	Field       string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
-	JSON        bool     `help:"Print the shards as a JSON object."`
+	JSON        bool     `help:"Print shards and statistics as a JSON object."`
 }
 
 func (c *dataCommand) Help() string {
 	return `Writes llm.c shards, train_000001.bin … and val_000000.bin …, and a manifest.
-The same command continues after the last finished shard.
+The same command continues after the last finished shard. Statistics follow:
+documents, bytes a token, and documents with the text of an earlier one.
 
 A text file is a document, as is a line of .jsonl and a row of .parquet and
 .arrow. Texts and .jsonl may be compressed: .gz, .zst.
 
 Examples:
-  gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'a/*.jsonl.zst'
-  gpupipe data --tokenizer gpt2 --out shards --field content 'b/*.parquet'
+  gpupipe data --out shards --val-tokens 1000000 'a/*.jsonl.zst'
+  gpupipe data --out shards --tokenizer my.json --field content 'b/*.parquet'
   then, in the config:
     data:
       train: ["shards/train_*.bin"]
@@ -263,7 +264,21 @@ func (c *dataCommand) Run(a *app) error {
 		rows = append(rows, []string{s.Name, grouped(s.Tokens)})
 	}
 	a.table(rows)
+	a.facts(statisticsRows(m.Statistics))
 	return nil
+}
+
+// statisticsRows describes the documents of a folder of shards.
+func statisticsRows(s *data.Statistics) [][]string {
+	if s == nil { // of a folder that an earlier version completed
+		return nil
+	}
+	duplicates := "not known, since shards were repaired"
+	if s.Duplicates != nil {
+		duplicates = fmt.Sprintf("%s documents, %.2f %%", grouped(*s.Duplicates), 100*float64(*s.Duplicates)/float64(max(1, s.Documents)))
+	}
+	return [][]string{{"documents", grouped(s.Documents)}, {"text", grouped(s.Bytes) + " bytes"}, {"tokens", grouped(s.Tokens)},
+		{"bytes per token", fmt.Sprintf("%.3f", s.BytesPerToken)}, {"duplicates", duplicates}}
 }
 
 func (p *progress) preparing(began time.Time, done, total int64, shards int) {

@@ -12,13 +12,18 @@ type encoded struct {
 	ids       []uint32
 	documents int64 // that end in it
 	mapped    int64 // that hooks were given to make them
+	hash      uint64
 	err       error
 }
 
-// encodeFile calls sink with the encoded pieces of a text or jsonl file, in order.
+// encodeFile calls sink with the encoded pieces of a file of documents and their hashes, in order.
 func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenizer, sink func(encoded) error) error {
 	return encodeAll(ctx, func(emit func(piece) error) error { return readPieces(path, field, from, emit) },
-		func(_ context.Context, p piece) encoded { return encodePiece(p, path, tok) }, sink)
+		func(_ context.Context, p piece) encoded {
+			e := encodePiece(p, path, tok)
+			e.hash = hashOf(p.text)
+			return e
+		}, sink)
 }
 
 // encodeAll calls sink with encoded pieces, in order. Pieces are encoded on all cores; what comes out depends on the

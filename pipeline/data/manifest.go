@@ -34,6 +34,7 @@ type Manifest struct {
 	Val         []InputFile `json:"val,omitempty"`
 	Shards      []Shard     `json:"shards"`
 	Complete    bool        `json:"complete"`
+	Statistics  *Statistics `json:"statistics,omitempty"` // once it is complete
 }
 
 // InputFile is a file of text and its content.
@@ -50,6 +51,7 @@ type Shard struct {
 	Tokens int64  `json:"tokens"`
 	SHA256 string `json:"sha256"`
 	End    place  `json:"end"` // where the next one of its stream begins
+	Counts counts `json:"counts"`
 }
 
 func newManifest(ctx context.Context, o PrepareOptions, inputs, val []string) (*Manifest, error) {
@@ -196,7 +198,7 @@ func (m *Manifest) adopt(dir string, old *Manifest) {
 		m.Shards = append(m.Shards, s)
 		next[s.Stream]++
 	}
-	m.Complete = old.Complete
+	m.Complete, m.Statistics = old.Complete, old.Statistics
 }
 
 // firstTrain is the number of the training stream's first shard; number 0 is what it holds out.

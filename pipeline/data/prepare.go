@@ -82,16 +82,23 @@ func (o *PrepareOptions) prepare(ctx context.Context, inputs, val []string) (*Ma
 	if m.Complete {
 		return m, nil
 	}
-	for _, s := range []*stream{{split: "val", files: m.Val}, {split: "train", files: m.Inputs}} {
+	log, err := openHashLog(o.OutDir, m.counts("val").Documents+m.counts("train").Documents)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range []*stream{{split: "val", files: m.Val, log: log}, {split: "train", files: m.Inputs, log: log}} {
 		if err := o.run(ctx, m, s); err != nil {
 			if !begun && (len(m.Shards) == 0 || errors.Is(err, ErrTooShort)) { // nothing to go on from
-				err = errors.Join(err, m.remove(o.OutDir))
+				return nil, errors.Join(err, log.remove(), m.remove(o.OutDir))
 			}
-			return nil, err
+			return nil, errors.Join(err, log.close())
 		}
 	}
+	if m.Statistics, err = m.statistics(log); err != nil {
+		return nil, errors.Join(err, log.close())
+	}
 	m.Complete = true
-	return m, m.save(o.OutDir)
+	return m, errors.Join(m.save(o.OutDir), log.remove())
 }
 
 func (o *PrepareOptions) check() error {
@@ -138,6 +145,8 @@ type stream struct {
 	split string
 	files []InputFile
 
+	counts counts
+	log    *hashLog     // of all streams; nil: it was lost
 	number int          // of the next shard
 	want   int64        // tokens of it
 	w      *shardWriter // the shard begun; nil before its first token
@@ -151,7 +160,7 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 	var from place
 	for _, shard := range m.Shards {
 		if shard.Stream == s.split {
-			s.number, from = s.number+1, shard.End
+			s.number, from, s.counts = s.number+1, shard.End, shard.Counts
 		}
 	}
 	s.want = o.length(s)
@@ -175,6 +184,9 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 			if err := o.feed(m, s, place{f, e.mark, skip}, e.ids[skip:]); err != nil {
 				return err
 			}
+			if err := s.counts.add(e, s.log); err != nil {
+				return err
+			}
 			skip = 0
 			done += e.read
 			report()
@@ -186,13 +198,24 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 		done = m.bytesBefore(s.split, place{File: f + 1}) // not every byte belongs to a document
 		report()
 	}
-	if s.w != nil {
-		if err := o.flush(m, s, place{File: len(s.files)}); err != nil {
-			return err
-		}
+	if err := o.finish(m, s, place{File: len(s.files)}); err != nil {
+		return err
 	}
 	report()
 	return o.checkSplit(m, s)
+}
+
+// finish ends a stream: with the shard that it has begun, or with the last one, which was full at its last token.
+func (o *PrepareOptions) finish(m *Manifest, s *stream, end place) error {
+	if s.w != nil {
+		return o.flush(m, s, end)
+	}
+	last := len(m.Shards) - 1
+	if last < 0 || m.Shards[last].Stream != s.split || m.Shards[last].End == end {
+		return nil
+	}
+	m.Shards[last].End, m.Shards[last].Counts = end, s.counts
+	return errors.Join(s.log.sync(), m.save(o.OutDir))
 }
 
 // length is how many tokens the next shard of s takes.
@@ -252,7 +275,10 @@ func (o *PrepareOptions) flush(m *Manifest, s *stream, p place) error {
 	if err != nil {
 		return err
 	}
-	m.Shards = append(m.Shards, Shard{filepath.Base(path), s.split, n, sum, p})
+	if err := s.log.sync(); err != nil {
+		return err
+	}
+	m.Shards = append(m.Shards, Shard{filepath.Base(path), s.split, n, sum, p, s.counts})
 	s.number++
 	s.want = o.length(s)
 	return m.save(o.OutDir)
@@ -265,4 +291,30 @@ func shardName(split string, number int) string {
 		split = "val"
 	}
 	return fmt.Sprintf("%s_%06d.bin", split, number)
+}
+
+// counts are those of a stream at its last shard.
+func (m *Manifest) counts(split string) (c counts) {
+	for _, s := range m.Shards {
+		if s.Stream == split {
+			c = s.Counts
+		}
+	}
+	return c
+}
+
+// statistics sums up all streams at their ends. log may be nil.
+func (m *Manifest) statistics(log *hashLog) (*Statistics, error) {
+	val, train := m.counts("val"), m.counts("train")
+	s := &Statistics{Documents: val.Documents + train.Documents, Bytes: val.Bytes + train.Bytes}
+	for _, shard := range m.Shards {
+		s.Tokens += shard.Tokens
+	}
+	s.BytesPerToken = float64(s.Bytes) / float64(max(s.Tokens, 1))
+	if log == nil {
+		return s, nil
+	}
+	n, err := log.duplicates(hashesAtOnce)
+	s.Duplicates = &n
+	return s, err
 }
