@@ -28,7 +28,7 @@ type scheduler struct {
 	err     error         // of the device: nothing can be computed any more
 	wake    chan struct{} // holds a value after a change
 	done    chan struct{}
-	slots   []*sequence // owned by the goroutine
+	slots   []*sequence // the goroutine alone changes them, and holds mu then
 }
 
 // promptBlock is the number of tokens of a prompt that are fed between two tokens of the others.
@@ -104,15 +104,17 @@ func (s *scheduler) run() {
 // admit frees the slots of sequences whose requests have ended, and gives free slots to waiting ones. It reports
 // whether any slot is taken.
 func (s *scheduler) admit() (active bool, err error) {
+	for _, q := range s.slots {
+		if q != nil && q.ctx.Err() != nil {
+			s.end(q, q.ctx.Err())
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return false, s.err
 	}
-	for i, q := range s.slots {
-		if q != nil && q.ctx.Err() != nil {
-			s.end(q, q.ctx.Err())
-		}
+	for i := range s.slots {
 		for s.slots[i] == nil && len(s.waiting) > 0 {
 			next := s.waiting[0]
 			s.waiting[0], s.waiting = nil, s.waiting[1:]
@@ -142,7 +144,9 @@ func (s *scheduler) endAll(err error) {
 }
 
 func (s *scheduler) end(q *sequence, err error) {
+	s.mu.Lock()
 	s.slots[q.slot] = nil
+	s.mu.Unlock()
 	q.finish(err)
 }
 

@@ -260,3 +260,39 @@ func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 		assert.Equal(t, want, r.StatusCode, path)
 	}
 }
+
+// A chat's prompt is what the template makes of it, as transformers renders it.
+func TestChat(t *testing.T) {
+	dir := trained(t)
+	folder := t.TempDir() + "/hf"
+	_, err := inference.Export(context.Background(), inference.ExportOptions{From: dir, Out: folder})
+	require.NoError(t, err)
+	ask400 := func(h *httptest.Server, body, want string) {
+		t.Helper()
+		status, out := ask(t, h, "/v1/chat/completions", body)
+		assert.Equal(t, http.StatusBadRequest, status)
+		assert.Contains(t, out["error"].(map[string]any)["message"], want)
+	}
+	ask400(opened(t, folder, 1, Options{}), `{"model": "m", "messages": [{"role": "user", "content": "a"}]}`, "the model has no chat template")
+
+	template := "{%- for m in messages %}\n    {%- if m['role'] == 'bad' %}{{ raise_exception('no bad role') }}{% endif %}\n    {{- m.role[0] + ':' + m['content'] | trim + eos_token }}\n{%- endfor %}\n{% if add_generation_prompt %}\na:{% endif %}"
+	c, err := json.Marshal(map[string]any{"chat_template": template, "eos_token": map[string]string{"content": ";"}, "bos_token": nil})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(folder+"/tokenizer_config.json", c, 0o666))
+	h := opened(t, folder, 1, Options{})
+	const fields = `"model": "m", "temperature": 0, "max_tokens": 6`
+	status, out := ask(t, h, "/v1/chat/completions", `{`+fields+`, "logprobs": true, "top_logprobs": 2, "messages": [{"role": "user", "content": " the"}, {"role": "assistant", "content": [{"type": "text", "text": "cat"}]}]}`)
+	require.Equal(t, http.StatusOK, status, "%v", out)
+	choice := out["choices"].([]any)[0].(map[string]any)
+	want := completed(t, h, `{`+fields+`, "prompt": "u:the;a:cat;\na:"}`)
+	assert.Equal(t, map[string]any{"role": "assistant", "content": want["text"]}, choice["message"])
+	assert.Len(t, choice["logprobs"].(map[string]any)["content"], 6)
+	assert.Equal(t, "chat.completion", out["object"])
+	ask400(h, `{`+fields+`, "messages": [{"role": "bad", "content": "x"}]}`, "no bad role")
+	ask400(h, `{`+fields+`, "messages": []}`, "messages: found none")
+	ask400(h, `{`+fields+`, "top_logprobs": 1, "messages": [{"role": "user", "content": "x"}]}`, "top_logprobs")
+	ask400(h, `{`+fields+`, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, `found a part of type "image_url"`)
+
+	require.NoError(t, os.WriteFile(folder+"/chat_template.jinja", []byte("{% include '/etc/passwd' %}"), 0o666))
+	ask400(opened(t, folder, 1, Options{}), `{`+fields+`, "messages": [{"role": "user", "content": "x"}]}`, "/etc/passwd")
+}

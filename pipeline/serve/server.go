@@ -43,15 +43,21 @@ type Server struct {
 	tok       tokenizer.Tokenizer
 	encode    func(text []byte) ([]uint32, error)
 	created   int64
+	template  *chatTemplate // nil: the model has none
 }
 
-// New serves a batch, which the caller closes after the server.
+// New serves a batch, which the caller closes after the server. Its errors are those of the model's chat template.
 func New(b *inference.Batch, o Options) (*Server, error) {
 	src := b.Source()
 	s := &Server{o: o, context: b.Context(), tok: src.Tokenizer, encode: src.Encode, created: time.Now().Unix()}
+	var err error
+	if s.template, err = openTemplate(src.Dir); err != nil {
+		return nil, err
+	}
 	s.scheduler = newScheduler(b, cmp.Or(o.Queue, DefaultQueue))
 	s.mux = http.NewServeMux()
 	s.mux.HandleFunc("POST /v1/completions", s.completions)
+	s.mux.HandleFunc("POST /v1/chat/completions", s.chat)
 	s.mux.HandleFunc("GET /v1/models", s.models)
 	s.mux.HandleFunc("GET /v1/models/{name...}", s.model)
 	s.mux.HandleFunc("GET /health", s.health)
