@@ -61,6 +61,10 @@ func New(b *inference.Batch, o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /v1/models", s.models)
 	s.mux.HandleFunc("GET /v1/models/{name...}", s.model)
 	s.mux.HandleFunc("GET /health", s.health)
+	files := pageHandler()
+	for _, path := range []string{"/{$}", "/style.css", "/page.js"} {
+		s.mux.Handle("GET "+path, files)
+	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, withStatus(http.StatusNotFound, "", "there is no "+r.Method+" "+r.URL.Path+" here"))
 	})
@@ -96,10 +100,11 @@ type modelObject struct {
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 	Context int    `json:"max_model_len"` // as vLLM names it
+	Chat    bool   `json:"chat_template"` // whether it has one
 }
 
 func (s *Server) object() modelObject {
-	return modelObject{s.o.Name, "model", s.created, "gpupipe", s.context}
+	return modelObject{s.o.Name, "model", s.created, "gpupipe", s.context, s.template != nil}
 }
 
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {

@@ -21,6 +21,7 @@ CHECKS = [
     ("hf-round-trips", "{python} hf_round_trips.py"),
     ("hf-shapes", "{python} hf_shapes.py"),
     ("hf-damage", "{python} hf_damage.py"),
+    ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
     ("notebook", "{python} notebook.py"),
 ]
 
