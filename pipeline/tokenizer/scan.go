@@ -51,9 +51,9 @@ var asciiClasses = func() (c [utf8.RuneSelf]runeClass) {
 
 func classOf(r rune) runeClass {
 	switch {
-	case unicode.IsLetter(r):
+	case isLetter(r):
 		return letterRune
-	case unicode.IsNumber(r):
+	case isNumber(r):
 		return numberRune
 	case unicode.IsSpace(r):
 		return spaceRune

@@ -12,7 +12,7 @@ const request = JSON.parse(readFileSync(0));
 const llama = await getLlama({gpu: false, build: "never", maxThreads: 2, logLevel: process.env.LLAMA_LOG ?? "error"});
 const model = await llama.loadModel({modelPath: process.argv[2]});
 const context = await model.createContext({contextSize: 512, batchSize: 512, threads: 2,
-  experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32"}); // not F16, the default
+  experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32", flashAttention: false}); // not F16, the default
 const sequence = context.getSequence();
 const result = {ids: [...model.tokenize(request.text ?? "")]};
 
