@@ -74,7 +74,7 @@ type commands struct {
 	Eval       evalCommand       `cmd:"" help:"Measure a model's loss on a text."`
 	Generate   generateCommand   `cmd:"" help:"Continue a text with a model."`
 	Serve      serveCommand      `cmd:"" help:"Answer requests of OpenAI's API with a model, and show a page."`
-	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder."`
+	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder or a GGUF file."`
 	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
 	Devices    devicesCommand    `cmd:"" help:"List available devices."`
 	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`

@@ -21,6 +21,8 @@ CHECKS = [
     ("hf-round-trips", "{python} hf_round_trips.py"),
     ("hf-shapes", "{python} hf_shapes.py"),
     ("hf-damage", "{python} hf_damage.py"),
+    ("gguf", "{python} llama_gguf.py"),
+    ("tokenizer", "{python} train_tokenizer.py"),
     ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
     ("notebook", "{python} notebook.py"),
 ]

@@ -1,4 +1,4 @@
-// Runs a GGUF file in llama.cpp: node llama.mjs MODEL.gguf < REQUEST
+// Runs a GGUF file in llama.cpp: node llama_gguf.mjs MODEL.gguf < REQUEST
 // REQUEST is JSON: text, to be tokenized; tokens, whose likelihoods are wanted; prompt, to be continued greedily by count
 // tokens. The folder of packages, with node-llama-cpp, is in NODE_PACKAGES. Prints JSON: ids of the text; the mean
 // negative log-likelihood of tokens 1, 2, … given those before; the continuation.

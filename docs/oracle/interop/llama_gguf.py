@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares GGUF files that gpupipe writes, as llama.cpp runs them, with gpupipe and transformers.
 
-    gguf.py [FAMILY …]
+    llama_gguf.py [FAMILY …]
 
 $GPUPIPE is the program, $SCRATCH a folder for files, and $NODE_PACKAGES a folder with npm's node-llama-cpp. A small Llama is trained by gpupipe: f32 must give its 20 greedy tokens
 and its loss, f16 its perplexity within 0.1 %, q8_0 within 1 %. Small models of every family have random weights of
@@ -72,7 +72,7 @@ class Tools:
         return out
 
     def llama(self, file, **request):
-        return json.loads(run("node", HERE / "llama.mjs", file, input=json.dumps(request)))
+        return json.loads(run("node", HERE / "llama_gguf.mjs", file, input=json.dumps(request)))
 
 
 def trained(tools):
