@@ -22,6 +22,7 @@
 // Update computes the global norm in one sum of a fixed order, so all stages decide alike whether to apply the batch.
 // For each layer it clips the gradients, applies Correction.Gradient, Rule.Update and Correction.Step, adds weight
 // decay, and assigns weights and state. If the batch is refused, weights and state keep their bits.
+// With Config.Moments of bf16 most state is rounded stochastically when it is assigned.
 //
 // Values that change from step to step, such as the learning rate, are computed on the host in float64.
 // Optimizer.Hyperparameters returns them with their names. They reach the device as one small vector.

@@ -127,9 +127,9 @@ func variableOf(state *graph.Value) *graph.Value {
 	return state
 }
 
-// ahead assigns the new state of a correction whose state is what the weights x lack to y, and returns the step of x.
-// u is the update of y, so the step is u plus the change of the state. It is the change of what is stored: then
-// y = x + state stays true, and no error of rounding remains in y.
+// ahead assigns the new state of a correction with Correction.Ahead and returns the step of the weights x. With
+// y = x + state and up.U the update of y, the step is up.U plus the change of the state. ahead takes the change of the
+// state as it is stored: y = x + state then stays true, and no error of rounding remains in y.
 func (u *update) ahead(up Update, old, state []*graph.Value) (step *graph.Value) {
 	step = up.U
 	for i, s := range old {
