@@ -26,6 +26,7 @@ type Config struct {
 	NKVHeads      int       `yaml:"n_kv_heads" json:"n_kv_heads" help:"Heads of keys and values." default:"n_heads"`
 	SeqLen        int       `yaml:"seq_len" json:"seq_len" help:"Longest context, in tokens."`
 	TieEmbeddings bool      `yaml:"tie_embeddings" json:"tie_embeddings" help:"Use the embedding as the weights of the head, too."`
+	Untrained     []int     `yaml:"untrained,flow,omitempty" json:"untrained,omitempty" help:"Tokens without a gradient of their input embedding, as the padding token of transformers." default:"none"`
 	ZeroInit      bool      `yaml:"zero_init" json:"zero_init" help:"Initialize the matrices that write into the residual stream with zeros."`
 	Norm          Norm      `yaml:"norm,flow" json:"norm" help:"RMS norms."`
 	Attention     Attention `yaml:"attention,flow" json:"attention" help:"Attention."`
@@ -217,6 +218,9 @@ func Defaults() Config {
 func (c Config) Completed() Config {
 	if c.Attention.HeadDim*c.NHeads == c.DModel {
 		c.Attention.HeadDim = 0
+	}
+	if len(c.Untrained) == 0 {
+		c.Untrained = nil
 	}
 	if len(c.Attention.Pattern) == 0 {
 		c.Attention.Pattern = nil

@@ -149,3 +149,29 @@ func TestFLOPsOfWindows(t *testing.T) {
 	c.Attention.Window = c.SeqLen
 	assert.Equal(t, full, c.FLOPsPerToken())
 }
+
+// An untrained token has no gradient of its input embedding. Losses and the other gradients stay.
+func TestUntrainedTokens(t *testing.T) {
+	train := func(c model.Config) (loss float64, grads map[string][]float64) {
+		g, err := c.Grad(1, 1, false)
+		require.NoError(t, err)
+		vars := initial(c, g)
+		in := microbatch(c, model.Inputs{}, 1, 0)
+		loss, grads = run(t, g, in, vars)[model.LossOutput].Data[0], map[string][]float64{}
+		for _, p := range c.Parameters() {
+			grads[p.Name] = gradient(c, vars, p.Name)
+		}
+		return loss, grads
+	}
+	c := small()
+	c.TieEmbeddings = false
+	token := int(ids(c, 1, 0).Data[0])
+	wantLoss, want := train(c)
+	c.Untrained = []int{token}
+	gotLoss, got := train(c)
+	assert.Equal(t, wantLoss, gotLoss)
+	row := want["model.embed_tokens.weight"][token*c.DModel:][:c.DModel]
+	assert.NotContains(t, row, 0.0)
+	clear(row)
+	assert.Equal(t, want, got)
+}

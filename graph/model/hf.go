@@ -120,7 +120,7 @@ func FromHuggingFace(data []byte) (Config, error) {
 var hfNames = map[string]string{
 	"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads",
 	"ffn.d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm.eps": "rms_norm_eps", "rope.theta": "rope_theta",
-	"tie_embeddings": "tie_word_embeddings", "attention.head_dim": "head_dim", "attention.window": "sliding_window",
+	"tie_embeddings": "tie_word_embeddings", "untrained": "pad_token_id", "attention.head_dim": "head_dim", "attention.window": "sliding_window",
 	"attention.pattern": "layer_types", "moe.top_k": "num_experts_per_tok", "moe.d_ff": "moe_intermediate_size",
 	"moe.dense_first": "first_k_dense_replace", "rope.scaling.kind": "rope_scaling",
 	"rope.scaling.factor": "rope_scaling.factor", "rope.scaling.low": "rope_scaling.low_freq_factor", "rope.scaling.high": "rope_scaling.high_freq_factor",

@@ -52,7 +52,7 @@ func TestClassOfFeatures(t *testing.T) {
 			c.Norm.QK = model.QKHead
 			c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 4, Low: 2, High: 16, Original: 64, Attention: 1.5}
 		}},
-		{"SmolLM3ForCausalLM", small(), func(c *model.Config) { c.Attention.Rope = []int{1, 0} }},
+		{"SmolLM3ForCausalLM", small(), func(c *model.Config) { c.Attention.Rope, c.Untrained = []int{1, 0}, []int{0} }},
 		{"SmolLM3ForCausalLM", small(), func(c *model.Config) {
 			c.NLayers, c.Attention.Rope, c.Attention.Window, c.Attention.Pattern = 4, []int{1, 0}, 3, []string{"local", "local", "full"}
 		}},
@@ -151,6 +151,9 @@ func TestPublishedConfigs(t *testing.T) {
 		"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "yarn"}`) // the published OLMo 3 7B
 	assert.Equal(t, model.Attention{Window: 4096, Pattern: []string{"local", "local", "local", "full"}}, olmo3.Attention)
 	assert.Equal(t, model.Rope{Theta: 5e5, Scaling: model.Scaling{Kind: "yarn", Factor: 8, Low: 1, High: 32, Original: 8192, Layers: "full"}}, olmo3.Rope)
+	for more, want := range map[string][]int{`"pad_token_id": 5`: {5}, `"pad_token_id": -1`: {127}, `"pad_token_id": null`: nil, `"pad_token_id": 4096`: nil, `"head_dim": 16`: {1}} {
+		assert.Equal(t, want, good(`"architectures": ["Olmo2ForCausalLM"], `+more).Untrained, more)
+	}
 	smol := good(`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, "pretraining_tp": 2, "max_window_layers": 28, "sliding_window": null, "use_sliding_window": false,
 		"layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`)
 	assert.Equal(t, model.Attention{Rope: []int{1, 1, 1, 0}}, smol.Attention)

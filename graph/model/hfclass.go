@@ -31,17 +31,17 @@ func hfClasses() []hfClass {
 			absent: map[string]any{"head_dim": 128, "sliding_window": 4096, "num_key_value_heads": 32, "max_window_layers": 28,
 				"max_position_embeddings": 32768}},
 		{name: "Olmo2ForCausalLM", kind: "olmo2", parts: []hfPart{hfSizes, hfDense, hfRope, hfFullNorm, hfPostNorm},
-			absent: map[string]any{"rms_norm_eps": 1e-5}},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "pad_token_id": 1}},
 		{name: "Olmo3ForCausalLM", kind: "olmo3", parts: []hfPart{hfSizes, hfDense, hfRopeOfKinds, hfFullNorm, hfPostNorm, hfWindow, hfLayerTypes(threeLocal)},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500000.0}},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500000.0, "pad_token_id": 1}},
 		{name: "SmolLM3ForCausalLM", kind: "smollm3", parts: []hfPart{hfSizes, hfDense, hfRope, hfRopeLayers, hfSwitchedWindow, hfLayerTypes(localWithoutRope),
-			hfWritten("mlp_bias")}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6,
+			hfWritten("mlp_bias")}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6, "pad_token_id": 128004,
 			"max_position_embeddings": 32768}},
 		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfDense, hfRope, hfNanoChat},
-			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0},
+			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0, "pad_token_id": 1},
 			names:  []hfName{{own: "mlp.up_proj.", theirs: "mlp.fc1."}, {own: "mlp.down_proj.", theirs: "mlp.fc2."}, {own: "self_attn.q_proj.", halves: true}, {own: "self_attn.k_proj.", halves: true}}},
 		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfRope, hfFullNorm, hfExperts("num_experts", "intermediate_size"), hfNormalize},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096}, names: perExpert},
+			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096, "pad_token_id": 1}, names: perExpert},
 		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfSwitchedWindow,
 			hfExperts("num_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
 			absent: map[string]any{"num_key_value_heads": 4, "sliding_window": 4096, "num_experts": 128, "num_experts_per_tok": 8,
@@ -70,6 +70,16 @@ var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 	if c.NKVHeads == 0 {
 		c.NKVHeads = c.NHeads
 	}
+	// Absent or null there is none; a negative one counts from the end; one beyond the vocabulary never occurs.
+	if h.raw("pad_token_id") != nil {
+		id := h.int("pad_token_id")
+		if id < 0 {
+			id += c.VocabSize
+		}
+		if id >= 0 && id < c.VocabSize {
+			c.Untrained = []int{id}
+		}
+	}
 	activation := "silu"
 	if h.absent["hidden_act"] != nil {
 		activation = "relu2"
@@ -85,6 +95,9 @@ var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 		"torch_dtype": "float32", "use_cache": true, "pad_token_id": nil,
 	} {
 		out[key] = v
+	}
+	if len(c.Untrained) == 1 {
+		out["pad_token_id"] = c.Untrained[0]
 	}
 }}
 

@@ -28,7 +28,7 @@ var hfAbsent = map[string]any{
 
 // hfHarmless are the keys that do not change what the model computes.
 var hfHarmless = []string{
-	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
+	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "initializer_range",
 	"is_llama_config", "torch_dtype", "dtype", "transformers_version", "transformers.js_config", "use_cache", "max_length",
 	"do_sample", "temperature", "top_p", "top_k", "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id",
 	"gradient_checkpointing", "auto_map", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_mtp_layers",

@@ -171,10 +171,20 @@ func (n *net) head() (*graph.Value, map[string]*graph.Value) {
 // embed looks up tokens [B, T]: [B, T, d_model].
 func (n *net) embed(tokens *graph.Value) (x *graph.Value) {
 	n.b.Scope(EmbedScope, func() {
-		if x = op.Embedding(n.parameter(embedName), tokens); n.Norm.Embedding {
+		if x = n.untrained(tokens, op.Embedding(n.parameter(embedName), tokens)); n.Norm.Embedding {
 			x = n.rms("", x)
 		}
 	})
+	return x
+}
+
+// untrained stops the gradients of the embeddings x [B, T, d_model] of untrained tokens.
+func (n *net) untrained(tokens, x *graph.Value) *graph.Value {
+	for _, id := range n.Untrained {
+		s := tokens.Shape
+		is := op.Equal(tokens, op.Full(n.b, graph.U32, float64(id), s...))
+		x = op.Where(op.Broadcast(op.Reshape(is, s[0], s[1], 1), x.Shape...), op.StopGradient(x), x)
+	}
 	return x
 }
 

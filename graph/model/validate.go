@@ -79,6 +79,11 @@ func (c Config) validateNames() error {
 }
 
 func (c Config) validateShape() error {
+	for i, id := range c.Untrained {
+		if id < 0 || id >= c.VocabSize || len(c.Untrained) > 16 {
+			return fielderror.New(fmt.Sprintf("untrained[%d]", i), id, "at most 16 tokens from 0 to %d", c.VocabSize-1)
+		}
+	}
 	switch {
 	case c.Norm.UnitOffset && !c.Norm.Weight:
 		return fielderror.New("norm.unit_offset", true, "false without norm.weight")

@@ -126,7 +126,7 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	if err != nil {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}
-	found.SeqLen, found.ZeroInit, found.MoE.Balance = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance
+	found.SeqLen, found.ZeroInit, found.MoE.Balance, found.Untrained = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance, c.Model.Untrained
 	if key, mine, theirs := c.Model.Canonical().Diff(found.Canonical()); key != "" {
 		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine), c.Init.From, fielderror.Text(theirs))
 	}

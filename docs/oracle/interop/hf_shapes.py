@@ -44,7 +44,7 @@ def sizes(r, derived=False, divisible=False):
     return {"vocab_size": r.choice([251, 47, 97, 1003, 13]), "hidden_size": width, "intermediate_size": r.choice([33, 100, 7, 1, 65]),
             "num_hidden_layers": r.randint(1, 5), "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": head_dim,
             "max_position_embeddings": max(seq, hf.PROMPT + hf.NEW) + r.choice([0, 3, 64]), "rms_norm_eps": r.choice([1e-5, 1e-6, 1e-3]), "bos_token_id": None,
-            "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": r.random() < 0.5,
+            "eos_token_id": None, "pad_token_id": r.choice([None, None, 0, 1, 12]), "tie_word_embeddings": r.random() < 0.5,
             "rope_parameters": rope(r, r.choice([100.0, 10000.0, 5e5, 1e6]))}, seq
 
 
@@ -229,7 +229,7 @@ class Model:
             shutil.rmtree(folder, ignore_errors=True)
             saved = save(families.build(name, keys, zlib.crc32(name.encode()) % 1000 + attempt), folder, r)
             self.notes = [saved, *respell(r, folder, name)]
-            self.keys = {k: v for k, v in keys.items() if not k.endswith("token_id")}
+            self.keys = {k: v for k, v in keys.items() if k not in ("bos_token_id", "eos_token_id")}
             self.tokens = hf.write_data(self.data, keys["vocab_size"], self.seq, attempt)
             model = families.load(folder)
             self.routing = families.routing_margin(model, lambda: self.describe(model))
