@@ -22,7 +22,6 @@ const (
 	metricsFile = "metrics.jsonl"
 	systemFile  = "system.jsonl"
 	eventsFile  = "events.jsonl"
-	samplesFile = "samples.jsonl"
 )
 
 // notRuns are the folders in a run folder.
@@ -47,7 +46,8 @@ type run struct {
 	table    *table
 	timeline *timeline
 	events   []Event
-	samples  []Event
+	samples  []Event // see Watcher.Sample
+	sampled  int     // the newest checkpoint that was sampled, or could not be
 	start    start
 	badLines int
 	problem  string // the last error of reading a file
@@ -64,7 +64,7 @@ type run struct {
 	active   time.Time // when metrics.jsonl was last written
 }
 
-// Event is a line of events.jsonl or of samples.jsonl.
+// Event is a line of events.jsonl, or a sample.
 type Event struct {
 	Time  float64 `json:"time"` // seconds since 1970
 	Step  float64 `json:"step"`
@@ -128,9 +128,9 @@ func (r *run) load() {
 
 // forget drops what was read, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
-	r.table, r.timeline, r.events, r.samples, r.start, r.badLines = newTable(), newTimeline(), nil, nil, start{}, 0
+	r.table, r.timeline, r.events, r.start, r.badLines = newTable(), newTimeline(), nil, start{}, 0
 	r.files = nil
-	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, samplesFile} {
+	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile} {
 		r.files = append(r.files, &lines{root: r.root, name: r.path(name)})
 	}
 	r.generation++
@@ -158,7 +158,7 @@ func (r *run) poll() (changed bool) {
 		return changed
 	}
 	problem, again := "", false
-	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent, r.takeSample}
+	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent}
 	for i, file := range r.files {
 		err := file.poll(func() { again = true }, func(line []byte) { takers[i](line); changed = true })
 		if again {
@@ -208,12 +208,6 @@ func (r *run) takeEvent(line []byte) {
 	}
 }
 
-func (r *run) takeSample(line []byte) {
-	if e, ok := r.event(line); ok {
-		r.samples = lastOf(append(r.samples, e), keptSamples)
-	}
-}
-
 // event reads an event. Its text is bounded.
 func (r *run) event(line []byte) (e Event, ok bool) {
 	r.revision++
@@ -221,10 +215,16 @@ func (r *run) event(line []byte) (e Event, ok bool) {
 		r.badLines++
 		return e, false
 	}
-	if len(e.Text) > maxText {
-		e.Text = strings.ToValidUTF8(e.Text[:maxText], "") + " …"
-	}
+	e.Text = shortened(e.Text)
 	return e, true
+}
+
+// shortened bounds a text.
+func shortened(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText] + " …"
+	}
+	return strings.ToValidUTF8(text, "�")
 }
 
 // lastOf are the last n of a list. They are copied once in a while, so that the rest can be freed.

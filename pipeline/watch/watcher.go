@@ -103,10 +103,15 @@ func (w *Watcher) Poll() {
 		changed = r.poll() || changed
 	}
 	if changed || w.polls%(5*searchEvery) == 0 { // a run that stops changes only with the time
-		w.version++
-		close(w.changed)
-		w.changed = make(chan struct{})
+		w.wake()
 	}
+}
+
+// wake wakes up the streams.
+func (w *Watcher) wake() {
+	w.version++
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // search finds runs that are new or gone.

@@ -201,6 +201,39 @@ func TestRunsAreUnloaded(t *testing.T) {
 	assert.False(t, w.runs[name].loaded)
 }
 
+// The newest checkpoint of a run that somebody watches is sampled once.
+func TestSamples(t *testing.T) {
+	dir := t.TempDir()
+	a := runFolder(t, filepath.Join(dir, "a"), 3)
+	runFolder(t, filepath.Join(dir, "b"), 3)
+	for _, name := range []string{"a/checkpoints/step-20", "a/checkpoints/step-100", "a/checkpoints/other", "b/checkpoints/step-1"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o777))
+	}
+	w := New(dir)
+	r := open(t, serve(t, w), "run="+filepath.Base(dir)+"/a")
+	var got about
+	r.next("about", &got)
+	assert.Empty(t, got.Samples)
+	var asked []string
+	generate := func(_ context.Context, dir string, step int) (string, error) {
+		asked = append(asked, fmt.Sprint(dir, " ", step))
+		if step == 200 {
+			return "", os.ErrNotExist
+		}
+		return "<b>text", nil
+	}
+	assert.True(t, w.sampleOne(t.Context(), generate))
+	assert.False(t, w.sampleOne(t.Context(), generate), "that of b is not watched")
+	r.next("about", &got)
+	require.Len(t, got.Samples, 1)
+	assert.Equal(t, 100.0, got.Samples[0].Step)
+	assert.Equal(t, "<b>text", got.Samples[0].Text)
+	require.NoError(t, os.MkdirAll(filepath.Join(a, "checkpoints", "step-200"), 0o777))
+	assert.True(t, w.sampleOne(t.Context(), generate))
+	assert.Equal(t, []string{a + " 100", a + " 200"}, asked)
+	assert.Len(t, w.runs[filepath.Base(dir)+"/a"].samples, 1)
+}
+
 // Hostile files make a run look odd, and nothing else.
 func TestHostileFiles(t *testing.T) {
 	dir := t.TempDir()
@@ -214,7 +247,7 @@ func TestHostileFiles(t *testing.T) {
 	appendLine(t, a, eventsFile, `{"event":"<b>","text":"`+strings.Repeat("x", 2*maxText)+`","step":1e400}`)
 	appendLine(t, a, eventsFile, `{"event":"note","text":"`+strings.Repeat("é", maxText)+`"}`)
 	appendLine(t, a, eventsFile, `{"event":"start","start":{"steps":1e30}}`)
-	appendLine(t, a, samplesFile, `null`)
+	appendLine(t, a, eventsFile, `null`)
 	appendLine(t, a, "trace.json", "[")
 	for _, e := range []string{`{"ph":"M","name":"thread_name","tid":1,"args":{"name":"<i>stage 0"}}`, `{"ph":"M","name":"thread_name","tid":1,"args":7}`,
 		`{"ph":"X","cat":"update","name":"U0","tid":1,"ts":-1e308,"dur":1e308,"args":{"batch":0}}`, `{"ph":"X","cat":"update","name":"U0","tid":1,"ts":0,"dur":-5,"args":{"batch":0}}`,
