@@ -8,7 +8,7 @@
 //	table     the measurements of a run by step, from metrics.jsonl and system.jsonl; thinned for the page
 //	timeline  the newest events of trace.json, for the drawing of the pipeline
 //	run       the files of one run together: its table, timeline, events and samples
-//	Watcher   polls the runs that somebody looks at, and wakes up the streams
+//	Watcher   polls the runs that pages show, and wakes up the streams
 //	stream    sends one page what it does not have yet, as server-sent events
 //
 // The page is static: HTML, CSS and JavaScript modules, with uPlot for the charts. It keeps no state that the stream

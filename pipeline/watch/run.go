@@ -32,36 +32,42 @@ const (
 	keptEvents  = 500
 	keptSamples = 50
 	maxText     = 16 << 10         // bytes of an event or a sample
-	tailBytes   = 64 << 10         // of metrics.jsonl, for the newest step of a run that is not watched
+	tailBytes   = 64 << 10         // of metrics.jsonl, for the newest step of a run that no page shows
 	restsAfter  = 90 * time.Second // without a new line a run that has not finished counts as stopped
 )
 
-// run is a run folder. A run that somebody watches is loaded: its files are followed.
+// run is a run folder. A run that a page shows is loaded: its files are followed.
 type run struct {
 	name string
 	root *os.Root
 	dir  string
 
 	loaded   bool
-	table    *table
-	timeline *timeline
-	events   []Event
+	contents contents
+	problem  string  // the last error of reading a file
 	samples  []Event // see Watcher.Sample
 	sampled  int     // the newest checkpoint that was sampled, or could not be
-	start    start
-	badLines int
-	problem  string // the last error of reading a file
-
-	files      []*lines
-	parser     parser
-	generation int // of the table: rows before were taken back
-	revision   int // of events, samples, start
-	drawn      int // of the timeline
 
 	config   settings
 	configAt fs.FileInfo
 	tail     tail
 	active   time.Time // when metrics.jsonl was last written
+}
+
+// contents are what was read from the files of a run. The three counters grow with what changes, so that a stream can
+// see what is new.
+type contents struct {
+	files    []*lines
+	parser   parser
+	table    *table
+	timeline *timeline
+	events   []Event
+	start    start
+	badLines int
+
+	generation int // of the table: rows that a stream has sent have changed
+	revision   int // of all but the table and the timeline
+	drawn      int // of the timeline
 }
 
 // Event is a line of events.jsonl, or a sample.
@@ -128,20 +134,17 @@ func (r *run) load() {
 
 // forget drops what was read, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
-	r.table, r.timeline, r.events, r.start, r.badLines = newTable(), newTimeline(), nil, start{}, 0
-	r.files = nil
+	was := r.contents
+	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1}
 	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile} {
-		r.files = append(r.files, &lines{root: r.root, name: r.path(name)})
+		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
 	}
-	r.generation++
-	r.revision++
-	r.drawn++
 }
 
-// unload forgets a run that nobody watches.
+// unload forgets a run that no page shows.
 func (r *run) unload() {
 	r.forget()
-	r.loaded, r.files = false, nil
+	r.loaded, r.contents.files = false, nil
 }
 
 // poll reads what is new, and reports whether there was something.
@@ -159,7 +162,7 @@ func (r *run) poll() (changed bool) {
 	}
 	problem, again := "", false
 	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent}
-	for i, file := range r.files {
+	for i, file := range r.contents.files {
 		err := file.poll(func() { again = true }, func(line []byte) { takers[i](line); changed = true })
 		if again {
 			break
@@ -173,7 +176,7 @@ func (r *run) poll() (changed bool) {
 		return true
 	}
 	if changed {
-		r.table.elapse()
+		r.contents.table.elapse()
 	}
 	if problem != r.problem {
 		r.problem, changed = problem, true
@@ -183,36 +186,36 @@ func (r *run) poll() (changed bool) {
 
 // takeMetrics takes a line of metrics.jsonl or of system.jsonl.
 func (r *run) takeMetrics(line []byte) {
-	step, values, err := r.parser.parse(line)
+	step, values, err := r.contents.parser.parse(line)
 	if err != nil {
-		r.badLines++
+		r.contents.badLines++
 		return
 	}
-	before := len(r.table.steps)
-	if row := r.table.set(step, values); row < before-lateRows || len(r.table.steps) < before {
-		r.generation++
+	before := len(r.contents.table.steps)
+	if row := r.contents.table.set(step, values); row < before-lateRows || len(r.contents.table.steps) < before {
+		r.contents.generation++
 	}
 }
 
 func (r *run) takeTrace(line []byte) {
-	r.timeline.take(line)
-	r.drawn++
+	r.contents.timeline.take(line)
+	r.contents.drawn++
 }
 
 func (r *run) takeEvent(line []byte) {
 	if e, ok := r.event(line); ok {
-		r.events = lastOf(append(r.events, e), keptEvents)
+		r.contents.events = lastOf(append(r.contents.events, e), keptEvents)
 		if e.Start != nil {
-			r.start = *e.Start
+			r.contents.start = *e.Start
 		}
 	}
 }
 
 // event reads an event. Its text is bounded.
 func (r *run) event(line []byte) (e Event, ok bool) {
-	r.revision++
+	r.contents.revision++
 	if err := json.Unmarshal(line, &e); err != nil {
-		r.badLines++
+		r.contents.badLines++
 		return e, false
 	}
 	e.Text = shortened(e.Text)
@@ -242,7 +245,7 @@ func (r *run) pollConfig() bool {
 		return false
 	}
 	r.configAt, r.config = info, settings{}
-	r.revision++
+	r.contents.revision++
 	f, err := r.root.Open(r.path(configFile))
 	if err != nil {
 		return true
@@ -280,7 +283,7 @@ func (r *run) readTail(info fs.FileInfo) {
 	for len(text) > 0 {
 		text = bytes.TrimRight(text, "\n")
 		line := text[bytes.LastIndexByte(text, '\n')+1:]
-		if step, values, err := r.parser.parse(line); err == nil {
+		if step, values, err := r.contents.parser.parse(line); err == nil {
 			r.tail.step = step
 			for _, v := range values {
 				switch string(v.name) {
@@ -324,15 +327,15 @@ func (r *run) summary(now time.Time) Summary {
 	step, loss, rate, val := r.tail.step, r.tail.loss, r.tail.rate, math.NaN()
 	if r.loaded {
 		step = 0
-		if n := len(r.table.steps); n > 0 {
-			step = r.table.steps[n-1]
+		if n := len(r.contents.table.steps); n > 0 {
+			step = r.contents.table.steps[n-1]
 		}
-		loss, rate, val = r.table.last("loss"), r.table.last("tokens_per_s"), r.table.last("val_loss")
+		loss, rate, val = r.contents.table.last("loss"), r.contents.table.last("tokens_per_s"), r.contents.table.last("val_loss")
 	}
-	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.start.Steps), Loss: finite(loss), ValLoss: finite(val), Rate: finite(rate),
+	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: finite(loss), ValLoss: finite(val), Rate: finite(rate),
 		Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
 	s.State = r.state(s, now)
-	if tokens := r.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
+	if tokens := r.contents.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
 		s.Left = finite(float64(s.Steps-s.Step) * tokens / rate)
 	}
 	return s
@@ -340,8 +343,8 @@ func (r *run) summary(now time.Time) Summary {
 
 // trouble describes what of the run's files cannot be read.
 func (r *run) trouble() string {
-	bad := r.badLines
-	for _, f := range r.files {
+	bad := r.contents.badLines
+	for _, f := range r.contents.files {
 		bad += f.skipped
 	}
 	switch {
@@ -355,14 +358,13 @@ func (r *run) trouble() string {
 	return ""
 }
 
-// state tells a run that goes on from one that has ended: by its last event, else by its steps and the time of its
-// newest line.
+// state follows from the steps of the run, else from its last event, else from the time of its newest line.
 func (r *run) state(s Summary, now time.Time) State {
 	if s.Steps > 0 && s.Step >= s.Steps {
 		return Finished
 	}
-	for i := len(r.events) - 1; i >= 0; i-- {
-		switch r.events[i].Kind {
+	for i := len(r.contents.events) - 1; i >= 0; i-- {
+		switch r.contents.events[i].Kind {
 		case "end":
 			return Stopped
 		case "start", "restart":

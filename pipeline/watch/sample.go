@@ -11,7 +11,7 @@ import (
 // checkpointFolder holds the checkpoints of a run, each in a folder step-N.
 const checkpointFolder = "checkpoints"
 
-// Sample has the newest checkpoint of each run that somebody watches continued by generate, one at a time, until the
+// Sample has the newest checkpoint of each run that a page shows continued by generate, one at a time, until the
 // context ends. generate gets the run's folder and the checkpoint's step. A checkpoint that it returns an error for is
 // passed over: it may have been removed meanwhile.
 func (w *Watcher) Sample(ctx context.Context, generate func(ctx context.Context, dir string, step int) (string, error)) {
@@ -39,7 +39,7 @@ func (w *Watcher) sampleOne(ctx context.Context, generate func(ctx context.Conte
 	defer w.mu.Unlock()
 	if err == nil {
 		r.samples = lastOf(append(r.samples, Event{Time: float64(time.Now().UnixMilli()) / 1e3, Step: float64(step), Kind: "sample", Text: shortened(text)}), keptSamples)
-		r.revision++
+		r.contents.revision++
 		w.wake()
 	}
 	return true

@@ -174,17 +174,17 @@ func (s *stream) hold() {
 // news is what a page does not have of a run.
 func (c *cursor) news(v view) (messages []message) {
 	r := c.run
-	if c.revision != r.revision {
-		c.revision = r.revision
-		messages = append(messages, encode("about", about{Name: r.name, Start: r.start, Config: r.config, Events: lastOf(r.events, keptEvents),
-			Samples: r.samples, Restarts: r.timeline.restarts}))
+	if c.revision != r.contents.revision {
+		c.revision = r.contents.revision
+		messages = append(messages, encode("about", about{Name: r.name, Start: r.contents.start, Config: r.config, Events: lastOf(r.contents.events, keptEvents),
+			Samples: r.samples, Restarts: r.contents.timeline.restarts}))
 	}
 	if m, ok := c.rowsSince(v); ok {
 		messages = append(messages, m)
 	}
-	if v.focus == r.name && c.drawn != r.drawn {
-		c.drawn = r.drawn
-		messages = append(messages, encode("pipeline", map[string]any{"name": r.name, "picture": r.timeline.picture()}))
+	if v.focus == r.name && c.drawn != r.contents.drawn {
+		c.drawn = r.contents.drawn
+		messages = append(messages, encode("pipeline", map[string]any{"name": r.name, "picture": r.contents.timeline.picture()}))
 	}
 	return messages
 }
@@ -202,10 +202,10 @@ type about struct {
 // rowsSince are the rows that a page does not have: all of them, thinned, or those that were added. After maxPoints
 // added rows all are sent again, so that a page does not grow.
 func (c *cursor) rowsSince(v view) (message, bool) {
-	t := c.run.table
+	t := c.run.contents.table
 	n := len(t.steps)
 	points := min(maxPoints, max(minPoints, sentCells/(len(t.columns)+1)))
-	if c.generation == c.run.generation && n >= c.rows && c.columns == len(t.columns) && c.appended < points {
+	if c.generation == c.run.contents.generation && n >= c.rows && c.columns == len(t.columns) && c.appended < points {
 		if c.changes == t.changes {
 			return message{}, false
 		}
@@ -218,7 +218,7 @@ func (c *cursor) rowsSince(v view) (message, bool) {
 		steps, columns := t.sample(lo, hi, points)
 		return encodeRows(c.run.name, false, t.names, steps, columns, n), true
 	}
-	c.generation, c.rows, c.appended, c.columns, c.changes = c.run.generation, n, 0, len(t.columns), t.changes
+	c.generation, c.rows, c.appended, c.columns, c.changes = c.run.contents.generation, n, 0, len(t.columns), t.changes
 	lo, hi := t.within(v, 0, n)
 	steps, columns := t.sample(lo, hi, points)
 	return encodeRows(c.run.name, true, t.names, steps, columns, n), true

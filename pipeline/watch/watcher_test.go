@@ -201,7 +201,7 @@ func TestRunsAreUnloaded(t *testing.T) {
 	assert.False(t, w.runs[name].loaded)
 }
 
-// The newest checkpoint of a run that somebody watches is sampled once.
+// The newest checkpoint of a run that a page shows is sampled once.
 func TestSamples(t *testing.T) {
 	dir := t.TempDir()
 	a := runFolder(t, filepath.Join(dir, "a"), 3)
@@ -282,8 +282,8 @@ func TestHostileFiles(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	run := w.runs[base+"/"+name]
-	assert.NotNil(t, run.timeline.picture())
-	assert.LessOrEqual(t, len(run.events[0].Text), maxText+10)
+	assert.NotNil(t, run.contents.timeline.picture())
+	assert.LessOrEqual(t, len(run.contents.events[0].Text), maxText+10)
 	assert.Contains(t, run.trouble(), "lines cannot be read")
 }
 

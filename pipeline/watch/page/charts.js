@@ -102,7 +102,7 @@ class Chart {
     return tables.reduce((n, t) => n + t[0].length, 0);
   }
 
-  // describe tells readers of the screen the newest values.
+  // describe gives screen readers the newest values.
   describe(lines) {
     const values = lines.filter((l) => !l.raw).map((l) => `${l.label}: ${this.spec.unit(l.run.last(l.name))}`);
     this.body.setAttribute("aria-label", `${this.spec.title}. ${values.join(", ")}`);
