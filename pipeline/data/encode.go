@@ -2,6 +2,7 @@ package data
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 )
@@ -26,35 +27,52 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 		}, sink)
 }
 
-// encodeAll calls sink with encoded pieces, in order. Pieces are encoded on all cores; what comes out depends on the
-// pieces only. At most a few of them a core are in memory.
+// groupSize is about how much text a goroutine encodes: documents may be very short.
+const groupSize = 1 << 16
+
+// encodeAll calls sink with encoded pieces, in order. Groups of pieces are encoded on all cores; what comes out depends
+// on the pieces only. At most a few groups a core are in memory.
 func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded, sink func(encoded) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	workers := runtime.GOMAXPROCS(0)
-	queue := make(chan chan encoded, workers) // in the order of the file
+	queue := make(chan chan []encoded, workers) // in the order of the file
 	slots := make(chan struct{}, workers)
 	readErr := make(chan error, 1)
 	go func() {
 		defer close(queue)
-		readErr <- pieces(func(p piece) error {
+		var group []piece
+		size := 0
+		flush := func() error {
 			select {
 			case slots <- struct{}{}:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			result := make(chan encoded, 1)
-			go func() {
-				result <- encode(ctx, p)
+			result := make(chan []encoded, 1)
+			go func(group []piece) {
+				result <- encodeGroup(ctx, group, encode)
 				<-slots
-			}()
+			}(group)
+			group, size = nil, 0
 			select {
 			case queue <- result:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		}
+		err := pieces(func(p piece) error {
+			group, size = append(group, p), size+len(p.text)+pieceOverhead
+			if size < groupSize {
+				return nil
+			}
+			return flush()
 		})
+		if len(group) > 0 && ctx.Err() == nil { // before the error of what follows them
+			err = errors.Join(flush(), err)
+		}
+		readErr <- err
 	}()
 	err := drain(ctx, queue, sink)
 	cancel()
@@ -69,17 +87,32 @@ func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, e
 	return err
 }
 
-func drain(ctx context.Context, queue <-chan chan encoded, sink func(encoded) error) error {
+// pieceOverhead counts for what a piece costs besides its text.
+const pieceOverhead = 256
+
+// encodeGroup encodes pieces up to the first error.
+func encodeGroup(ctx context.Context, group []piece, encode func(context.Context, piece) encoded) (all []encoded) {
+	for _, p := range group {
+		e := encode(ctx, p)
+		if all = append(all, e); e.err != nil {
+			return all
+		}
+	}
+	return all
+}
+
+func drain(ctx context.Context, queue <-chan chan []encoded, sink func(encoded) error) error {
 	for result := range queue {
-		e := <-result
-		if e.err != nil {
-			return e.err
-		}
-		if err := sink(e); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
+		for _, e := range <-result {
+			if e.err != nil {
+				return e.err
+			}
+			if err := sink(e); err != nil {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
