@@ -127,9 +127,12 @@ func (p *progress) Step(s train.Progress) {
 	if s.ValLoss != nil {
 		fields = append(fields, fmt.Sprintf("val loss %.4f", *s.ValLoss))
 	}
+	for _, r := range s.Tasks {
+		fields = append(fields, fmt.Sprintf("%s %.3f", r.Task, r.Accuracy))
+	}
 	fields = append(fields, grouped(int64(s.TokensPerSec))+" tokens/s", s.Left.Round(time.Second).String()+" left",
 		fmt.Sprintf("lr %.3g", s.LR), fmt.Sprintf("|g| %.3f", s.GradNorm))
-	if s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil {
+	if s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil || len(s.Tasks) > 0 {
 		p.line.keep(fields...)
 	} else {
 		p.line.show(fields...)

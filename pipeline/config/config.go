@@ -67,17 +67,19 @@ type Source struct {
 
 // Train is the training loop. Intervals are in steps; EvalEvery and SaveEvery of 0 evaluate and save at the end only.
 type Train struct {
-	Steps        int       `yaml:"steps" help:"Number of steps."`
-	BatchSize    int       `yaml:"batch_size" help:"Sequences in a batch, over all microbatches."`
-	Microbatches int       `yaml:"microbatches" help:"Microbatches in a batch. A pipeline needs at least one for each stage."`
-	GradClip     float64   `yaml:"grad_clip" help:"Largest global norm of the gradient; 0 does not clip."`
-	EvalEvery    int       `yaml:"eval_every" help:"Steps between evaluations; 0 evaluates at the end only."`
-	EvalBatches  int       `yaml:"eval_batches" help:"Batches in an evaluation; 0 is the whole validation split."`
-	SaveEvery    int       `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
-	Keep         int       `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
-	Precision    string    `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
-	LossScale    LossScale `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
-	Nonfinite    string    `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
+	Steps         int       `yaml:"steps" help:"Number of steps."`
+	BatchSize     int       `yaml:"batch_size" help:"Sequences in a batch, over all microbatches."`
+	Microbatches  int       `yaml:"microbatches" help:"Microbatches in a batch. A pipeline needs at least one for each stage."`
+	GradClip      float64   `yaml:"grad_clip" help:"Largest global norm of the gradient; 0 does not clip."`
+	EvalEvery     int       `yaml:"eval_every" help:"Steps between evaluations; 0 evaluates at the end only."`
+	EvalBatches   int       `yaml:"eval_batches" help:"Batches in an evaluation; 0 is the whole validation split."`
+	EvalTasks     []string  `yaml:"eval_tasks,flow,omitempty" help:"Files of multiple-choice questions for each evaluation, as gpupipe eval --task reads them."`
+	EvalQuestions int       `yaml:"eval_questions,omitempty" help:"Questions of each file that an evaluation asks, the first ones; 0 asks all."`
+	SaveEvery     int       `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
+	Keep          int       `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
+	Precision     string    `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
+	LossScale     LossScale `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
+	Nonfinite     string    `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
 }
 
 // Values of train.nonfinite, and of on_error of hooks that may skip.
@@ -269,7 +271,7 @@ func (c Config) validateLoop() error {
 	}{
 		{"train.steps", t.Steps, 0, 1 << 30}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
 		{"train.microbatches", t.Microbatches, 1, 1 << 20}, {"train.eval_every", t.EvalEvery, 0, 1 << 30},
-		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.save_every", t.SaveEvery, 0, 1 << 30},
+		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.eval_questions", t.EvalQuestions, 0, 1 << 30}, {"train.save_every", t.SaveEvery, 0, 1 << 30},
 		{"train.keep", t.Keep, 0, 1 << 30},
 	} {
 		if n.value < n.from || n.value > n.max {

@@ -4,11 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -76,4 +80,34 @@ func TestAnswerTasks(t *testing.T) {
 	}
 	_, err = AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: dir, BatchSize: 1, Target: onReference}, Files: []string{"none"}})
 	assert.ErrorContains(t, err, "none: no such file")
+}
+
+// The results of tasks in metrics.jsonl are those of the checkpoints, on any number of stages. Bits per byte are there, too.
+func TestTasksDuringTraining(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "words.jsonl")
+	var text []byte
+	for i := range 9 {
+		line, err := json.Marshal(map[string]any{"context": "the", "choices": []string{"cat", "mat", "on a"}, "answer": i % 3})
+		require.NoError(t, err)
+		text = append(append(text, line...), '\n')
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o666))
+	for _, stages := range []string{"1", "2"} {
+		dir := trained(t, "train={steps: 4, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 2, eval_tasks: ["+path+"], eval_questions: 8}", "pipeline.stages="+stages)
+		for _, r := range traintest.Measurements(t, dir) {
+			acc, has := r.Values["tasks/words/acc"]
+			require.Equal(t, r.Step%2 == 0, has, "step %d", r.Step)
+			if !has {
+				continue
+			}
+			e, err := AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: traintest.StepDir(dir, r.Step), BatchSize: 4, Target: onReference}, Files: []string{path}, Limit: 8})
+			require.NoError(t, err)
+			assert.InDelta(t, e.Tasks[0].Accuracy, acc, 1e-9)
+			assert.InDelta(t, e.Tasks[0].AccuracyNorm, r.Values["tasks/words/acc_norm"], 1e-9)
+			assert.InDelta(t, r.Values["val_loss"]/math.Ln2, r.Values["val_bits_per_byte"], 1e-9, "a token is a byte")
+		}
+	}
+	c := traintest.Demo(t, t.TempDir(), "train.eval_tasks=[none.jsonl]")
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	assert.ErrorContains(t, err, "train.eval_tasks: open none.jsonl")
 }

@@ -18,7 +18,8 @@ type corpus struct {
 	trainText  *data.Corpus
 	valText    *data.Corpus // nil without a validation split
 	train, val *data.Batcher
-	entropy    float64 // of single tokens of the validation text (of the training text without one), in nats
+	valBytes   *float64 // tokens per byte of what an evaluation reads of the validation split; 0: it has no text; nil: not counted yet
+	entropy    float64  // of single tokens of the validation text (of the training text without one), in nats
 }
 
 // openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.

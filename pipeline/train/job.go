@@ -23,6 +23,7 @@ type job struct {
 	hooks     *hooks.Set
 	model     model.Model
 	corpus    *corpus
+	tasks     taskRows
 	task      hooks.Task
 	optimizer *optim.Optimizer
 	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none

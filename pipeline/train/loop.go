@@ -27,7 +27,7 @@ func (t *trainer) loop(ctx context.Context) error {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
 		}
-		if t.due(c.EvalEvery) && t.job.corpus.val != nil {
+		if t.due(c.EvalEvery) && t.job.evaluates() {
 			if err := t.evaluate(ctx); err != nil {
 				return t.postpone(ctx, err)
 			}
@@ -47,7 +47,7 @@ func (t *trainer) loop(ctx context.Context) error {
 		return err
 	}
 	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
-	if !t.result.Interrupted && t.step > 0 && t.job.corpus.val != nil && c.EvalEvery > 0 {
+	if !t.result.Interrupted && t.step > 0 && t.job.evaluates() && c.EvalEvery > 0 {
 		if err := t.evaluate(ctx); err != nil {
 			return t.postpone(ctx, err)
 		}
@@ -145,39 +145,58 @@ func (t *trainer) diverged(p Progress) error {
 // due reports whether something done every n steps is due after this one.
 func (t *trainer) due(n int) bool { return n > 0 && t.step%n == 0 && t.step < t.job.config.Train.Steps }
 
-// evaluate adds the validation loss to the report of the last step. If interrupted, it returns the error of ctx.
+// evaluate adds the validation loss and the results of tasks to the report of the last step. If interrupted, it returns
+// the error of ctx.
 func (t *trainer) evaluate(ctx context.Context) error {
 	began := time.Now()
-	loss, err := t.validationLoss(ctx)
+	e, err := t.measure(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
-	if !metrics.Finite(loss) {
-		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, loss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
+	if e.valLoss != nil && !metrics.Finite(*e.valLoss) {
+		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 	}
-	t.result.ValLoss = &loss
-	return t.recorder.evaluated(ctx, loss, began)
+	t.result.ValLoss = e.valLoss
+	return t.recorder.evaluated(ctx, e, began)
 }
 
-// validationLoss is the mean loss of the current weights on validation windows, summed in float64.
-func (t *trainer) validationLoss(ctx context.Context) (float64, error) {
+// measure evaluates the current weights.
+func (t *trainer) measure(ctx context.Context) (e evaluation, err error) {
+	if t.job.corpus.val != nil {
+		loss, windows, err := t.validationLoss(ctx)
+		if err != nil {
+			return e, err
+		}
+		if e.valLoss = &loss; !metrics.Finite(loss) {
+			return e, nil
+		}
+		if e.bitsPerByte, err = t.job.corpus.bitsPerByte(loss, windows, t.job.config.Rows()); err != nil {
+			return e, err
+		}
+	}
+	e.tasks, err = t.answer(ctx)
+	return e, err
+}
+
+// validationLoss is the mean loss of the current weights on validation windows, summed in float64, and their number.
+func (t *trainer) validationLoss(ctx context.Context) (loss float64, windows int64, err error) {
 	c, val := t.job.config, t.job.corpus.val
 	total, rows := val.Windows(), int64(c.Rows())
 	if c.Train.EvalBatches > 0 {
 		total = min(total, int64(c.Train.EvalBatches)*int64(c.Train.BatchSize))
 	}
 	var sum float64
-	err := t.session.engine.Evaluate(ctx, engine.Tokens(val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
+	err = t.session.engine.Evaluate(ctx, engine.Tokens(val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
 		// After the last window the batcher starts over: rows beyond it do not count.
 		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
 			sum += float64(l)
 		}
 		return nil
 	})
-	return sum / float64(total), err
+	return sum / float64(total), total, err
 }
 
 // finishPending evaluates and reports the step of the checkpoint, if an interruption prevented that.
@@ -186,7 +205,7 @@ func (t *trainer) finishPending(ctx context.Context) error {
 	if !t.checkpoints.unreported || t.step == c.Steps { // the last step is evaluated at the end
 		return nil
 	}
-	if t.due(c.EvalEvery) && t.job.corpus.val != nil {
+	if t.due(c.EvalEvery) && t.job.evaluates() {
 		if err := t.evaluate(ctx); err != nil {
 			return err
 		}

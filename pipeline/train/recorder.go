@@ -169,11 +169,11 @@ func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value
 	return err
 }
 
-// evaluated adds a validation loss to the pending step and records it. The evaluation does not count as training time.
-func (r *recorder) evaluated(ctx context.Context, loss float64, began time.Time) error {
+// evaluated adds an evaluation to the pending step and records it. The evaluation does not count as training time.
+func (r *recorder) evaluated(ctx context.Context, e evaluation, began time.Time) error {
 	r.paused(trace.EvaluateEvent, began)
 	if r.pending != nil {
-		r.pending.ValLoss = &loss
+		r.pending.ValLoss, r.pending.BitsPerByte, r.pending.Tasks = e.valLoss, e.bitsPerByte, e.tasks
 	}
 	return r.flush(ctx)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/tasks"
 )
 
 // Report receives what happens during a run, in order, from one goroutine.
@@ -40,18 +41,20 @@ type Start struct {
 // Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at
 // the weights before its update; ValLoss is at the weights after it.
 type Progress struct {
-	Step         int           `json:"step"`
-	Steps        int           `json:"steps"`
-	Tokens       int64         `json:"tokens"` // trained on so far
-	Loss         float64       `json:"loss"`   // nats per token
-	LR           float64       `json:"lr"`
-	GradNorm     float64       `json:"grad_norm"` // before clipping
-	TokensPerSec float64       `json:"tokens_per_s"`
-	Staleness    float64       `json:"staleness"`            // mean age of the gradients, in steps
-	LossScale    float64       `json:"loss_scale,omitempty"` // of f16
-	Skipped      bool          `json:"skipped,omitempty"`    // the loss or the gradient was not finite
-	ValLoss      *float64      `json:"val_loss,omitempty"`
-	Left         time.Duration `json:"left_ns"`
+	Step         int            `json:"step"`
+	Steps        int            `json:"steps"`
+	Tokens       int64          `json:"tokens"` // trained on so far
+	Loss         float64        `json:"loss"`   // nats per token
+	LR           float64        `json:"lr"`
+	GradNorm     float64        `json:"grad_norm"` // before clipping
+	TokensPerSec float64        `json:"tokens_per_s"`
+	Staleness    float64        `json:"staleness"`            // mean age of the gradients, in steps
+	LossScale    float64        `json:"loss_scale,omitempty"` // of f16
+	Skipped      bool           `json:"skipped,omitempty"`    // the loss or the gradient was not finite
+	ValLoss      *float64       `json:"val_loss,omitempty"`
+	BitsPerByte  *float64       `json:"val_bits_per_byte,omitempty"` // of the text that ValLoss is of
+	Left         time.Duration  `json:"left_ns"`
+	Tasks        []tasks.Result `json:"tasks,omitempty"` // of train.eval_tasks, at the weights after the update
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"-"`
 	system  []metrics.Value  // how the step used the machines; the time comes first
@@ -64,9 +67,7 @@ func (p Progress) values() []metrics.Value {
 	if p.LossScale > 0 {
 		values = append(values, metrics.Value{Name: "loss_scale", Value: p.LossScale})
 	}
-	if p.ValLoss != nil {
-		values = append(values, metrics.Value{Name: "val_loss", Value: *p.ValLoss})
-	}
+	values = append(values, evaluation{p.ValLoss, p.BitsPerByte, p.Tasks}.values()...)
 	if p.Skipped {
 		values = append(values, metrics.Value{Name: "skipped", Value: 1})
 	}

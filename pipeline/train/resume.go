@@ -140,7 +140,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 }
 
 // movable keys do not change what is computed. Data, aligned tensors, tokenizer and hooks are compared by content.
-var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
+var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.depth", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
 	"pipeline.watchdog", "hooks"}

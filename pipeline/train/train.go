@@ -116,7 +116,7 @@ func newTrainer(c config.Config, o Options) *trainer {
 
 // prepare opens everything that needs no device.
 func (t *trainer) prepare(ctx context.Context) error {
-	return t.do(ctx, t.job.openHooks, t.job.openCorpus, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
+	return t.do(ctx, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
 }
 
 // train opens the devices and the run folder, and trains.
