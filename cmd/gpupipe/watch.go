@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/gpupipe/gpupipe/internal/httpserver"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -51,6 +52,11 @@ func (c *watchCommand) Run(a *app) error {
 	token, err := c.token()
 	if err != nil {
 		return usererror.New(err)
+	}
+	for _, folder := range folders {
+		if _, err := os.Stat(folder); err != nil {
+			a.note("gpupipe: %s does not exist yet: its runs appear when it does", folder)
+		}
 	}
 	w := watch.New(folders...)
 	server, err := httpserver.Start(httpserver.Options{Address: c.Listen, Handler: w.Handler(), Token: token, Public: watch.Public})

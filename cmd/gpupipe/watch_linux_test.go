@@ -114,11 +114,14 @@ func photograph(ctx context.Context, t *testing.T, tab *chromium.Tab) {
 	}
 }
 
-// The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged.
+// The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged. Texts
+// of the run are no HTML.
 func TestWatchALongRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "<u>run")
+	require.NoError(t, os.Mkdir(dir, 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(`{"step":1,"event":"<u>note","text":"<u>text"}`+"\n"), 0o666))
 	const steps = 100_000
 	var log bytes.Buffer
 	for i := range steps {
@@ -136,6 +139,9 @@ func TestWatchALongRun(t *testing.T) {
 	assert.Equal(t, 2000, evaluate[int](ctx, t, tab, focus+".steps.length"))
 	assert.Equal(t, 2000+3*1000, evaluate[int](ctx, t, tab, "gpupipeWatch.drawn.points"), "two of the loss in each interval, one of what does not change")
 	assert.Equal(t, 99.0, evaluate[float64](ctx, t, tab, "Math.max(..."+focus+`.column("loss"))`), "the extreme is drawn")
+	assert.Equal(t, "<u>run", evaluate[string](ctx, t, tab, `document.querySelector("#run-list button").textContent`))
+	assert.Equal(t, "<u>note<u>text", evaluate[string](ctx, t, tab, `document.querySelector("#event-list .kind").textContent + document.querySelector("#event-list div").lastChild.textContent`))
+	assert.Zero(t, evaluate[int](ctx, t, tab, `document.querySelectorAll("u").length`))
 	t.Logf("parse and draw: %s", evaluate[string](ctx, t, tab, "`${gpupipeWatch.drawn.parseMillis} + ${gpupipeWatch.drawn.drawMillis} ms; ${gpupipeWatch.drawn.firstMillis} ms after the page was opened`"))
 
 	require.NoError(t, tab.Evaluate(ctx, `gpupipeWatch.zoom(54000, 54500)`, nil))
