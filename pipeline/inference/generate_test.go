@@ -225,3 +225,15 @@ func TestGenerateWithAWrittenModel(t *testing.T) {
 	_, err = Evaluate(context.Background(), EvalOptions{From: filepath.Join(dir, "run"), SeqLen: 4, BatchSize: 1, Target: onReference})
 	assert.ErrorContains(t, err, "seq-len: found 4, expected ")
 }
+
+// Tokens are drawn in the order of a stable sort by falling logits.
+func TestSorted(t *testing.T) {
+	negative := float32(math.Copysign(0, -1))
+	logits := []float32{0, -1, negative, 3, 0, float32(math.Inf(-1)), 3, -1e-30, 1e-30, -3e38, 3e38, negative}
+	var ids []uint32
+	for _, c := range sorted(logits) {
+		assert.Equal(t, float64(logits[c.id]), c.weight)
+		ids = append(ids, c.id)
+	}
+	assert.Equal(t, []uint32{10, 3, 6, 8, 0, 2, 4, 11, 7, 1, 9, 5}, ids)
+}

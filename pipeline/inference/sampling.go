@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -47,17 +46,42 @@ type choice struct {
 
 // Next draws a token. Ties go to the lower id.
 func (s *Sampler) Next(logits []float32) (uint32, error) {
-	choices := make([]choice, len(logits))
+	best := 0
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
 			return 0, usererror.Errorf("the model's logits are not finite: token %d has %v", i, l)
 		}
-		choices[i] = choice{uint32(i), float64(l)}
+		if l > logits[best] {
+			best = i
+		}
 	}
-	slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(b.weight, a.weight) })
 	if s.Temperature == 0 {
-		return choices[0].id, nil
+		return uint32(best), nil
 	}
+	return s.draw(sorted(logits)), nil
+}
+
+// sorted returns the tokens, the likeliest first and the lower id first among equals. It sorts integers, which is several
+// times as fast as sorting with a function: the high half of a key falls as the logit rises, the low half is the id.
+func sorted(logits []float32) []choice {
+	keys := make([]uint64, len(logits))
+	for i, l := range logits {
+		bits := math.Float32bits(l + 0) // −0 becomes 0
+		if bits>>31 == 0 {
+			bits = ^bits & math.MaxInt32
+		}
+		keys[i] = uint64(bits)<<32 | uint64(i)
+	}
+	slices.Sort(keys)
+	choices := make([]choice, len(keys))
+	for i, k := range keys {
+		choices[i] = choice{uint32(k), float64(logits[uint32(k)])}
+	}
+	return choices
+}
+
+// draw draws one of the tokens, which are sorted.
+func (s *Sampler) draw(choices []choice) uint32 {
 	if s.TopK > 0 && s.TopK < len(choices) {
 		choices = choices[:s.TopK]
 	}
@@ -78,10 +102,10 @@ func (s *Sampler) Next(logits []float32) (uint32, error) {
 	at := s.rng.Float64() * sum
 	for _, c := range choices {
 		if at -= c.weight; at < 0 {
-			return c.id, nil
+			return c.id
 		}
 	}
-	return choices[len(choices)-1].id, nil
+	return choices[len(choices)-1].id
 }
 
 // LogSumExp is the natural logarithm of the sum of the exponentials of logits: what log-probabilities subtract.
