@@ -80,7 +80,7 @@ func ggufModels() map[string]model.Config {
 			c.Norm.QK, c.Norm.Place, c.TieEmbeddings = model.QKFull, model.NormPost, false
 			c.Attention.Window, c.Attention.Pattern = 3, []string{"local", "local", "local", "full"}
 		}),
-		"olmoe": with(mixture(), func(c *model.Config) { c.Norm.QK, c.TieEmbeddings = model.QKFull, false }),
+		"olmoe": with(mixture(), func(c *model.Config) { c.Norm.QK, c.TieEmbeddings, c.NKVHeads = model.QKFull, false, c.NHeads }),
 		"glm4moe dense": with(mixture(), func(c *model.Config) {
 			c.TieEmbeddings, c.Norm.QK, c.FFN.DFF = false, model.QKHead, 10
 			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.DenseFirst = model.SigmoidScore, 2, 2.5, true, 1
@@ -160,7 +160,11 @@ func TestGGUFRefusals(t *testing.T) {
 		},
 		"moe.normalize: found true, expected false, which llama.cpp's olmoe has": func(c *model.Config) {
 			*c = mixture()
-			c.Norm.QK, c.MoE.Normalize = model.QKFull, true
+			c.Norm.QK, c.MoE.Normalize, c.NKVHeads = model.QKFull, true, c.NHeads
+		},
+		"n_kv_heads: found 1, expected n_heads (2), which llama.cpp's olmoe has": func(c *model.Config) {
+			*c = mixture()
+			c.Norm.QK, c.NHeads, c.NKVHeads = model.QKFull, 2, 1
 		},
 		"moe.dense_first: found 1": func(c *model.Config) {
 			*c = mixture()

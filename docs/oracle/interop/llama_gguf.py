@@ -34,7 +34,7 @@ FAMILIES = {
     "olmo2-tied": ("Olmo2", dict(intermediate_size=96, tie_word_embeddings=True)),
     "olmo3": ("Olmo3", dict(intermediate_size=96, sliding_window=16)),
     "mixtral": ("Mixtral", dict(intermediate_size=96, num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
-    "olmoe": ("Olmoe", dict(EXPERTS, norm_topk_prob=False)),
+    "olmoe": ("Olmoe", dict(EXPERTS, norm_topk_prob=False, num_key_value_heads=4)),
     "qwen3moe": ("Qwen3Moe", dict(EXPERTS, moe_intermediate_size=32, norm_topk_prob=True, head_dim=32)),
     "glm4moe": ("Glm4Moe", dict(SIGMOID, use_qk_norm=True, head_dim=16, partial_rotary_factor=1.0, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0))),
