@@ -41,7 +41,7 @@ func TestExport(t *testing.T) {
 		"found y, but " + out + " is no checkpoint of a run":                     {"export", out, "--out", out + "2", "--weights", "y"},
 		out + " is no checkpoint of a run and holds one version of its weights":  {"generate", out, "--weights", "y"},
 		`--weights must be one of "x","y" but got "z"`:                           {"eval", run, "--weights", "z"},
-		`--dtype must be one of "f32","bf16","f16" but got "f8"`:                 {"export", run, "--out", out, "--dtype", "f8"},
+		`--dtype must be one of "f32","bf16","f16","q8_0" but got "f8"`:          {"export", run, "--out", out, "--dtype", "f8"},
 		"missing flags: --out":                        {"export", run},
 		dir + ": no usable checkpoint: there is none": {"export", dir, "--out", out + "2", "--step", "2"},
 	} {

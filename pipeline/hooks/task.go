@@ -113,7 +113,7 @@ func (s *Set) buildLoss(ctx context.Context, in graphhook.Inputs, weighted bool)
 		return nil, usererror.New(err)
 	}
 	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
-		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not use %q, which %s, %s or documents in batches set: expected f32[%d], a number for each token, or a loss that uses them",
+		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not use %q, which %s, %s, data.pack or data.document_mask sets: expected f32[%d], a number for each token, or a loss that uses them",
 			s.loss.config.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
 	}
 	return &Loss{loss, s.loss}, nil

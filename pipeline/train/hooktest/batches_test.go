@@ -336,7 +336,7 @@ func TestLossAndTensorErrors(t *testing.T) {
 		return "data.aligned=[" + path + "]"
 	}
 	for want, overrides := range map[string][]string{
-		`one.wasm: build_loss: the loss is one number, f32[], and does not use "weights", which map_batch or token_weights sets: expected f32[16]`: {
+		`one.wasm: build_loss: the loss is one number, f32[], and does not use "weights", which map_batch, token_weights, data.pack or data.document_mask sets: expected f32[16]`: {
 			traintest.WithHooks(one, traintest.Weigher(t)+", hook: token_weights")},
 		`data.aligned: tensor "hidden": losses have an input of this name`:         {tensor("hidden")},
 		`data.aligned: tensor "lm_head.weight": losses have an input of this name`: {tensor("lm_head.weight")},
