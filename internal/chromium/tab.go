@@ -25,7 +25,7 @@ type Tab struct {
 // maxAnswer is the largest answer of the browser, in bytes: a screenshot.
 const maxAnswer = 64 << 20
 
-// Open opens an address in a headless browser.
+// Open opens an address in a headless browser, and waits until the page is loaded.
 func Open(ctx context.Context, address string) (*Tab, error) {
 	b, err := start("about:blank", "--remote-debugging-port=0")
 	if err != nil {
@@ -36,7 +36,9 @@ func Open(ctx context.Context, address string) (*Tab, error) {
 		t.Close()
 		return nil, fmt.Errorf("%w; the browser's console:\n%s", err, b.console)
 	}
-	_, err = t.call(ctx, "Page.navigate", map[string]any{"url": address})
+	if _, err = t.call(ctx, "Page.navigate", map[string]any{"url": address}); err == nil {
+		err = t.Await(ctx, `document.readyState === "complete"`)
+	}
 	if err != nil {
 		t.Close()
 		return nil, err
