@@ -61,11 +61,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	g, err := src.Model.Eval(o.BatchSize)
-	if err != nil {
-		return out, usererror.New(err)
-	}
-	s, err := src.load(o.Target, map[string]*graph.Graph{evalProgram: g})
+	s, err := src.loadEval(o.Target, o.BatchSize)
 	if err != nil {
 		return out, err
 	}
@@ -75,6 +71,15 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, usererror.New(err)
 	}
 	return out, out.measure(ctx, evaluator{s, windows, o.BatchSize}, src, o.Progress)
+}
+
+// loadEval loads the program that computes the losses of a batch.
+func (src *Source) loadEval(t Target, batchSize int) (engine.Session, error) {
+	g, err := src.Model.Eval(batchSize)
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	return src.load(t, map[string]*graph.Graph{evalProgram: g})
 }
 
 // setSeqLen sets the length of the model's sequences; 0 keeps it.

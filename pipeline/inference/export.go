@@ -81,18 +81,14 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	if err := checkOut(o.Out, o.Force); err != nil {
 		return out, usererror.New(err)
 	}
-	src, err := OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note)
+	src, out, err := o.open()
 	if err != nil {
 		return out, err
 	}
 	defer src.Close()
-	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), DType: o.DType, Parameters: src.Model.Count(),
-		Bytes: src.Model.Count() * as.dtype.Size()}
+	out.Bytes = src.Model.Count() * as.dtype.Size()
 	if src.saved != nil {
 		orSilent(o.Note)("a hook built this model: the folder has its module, %s, and gpupipe reads it; transformers does not", config.ModuleFile)
-	}
-	if c := src.checkpoint; c != nil {
-		out.Step = &c.Step
 	}
 	files, err := src.exported(as, o.ShardLimit, src.converter(ctx, as.dtype, out.Bytes, o.Progress))
 	if err != nil {
@@ -111,6 +107,18 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 		return out, ctx.Err()
 	}
 	return out, usererror.New(err)
+}
+
+// open opens the model, and says of the export what does not depend on its format.
+func (o ExportOptions) open() (src *Source, out Exported, err error) {
+	if src, err = OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note); err != nil {
+		return nil, out, err
+	}
+	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), DType: o.DType, Parameters: src.Model.Count()}
+	if c := src.checkpoint; c != nil {
+		out.Step = &c.Step
+	}
+	return src, out, nil
 }
 
 // exportFile matches the names of an export's files.

@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -35,16 +34,12 @@ func exportGGUF(ctx context.Context, o ExportOptions) (out Exported, err error) 
 	if err := checkOutFile(o.Out, o.Force); err != nil {
 		return out, usererror.New(err)
 	}
-	src, err := OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note)
+	src, out, err := o.open()
 	if err != nil {
 		return out, err
 	}
 	defer src.Close()
-	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), DType: o.DType, Parameters: src.Model.Count(),
-		Files: []string{filepath.Base(o.Out)}}
-	if c := src.checkpoint; c != nil {
-		out.Step = &c.Step
-	}
+	out.Files = []string{filepath.Base(o.Out)}
 	keys, err := src.ggufKeys(as.file, orSilent(o.Note))
 	if err != nil {
 		return out, usererror.New(err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/tasks"
@@ -44,11 +43,7 @@ func AnswerTasks(ctx context.Context, o TaskOptions) (out TaskEvaluation, err er
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	g, err := src.Model.Eval(o.BatchSize)
-	if err != nil {
-		return out, usererror.New(err)
-	}
-	s, err := src.load(o.Target, map[string]*graph.Graph{evalProgram: g})
+	s, err := src.loadEval(o.Target, o.BatchSize)
 	if err != nil {
 		return out, err
 	}
