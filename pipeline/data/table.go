@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/pipeline/data/arrow"
+	"github.com/gpupipe/gpupipe/pipeline/data/column"
 	"github.com/gpupipe/gpupipe/pipeline/data/parquet"
 )
 
@@ -67,15 +68,11 @@ func openRows(f *os.File, size int64, k kind, column string, row int64) (rows, e
 	return c, nil
 }
 
-// missingColumn makes one error of those of a missing column.
+// missingColumn makes the error of a missing column that of a missing field.
 func missingColumn(err error) error {
-	var p *parquet.NoColumnError
-	var a *arrow.NoColumnError
-	switch {
-	case errors.As(err, &p):
-		return &NoFieldError{Field: p.Column, Found: p.Found}
-	case errors.As(err, &a):
-		return &NoFieldError{Field: a.Column, Found: a.Found}
+	var missing *column.MissingError
+	if errors.As(err, &missing) {
+		return &NoFieldError{Field: missing.Column, Found: missing.Found}
 	}
 	return err
 }

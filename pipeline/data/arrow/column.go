@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/pipeline/data/column"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -46,7 +47,7 @@ func (f *File) Column(path string) (*Column, error) {
 	i := slices.IndexFunc(f.fields, func(e field) bool { return e.path == path && !e.inList })
 	switch {
 	case i < 0:
-		return nil, &NoColumnError{path, f.Columns()}
+		return nil, &column.MissingError{Column: path, Found: f.Columns()}
 	case f.fields[i].dictionary:
 		return nil, fmt.Errorf("column %q is encoded by a dictionary, expected a string", path)
 	case !f.fields[i].readable():
@@ -291,7 +292,7 @@ func (c *Column) buffer(m *message, index int) (*reader, error) {
 
 func (c *Column) decompress(section *io.SectionReader, length int64) (*reader, error) {
 	var head [8]byte
-	if err := readAt(section, head[:], 0); err != nil {
+	if err := column.ReadAt(section, head[:], 0); err != nil {
 		return nil, err
 	}
 	size, length := int64(binary.LittleEndian.Uint64(head[:])), length-8
@@ -304,7 +305,7 @@ func (c *Column) decompress(section *io.SectionReader, length int64) (*reader, e
 		return nil, fmt.Errorf("a buffer that expands from %d to %d bytes, expected at most %d times as many", length, size, maxExpansion)
 	}
 	raw := make([]byte, length)
-	if err := readAt(section, raw, 8); err != nil {
+	if err := column.ReadAt(section, raw, 8); err != nil {
 		return nil, err
 	}
 	if c.unzip == nil {

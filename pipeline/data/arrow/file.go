@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/gpupipe/gpupipe/pipeline/data/column"
 )
 
 const (
@@ -46,12 +48,12 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	if size < 8 {
 		return nil, fmt.Errorf("%d bytes, expected at least 8 of an Arrow file", size)
 	}
-	if err := readAt(r, head, 0); err != nil {
+	if err := column.ReadAt(r, head, 0); err != nil {
 		return nil, err
 	}
 	if string(head) == magic {
 		f.begin = 8
-		if err := readAt(r, head, size-int64(len(head))); err != nil {
+		if err := column.ReadAt(r, head, size-int64(len(head))); err != nil {
 			return nil, err
 		}
 		if string(head) != magic {
@@ -69,29 +71,18 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	return f, f.readSchema(m)
 }
 
-// readAt fills b with the bytes at an offset.
-func readAt(r io.ReaderAt, b []byte, at int64) error {
-	if n, err := r.ReadAt(b, at); n < len(b) {
-		if err == nil || errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	return nil
-}
-
 const continuation = 0xffffffff
 
 // message reads the metadata of the message at an offset; nil: the stream ends there.
 func (f *File) message(at int64) (*message, error) {
 	var head [8]byte
-	if err := readAt(f.r, head[:4], at); err != nil {
+	if err := column.ReadAt(f.r, head[:4], at); err != nil {
 		return nil, fmt.Errorf("the mark at the end of the stream is missing: truncated: %w", err)
 	}
 	length := binary.LittleEndian.Uint32(head[:])
 	at += 4
 	if length == continuation {
-		if err := readAt(f.r, head[4:], at); err != nil {
+		if err := column.ReadAt(f.r, head[4:], at); err != nil {
 			return nil, err
 		}
 		length = binary.LittleEndian.Uint32(head[4:])
@@ -104,7 +95,7 @@ func (f *File) message(at int64) (*message, error) {
 		return nil, fmt.Errorf("metadata of %d bytes at offset %d, expected at most %d", length, at, most)
 	}
 	fb := &flatbuffer{b: make([]byte, length)}
-	if err := readAt(f.r, fb.b, at); err != nil {
+	if err := column.ReadAt(f.r, fb.b, at); err != nil {
 		return nil, err
 	}
 	root := fb.root()
@@ -244,16 +235,6 @@ func (e field) readable() bool {
 		return !e.dictionary && !e.inList
 	}
 	return false
-}
-
-// NoColumnError reports a file without the column that was to be read.
-type NoColumnError struct {
-	Column string
-	Found  []string // the columns that could be read
-}
-
-func (e *NoColumnError) Error() string {
-	return fmt.Sprintf("no column %q, found %q", e.Column, e.Found)
 }
 
 // Columns lists the columns that can be read.

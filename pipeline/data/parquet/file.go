@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/data/column"
 )
 
 const (
@@ -46,13 +48,13 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	if size < int64(len(magic)+len(tail)) {
 		return nil, fmt.Errorf("%d bytes, expected at least %d of a Parquet file", size, len(magic)+len(tail))
 	}
-	if err := readAt(r, tail[:4], 0); err != nil {
+	if err := column.ReadAt(r, tail[:4], 0); err != nil {
 		return nil, err
 	}
 	if string(tail[:4]) != magic {
 		return nil, fmt.Errorf("begins with %q, expected %q of a Parquet file", tail[:4], magic)
 	}
-	if err := readAt(r, tail[:], size-int64(len(tail))); err != nil {
+	if err := column.ReadAt(r, tail[:], size-int64(len(tail))); err != nil {
 		return nil, err
 	}
 	if string(tail[4:]) != magic {
@@ -63,24 +65,13 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 		return nil, fmt.Errorf("a footer of %d bytes, expected at most %d", length, most)
 	}
 	f := &File{r: r, size: size, footer: make([]byte, length)}
-	if err := readAt(r, f.footer, size-int64(len(tail))-length); err != nil {
+	if err := column.ReadAt(r, f.footer, size-int64(len(tail))-length); err != nil {
 		return nil, err
 	}
 	if err := f.readSchema(); err != nil {
 		return nil, fmt.Errorf("footer: %w", err)
 	}
 	return f, nil
-}
-
-// readAt fills b with the bytes at an offset.
-func readAt(r io.ReaderAt, b []byte, at int64) error {
-	if n, err := r.ReadAt(b, at); n < len(b) {
-		if err == nil || errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	return nil
 }
 
 // Rows is the number of rows that the footer declares.
@@ -189,22 +180,12 @@ func (f *File) addLeaves(fields []field, n int64, parent leaf, depth int) (rest 
 	return fields, nil
 }
 
-// NoColumnError reports a file without the column that was to be read.
-type NoColumnError struct {
-	Column string
-	Found  []string // the columns that could be read
-}
-
-func (e *NoColumnError) Error() string {
-	return fmt.Sprintf("no column %q, found %q", e.Column, e.Found)
-}
-
 // find returns the index of a column that can be read.
 func (f *File) find(path string) (int, error) {
 	i := slices.IndexFunc(f.leaves, func(l leaf) bool { return l.path == path })
 	switch {
 	case i < 0:
-		return 0, &NoColumnError{path, f.Columns()}
+		return 0, &column.MissingError{Column: path, Found: f.Columns()}
 	case f.leaves[i].repeated:
 		return 0, fmt.Errorf("column %q is a list, expected texts", path)
 	case f.leaves[i].physical != byteArray:

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/gpupipe/gpupipe/pipeline/data/column"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
@@ -65,7 +66,7 @@ type pageHeader struct {
 func readHeader(r io.ReaderAt, at, to int64) (h pageHeader, err error) {
 	for size := min(int64(1)<<12, to-at); ; size = min(size*8, to-at, maxHeader) {
 		buf := make([]byte, size)
-		if err := readAt(r, buf, at); err != nil {
+		if err := column.ReadAt(r, buf, at); err != nil {
 			return h, err
 		}
 		t := &thrift{b: buf}
@@ -164,7 +165,7 @@ type decompressor struct{ zstd *zstd.Decoder }
 // page reads the content of a page at an offset.
 func (d *decompressor) page(r io.ReaderAt, at int64, h pageHeader, codec int64) ([]byte, error) {
 	raw := make([]byte, h.compressed)
-	if err := readAt(r, raw, at); err != nil {
+	if err := column.ReadAt(r, raw, at); err != nil {
 		return nil, err
 	}
 	if h.crc >= 0 && crc32.ChecksumIEEE(raw) != uint32(h.crc) {
