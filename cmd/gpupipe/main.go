@@ -52,6 +52,8 @@ Examples:
   watch runs on a page                gpupipe watch runs
   plan stage boundaries               gpupipe plan c.yaml --stages 4
   print the generated shaders         gpupipe kernels c.yaml
+  search for good values of keys      gpupipe sweep sweep.yaml
+  find a learning rate                gpupipe lr-range c.yaml
   compare optimizers                  gpupipe study study.yaml
   check the device's arithmetic       gpupipe selftest
   check pipelines against one device  gpupipe verify
@@ -84,6 +86,8 @@ type commands struct {
 	Schedule   scheduleCommand   `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
 	Plan       planCommand       `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
 	Kernels    kernelsCommand    `cmd:"" help:"Print the kernels that a config generates, without a device."`
+	Sweep      sweepCommand      `cmd:"" help:"Search for good values of a config's keys with many runs."`
+	LRRange    lrRangeCommand    `cmd:"" name:"lr-range" help:"Find a learning rate with one short run."`
 	Study      studyCommand      `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench      benchCommand      `cmd:"" help:"Measure kernels and training steps."`
 	Report     reportCommand     `cmd:"" help:"Test and measure every device, and write a report to send."`

@@ -14,10 +14,11 @@ func TestManual(t *testing.T) {
 	code, page, errs := command("man")
 	require.Equal(t, exitOK, code, errs)
 	for _, name := range completed(t, "fish", "") {
-		assert.Contains(t, page, "\n.SS "+name, name)
+		heading := "\n.SS " + escaped(name)
+		require.Contains(t, page, heading)
 		for _, flag := range completed(t, "fish", name, "--") {
 			if !strings.HasPrefix(flag, "--no-") && flag != "--help" && flag != "--version" {
-				section := page[strings.Index(page, "\n.SS "+name):]
+				section := page[strings.Index(page, heading):]
 				assert.Contains(t, section, `\-\-`+strings.ReplaceAll(flag[2:], "-", `\-`), "%s %s", name, flag)
 			}
 		}

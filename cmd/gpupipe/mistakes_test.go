@@ -197,7 +197,7 @@ func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 
 // Every command prints its usage.
 func TestEveryHelpHasAnExample(t *testing.T) {
-	for _, name := range []string{"train", "eval", "generate", "serve", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "study", "bench",
+	for _, name := range []string{"train", "eval", "generate", "serve", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "sweep", "lr-range", "study", "bench",
 		"hook", "hook check", "hook bench", "hook new", "trace", "worker"} {
 		code, out, _ := command(append(strings.Fields(name), "--help")...)
 		assert.Equal(t, exitOK, code)

@@ -69,6 +69,8 @@ host) # with the member that the README's next command starts on another compute
   wait $host
   exit ;;
 join) exit ;;
+lr-range) set -- "$@" "${sizes[@]}" --steps 12 --set train.batch_size=4 ;;
+sweep) set -- "$@" --device null ;;
 study) set -- "$@" "${sizes[@]}" --device null --set train.steps=2 --set train.eval_every=2 --set train.batch_size=2 ;;
 esac
 GPUPIPE_TEST_COMMAND=1 exec "$GPUPIPE" "$@"
@@ -102,7 +104,7 @@ func TestReadmeRunsInOrder(t *testing.T) {
 		})
 	}
 	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "gpupipe.schema.json", "shards/train_000001.bin",
-		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4", "studies/one-step-delay/table.md", "runs/focal"} {
+		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4", "studies/one-step-delay/table.md", "sweeps/learning-rates/best.yaml", "runs/range/result.json", "runs/focal"} {
 		_, err := os.Stat(filepath.Join(clone, made))
 		assert.NoError(t, err)
 	}

@@ -1,22 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"strings"
-	"time"
 
-	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/study"
 )
 
 type studyCommand struct {
-	Grid   string   `arg:"" help:"YAML file of the study."`
-	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Jobs   int      `help:"Number of runs at the same time." default:"1"`
-	Device string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
-	DryRun bool     `help:"List and count the runs, and train nothing."`
-	JSON   bool     `help:"Print one JSON object a line: each finished run, then the report."`
+	Grid string `arg:"" help:"YAML file of the study."`
+	runsFlags
 }
 
 func (c *studyCommand) Help() string {
@@ -55,38 +48,26 @@ Examples:
 }
 
 func (c *studyCommand) Run(a *app) error {
-	if c.Jobs < 1 || c.Jobs > 1024 {
-		return usererror.New(fmt.Errorf("--jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
+	p := &runsProgress[study.Run]{progress: newProgress(a, c.JSON), ending: studyEnding, event: func(e runs.Ended[study.Run]) any { return study.NewEnded(e) }}
+	o, err := c.options(a, p.progress)
+	if err != nil {
+		return err
 	}
-	set := c.Set
-	if c.Device != "" {
-		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
-	}
-	g, err := study.Load(c.Grid, set)
+	g, err := study.Load(c.Grid, c.Set)
 	if err != nil {
 		return err
 	}
 	if c.DryRun {
 		return c.list(a, g)
 	}
-	p := &studyProgress{progress: newProgress(a, c.JSON)}
-	o := study.Options{Jobs: c.Jobs, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Progress: p.show, Note: p.Note}
-	rep, err := study.Execute(a.ctx, g, o)
-	p.line.clear()
-	if errors.Is(err, study.ErrInterrupted) {
-		a.note("stopped after %d runs; the same command continues", p.done)
-		return errInterrupted
-	}
-	if err != nil {
+	rep, err := study.Execute(a.ctx, g, o, p.show)
+	if err := p.conclude(a, err); err != nil {
 		return err
 	}
 	if c.JSON {
 		return a.printJSON(event{"event": "report", "report": rep})
 	}
-	a.printf("\n%s\n", rep.Markdown(g))
-	for _, file := range rep.Files {
-		a.printf("%s\n", file)
-	}
+	a.printf("\n%s\n%s", rep.Markdown(g), lines(rep.Files))
 	return nil
 }
 
@@ -97,14 +78,9 @@ func (c *studyCommand) list(a *app, g *study.Grid) error {
 		return err
 	}
 	if c.JSON {
-		return a.printJSON(p)
+		return a.printJSON(study.NewPlanned(p))
 	}
-	for _, e := range p.Ended {
-		a.printf("done   %s: %s\n", e.Run, ending(e))
-	}
-	for _, r := range p.Waiting {
-		a.printf("to do  %s\n", r)
-	}
+	listRuns(a, p, studyEnding)
 	total := len(p.Ended) + len(p.Waiting)
 	if p.Later > 0 {
 		a.prose(fmt.Sprintf("\n%d runs, %d of them done; then at most %d more, at the learning rates that these select: at most %d in all\n", total,
@@ -115,39 +91,10 @@ func (c *studyCommand) list(a *app, g *study.Grid) error {
 	return nil
 }
 
-// ending describes how a run ended.
-func ending(e study.Ended) string {
-	if e.ValLoss == nil {
+// studyEnding describes how a run ended.
+func studyEnding(e runs.Ended[study.Run]) string {
+	if e.Outcome.Diverged != "" {
 		return "diverged"
 	}
-	return fmt.Sprintf("validation loss %.4f", *e.ValLoss)
-}
-
-// studyProgress shows a study: a line for every run that has ended, and the runs under way.
-type studyProgress struct {
-	*progress
-	done int
-}
-
-func (s *studyProgress) show(p study.Progress) {
-	s.done = p.Done
-	if s.json {
-		if p.Ended != nil {
-			s.emit(event{"event": "run", "run": p.Ended, "done": p.Done, "total": p.Total, "at_most": p.AtMost, "left_ns": p.Left})
-		}
-		return
-	}
-	count := fmt.Sprintf("%d/%d", p.Done, p.Total)
-	if p.AtMost {
-		count = fmt.Sprintf("%d/≤%d", p.Done, p.Total)
-	}
-	left := ""
-	if p.Left > 0 {
-		left = p.Left.Round(time.Second).String() + " left"
-	}
-	if p.Ended != nil {
-		s.line.keep(fmt.Sprintf("%s  %s: %s", count, p.Ended.Run, ending(*p.Ended)), left)
-		return
-	}
-	s.line.show(strings.Join(append([]string{count, left}, p.Running...), fieldGap))
+	return fmt.Sprintf("validation loss %.4f", e.Outcome.ValLoss)
 }

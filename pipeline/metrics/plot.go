@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -17,9 +18,10 @@ import (
 type Kind int
 
 const (
-	Curve Kind = iota // a smoothed line over the points as a faint one, if there are enough points to smooth
-	Dots              // points joined by a thin line: few and exact values
-	Level             // a dashed horizontal line at Y[0]; drawn only within the range of the other series
+	Curve  Kind = iota // a smoothed line over the points as a faint one, if there are enough points to smooth
+	Dots               // points joined by a thin line: few and exact values
+	Points             // separate points
+	Level              // a dashed horizontal line at Y[0]; drawn only within the range of the other series
 )
 
 // Series is one thing to plot. X and Y have the same length. Points that are not finite are not drawn.
@@ -44,9 +46,10 @@ func FromRecords(records []Record, measurement, name string, kind Kind) Series {
 type Axes struct {
 	Title, Subtitle string // optional
 	X, Y            string
-	Upper           *Upper // a second scale for x; nil: none
-	FromZero        bool   // x begins at 0
-	LogX            bool   // x is logarithmic, with a tick at every x that has a point
+	Upper           *Upper   // a second scale for x; nil: none
+	FromZero        bool     // x begins at 0
+	LogX            bool     // x is logarithmic, with a tick at every x that has a point, or at round numbers if some are close
+	Names           []string // of x = 0, 1, …; nil: x is a number
 }
 
 // ErrNoPoint is wrapped by the error of a plot without any finite point.
@@ -77,6 +80,9 @@ func Draw(path string, a Axes, series ...Series) error {
 	f := newFigure(a)
 	if a.LogX {
 		f.X.Scale, f.X.Tick.Marker = plot.LogScale{}, everyX(series)
+	}
+	if len(a.Names) > 0 {
+		f.X.Tick.Marker = namedTicks(a.Names)
 	}
 	drawn := 0
 	for i, s := range series {
@@ -109,6 +115,9 @@ func Draw(path string, a Axes, series ...Series) error {
 		}
 		f.X.Min, f.X.Max = f.X.Min/1.2, f.X.Max*1.2 // there may be one x only
 	}
+	if n := len(a.Names); n > 0 {
+		f.X.Min, f.X.Max = -0.5, float64(n)-0.5
+	}
 	f.widen()
 	return f.save(path)
 }
@@ -120,16 +129,60 @@ func (f *figure) widen() {
 	}
 }
 
-// everyX is a tick at every x that has a finite point.
-func everyX(series []Series) plot.ConstantTicks {
-	var out plot.ConstantTicks
-	seen := map[float64]bool{}
+// namedTicks are ticks at 0, 1, ….
+func namedTicks(names []string) (out plot.ConstantTicks) {
+	for i, name := range names {
+		out = append(out, plot.Tick{Value: float64(i), Label: name})
+	}
+	return out
+}
+
+// everyX is a tick at every x that has a finite point, or at round numbers if some are too close to each other.
+func everyX(series []Series) plot.Ticker {
+	var xs []float64
 	for _, s := range series {
 		for i, x := range s.X {
-			if i < len(s.Y) && Finite(s.Y[i]) && !seen[x] {
-				seen[x] = true
-				out = append(out, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)})
+			if i < len(s.Y) && Finite(s.Y[i]) {
+				xs = append(xs, x)
 			}
+		}
+	}
+	slices.Sort(xs)
+	xs = slices.Compact(xs)
+	var out plot.ConstantTicks
+	for i, x := range xs {
+		if i > 0 && math.Log(x/xs[i-1]) < leastGap*math.Log(xs[len(xs)-1]/xs[0]) {
+			return roundTicks{}
+		}
+		out = append(out, logTick(x))
+	}
+	return out
+}
+
+// leastGap is the share of a logarithmic axis between two ticks whose labels do not touch.
+const leastGap = 0.07
+
+func logTick(x float64) plot.Tick {
+	return plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)}
+}
+
+// roundTicks are ticks of a logarithmic axis at 1, 2 and 5 times powers of ten; over many decades, at powers of ten.
+type roundTicks struct{}
+
+func (roundTicks) Ticks(lo, hi float64) (out []plot.Tick) {
+	first, last := math.Floor(math.Log10(lo)), math.Ceil(math.Log10(hi))
+	for power := first; power <= last; power++ {
+		for _, m := range []float64{1, 2, 5} {
+			text := fmt.Sprintf("%ge%g", m, power)
+			x, err := strconv.ParseFloat(text, 64) // exact, unlike a product
+			if err != nil || x < lo || x > hi {
+				continue
+			}
+			tick := logTick(x)
+			if m > 1 && last-first > 4 {
+				tick.Label = ""
+			}
+			out = append(out, tick)
 		}
 	}
 	return out
@@ -169,6 +222,15 @@ func (s Series) draw(f *figure, points plotter.XYs, c color.NRGBA) error {
 		marks.Shape, marks.Color, marks.Radius = draw.CircleGlyph{}, c, vg.Points(3)
 		f.Add(line, marks)
 		f.explain(s.Name, line, marks)
+		return nil
+	case Points:
+		marks, err := plotter.NewScatter(points)
+		if err != nil {
+			return err
+		}
+		marks.Shape, marks.Color, marks.Radius = draw.CircleGlyph{}, c, vg.Points(3.5)
+		f.Add(marks)
+		f.explain(s.Name, marks)
 		return nil
 	case Curve:
 		return s.curve(f, points, c)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
 // significant is the number of standard errors from which the findings call a difference settled.
@@ -68,7 +69,7 @@ func (rep *Report) wireFindings(g *Grid, tuning string, stages int) (out []strin
 // rounding states how the wire formats of a mode change a loss.
 func rounding(m Mode, exact, rounded *Cell) string {
 	formats, verb := strings.Replace(m.Title(), ", ", " with ", 1), "raises"
-	d := estimate(differences(rounded.losses, exact.losses))
+	d := runs.NewEstimate(differences(rounded.losses, exact.losses))
 	switch {
 	case !metrics.Finite(d.Mean):
 		return fmt.Sprintf("%s: the effect on %s is unknown, since runs diverged", formats, exact.Optimizer)
@@ -125,17 +126,17 @@ func order(a, b *Cell) string {
 	if !metrics.Finite(a.Gap.Mean) || !metrics.Finite(b.Gap.Mean) {
 		return fmt.Sprintf("the gaps of %s and %s cannot be compared, since runs diverged", a.Optimizer, b.Optimizer)
 	}
-	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(estimate(differences(a.gaps, b.gaps))))
+	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(runs.NewEstimate(differences(a.gaps, b.gaps))))
 }
 
 // effect states the effect on the gap of a mode that differs from a plainer one by what name says.
 func effect(name string, plain, changed *Cell) string {
-	d := estimate(differences(plain.losses, changed.losses))
+	d := runs.NewEstimate(differences(plain.losses, changed.losses))
 	switch {
 	case !metrics.Finite(d.Mean):
 		return fmt.Sprintf("the effect of %s on %s's gap is unknown, since runs diverged", name, plain.Optimizer)
 	case d.Mean < 0:
-		return fmt.Sprintf("%s widens %s's gap by %s", name, plain.Optimizer, weighed(Estimate{-d.Mean, d.Err}))
+		return fmt.Sprintf("%s widens %s's gap by %s", name, plain.Optimizer, weighed(runs.Estimate{Mean: -d.Mean, Err: d.Err}))
 	case plain.Gap.Mean > 0 && plain.Gap.Errors() >= significant && d.Mean > 0:
 		return fmt.Sprintf("%s shrinks %s's gap by %s, %.0f %% of it", name, plain.Optimizer, weighed(d), 100*d.Mean/plain.Gap.Mean)
 	}
@@ -143,7 +144,7 @@ func effect(name string, plain, changed *Cell) string {
 }
 
 // weighed is an estimate as text, with its size in standard errors.
-func weighed(d Estimate) string {
+func weighed(d runs.Estimate) string {
 	switch n := d.Errors(); {
 	case !metrics.Finite(d.Err):
 		return fmt.Sprintf("%.4f (one seed: no standard error)", d.Mean)

@@ -6,12 +6,12 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -28,7 +28,7 @@ type Grid struct {
 
 	doc       *strictyaml.Document // the grid's own file
 	base      *strictyaml.Document // the common config of all runs
-	set       assignments
+	set       runs.Assignments
 	overrides []string // from the command line, section.key=value
 }
 
@@ -42,45 +42,23 @@ const (
 // Optimizer is a row of the grid.
 type Optimizer struct {
 	Label   string
-	LRs     rates       // values of optimizer.lr to choose from
-	TimesLR factors     // other keys of the config, as multiples of optimizer.lr
-	Set     assignments // keys of the config
+	LRs     rates            // values of optimizer.lr to choose from
+	TimesLR factors          // other keys of the config, as multiples of optimizer.lr
+	Set     runs.Assignments // keys of the config
 }
 
 // gridFile is the YAML of a grid.
 type gridFile struct {
-	Base       base        `yaml:"base"`
-	Set        assignments `yaml:"set"`
-	Optimizers optimizers  `yaml:"optimizers"`
-	Modes      []string    `yaml:"modes"`
-	Seeds      []uint64    `yaml:"seeds"`
-	TuneSeeds  []uint64    `yaml:"tune_seeds"`
-	Tuning     string      `yaml:"tuning"`
-	Stages     []int       `yaml:"stages"`
-	Pipelines  pipelines   `yaml:"pipelines"`
-	Dir        string      `yaml:"dir"`
-}
-
-// base is the path of a config, or a config.
-type base struct {
-	path   string
-	inline *strictyaml.Document
-}
-
-func (b *base) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
-	if n.Kind == yaml.MappingNode {
-		b.inline = d.Under(n)
-		return nil
-	}
-	return d.DecodeNode(n, &b.path, key)
-}
-
-// assignments are dotted keys of a config with their values.
-type assignments []strictyaml.Entry
-
-func (a *assignments) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) (err error) {
-	*a, err = d.Entries(n, key)
-	return err
+	Base       runs.Base        `yaml:"base"`
+	Set        runs.Assignments `yaml:"set"`
+	Optimizers optimizers       `yaml:"optimizers"`
+	Modes      []string         `yaml:"modes"`
+	Seeds      []uint64         `yaml:"seeds"`
+	TuneSeeds  []uint64         `yaml:"tune_seeds"`
+	Tuning     string           `yaml:"tuning"`
+	Stages     []int            `yaml:"stages"`
+	Pipelines  pipelines        `yaml:"pipelines"`
+	Dir        string           `yaml:"dir"`
 }
 
 // factors are dotted keys of a config, each a multiple of the learning rate.
@@ -132,9 +110,9 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	for _, e := range entries {
 		at := key + "." + e.Key
 		var f struct {
-			LRs     rates       `yaml:"lrs"`
-			TimesLR factors     `yaml:"times_lr"`
-			Set     assignments `yaml:"set"`
+			LRs     rates            `yaml:"lrs"`
+			TimesLR factors          `yaml:"times_lr"`
+			Set     runs.Assignments `yaml:"set"`
 		}
 		if err := d.DecodeNode(e.Value, &f, at); err != nil {
 			return err
@@ -171,7 +149,7 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 		f.TuneSeeds = f.Seeds[:1]
 	}
 	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines, Dir: f.Dir,
-		doc: d, base: f.Base.inline, set: f.Set, overrides: overrides}
+		doc: d, set: f.Set, overrides: overrides}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
 		if err != nil {
@@ -182,27 +160,11 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 	if err := g.validate(); err != nil {
 		return nil, err
 	}
-	if err := g.findBase(f.Base.path, dir); err != nil {
+	var err error
+	if g.base, err = f.Base.Open(d, dir); err != nil {
 		return nil, err
 	}
 	return g, g.checkConfigs()
-}
-
-func (g *Grid) findBase(path, dir string) error {
-	if g.base != nil {
-		return nil
-	}
-	if path == "" {
-		return fmt.Errorf("%s: base: not given, expected the path of a config, or a config", g.doc.At("base"))
-	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
-	var err error
-	if g.base, err = strictyaml.Load(path); err != nil {
-		return fmt.Errorf("%s: base: %w", g.doc.At("base"), err)
-	}
-	return nil
 }
 
 func (g *Grid) validate() error {
@@ -235,24 +197,16 @@ func (g *Grid) validate() error {
 		}
 	}
 	for _, o := range g.Optimizers {
-		for _, a := range slices.Concat(g.set, o.Set) {
-			if err := mayBeSet(a.Key); err != nil {
-				return fmt.Errorf("%s: %w", a.Where, err)
-			}
+		if err := reserved.CheckAssignments(slices.Concat(g.set, o.Set)); err != nil {
+			return err
 		}
 		for _, f := range o.TimesLR {
-			if err := mayBeSet(f.key); err != nil {
+			if err := reserved.Check(f.key); err != nil {
 				return fmt.Errorf("%s: %w", f.where, err)
 			}
 		}
 	}
-	for _, o := range g.overrides {
-		key, _, _ := strings.Cut(o, "=")
-		if err := mayBeSet(key); err != nil {
-			return fmt.Errorf("--set %s: %w", o, err)
-		}
-	}
-	return nil
+	return reserved.CheckOverrides(g.overrides)
 }
 
 func repeats[T comparable](xs []T) bool {
@@ -264,22 +218,15 @@ func repeats[T comparable](xs []T) bool {
 	return false
 }
 
-// varied are the keys of a run's config that the grid sets, each with the key of the grid that determines it.
-var varied = map[string]string{
+// reserved are the keys of a run's config that the grid sets, each with the key of the grid that determines it.
+var reserved = runs.Reserved{Noun: noun, File: "grid", Keys: map[string]string{
 	"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
 	"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
 	"pipeline.stale_microbatches": "modes",
-}
+}}
 
-func mayBeSet(key string) error {
-	if by, ok := varied[key]; ok {
-		return fmt.Errorf("%s is varied by the study: set %s in the grid instead", key, by)
-	}
-	if !strings.Contains(key, ".") {
-		return fmt.Errorf("%s: expected a key with its section, as in train.steps", key)
-	}
-	return nil
-}
+// noun is what the runs of a grid make up.
+const noun = "study"
 
 // checkConfigs resolves the config of every kind of run.
 func (g *Grid) checkConfigs() error {
@@ -298,25 +245,8 @@ func (g *Grid) checkConfigs() error {
 }
 
 func (g *Grid) checkConfig(r Run) error {
-	d, err := g.compose(r)
-	if err != nil {
-		return err
-	}
-	c, err := config.Resolve(d)
-	if err != nil {
-		return err
-	}
-	const needed = "a study compares the validation loss at the end"
-	switch {
-	case c.Train.Steps == 0:
-		return fmt.Errorf("%s: train.steps: found 0, expected more: %s", d.At("train.steps"), needed)
-	case c.Train.EvalEvery == 0:
-		return fmt.Errorf("%s: train.eval_every: found 0, expected a number of steps (train.steps evaluates at the end only): %s",
-			d.At("train.eval_every"), needed)
-	case len(c.Data.Val) == 0 && c.Data.ValFraction == 0:
-		return fmt.Errorf("%s: data.val_fraction: found 0, expected more, or files in data.val: %s", d.At("data.val_fraction"), needed)
-	}
-	return nil
+	_, err := g.compose(r).Evaluated("a study compares the validation loss at the end")
+	return err
 }
 
 // Run is one training run of a grid.
@@ -344,91 +274,57 @@ func (g *Grid) Folder(r Run) string {
 }
 
 // Config is the config of a run of the grid.
-func (g *Grid) Config(r Run) (config.Config, error) {
-	d, err := g.compose(r)
-	if err != nil {
-		return config.Config{}, err
-	}
-	return config.Resolve(d)
-}
+func (g *Grid) Config(r Run) (config.Config, error) { return g.compose(r).Config() }
 
 // compose returns the config of a run: the common config with the run's own keys.
-func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
+func (g *Grid) compose(r Run) *runs.Composer {
 	o := g.Optimizers[slices.IndexFunc(g.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
 	m := g.Modes[slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == r.Mode })]
-	c := composer{d: g.base.Clone()}
-	c.put("optimizer.name", o.Label, g.doc.At("optimizers."+o.Label))
-	c.assign(g.set)
-	c.assign(o.Set)
-	for _, override := range g.overrides {
-		if c.err == nil {
-			c.err = c.d.Override(override)
-		}
-	}
-	c.put("optimizer.lr", r.LR, g.doc.At("optimizers."+o.Label+".lrs"))
+	c := runs.Compose(g.base)
+	c.Put("optimizer.name", o.Label, g.doc.At("optimizers."+o.Label))
+	c.Assign(g.set)
+	c.Assign(o.Set)
+	c.Override(g.overrides)
+	c.Put("optimizer.lr", r.LR, g.doc.At("optimizers."+o.Label+".lrs"))
 	for _, f := range o.TimesLR {
-		c.put(f.key, f.times*r.LR, f.where)
+		c.Put(f.key, f.times*r.LR, f.where)
 	}
-	c.put("init.seed", r.Seed, g.doc.At("seeds"))
-	c.put("data.seed", r.Seed, g.doc.At("seeds"))
-	c.put("pipeline.stages", r.Stages, g.doc.At("stages"))
-	c.put("pipeline.schedule", "sync", g.doc.At("modes")) // 2bw where there is a delay
-	c.put("pipeline.delay", m.Delay, g.doc.At("modes"))
-	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
-	c.put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
+	c.Put("init.seed", r.Seed, g.doc.At("seeds"))
+	c.Put("data.seed", r.Seed, g.doc.At("seeds"))
+	c.Put("pipeline.stages", r.Stages, g.doc.At("stages"))
+	c.Put("pipeline.schedule", "sync", g.doc.At("modes")) // 2bw where there is a delay
+	c.Put("pipeline.delay", m.Delay, g.doc.At("modes"))
+	c.Put("pipeline.correction", m.Correction, g.doc.At("modes"))
+	c.Put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
 	if m.Wire != "" {
-		c.put("pipeline.wire", m.Wire, g.doc.At("modes"))
+		c.Put("pipeline.wire", m.Wire, g.doc.At("modes"))
 	}
 	if m.Exchange != "" {
-		c.put("pipeline.wire_exchange", m.Exchange, g.doc.At("modes"))
+		c.Put("pipeline.wire_exchange", m.Exchange, g.doc.At("modes"))
 	}
-	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
-	c.stale(m, g.doc.At("modes"))
-	return c.d, c.err
+	c.Put("run.dir", g.Folder(r), g.doc.At("dir"))
+	setStale(c, m, g.doc.At("modes"))
+	return c
 }
 
-// composer sets keys of a config. After an error it does nothing.
-type composer struct {
-	d   *strictyaml.Document
-	err error
-}
-
-func (c *composer) put(key string, value any, where string) {
-	var n yaml.Node
-	if err := n.Encode(value); err != nil {
-		panic(err) // a number, a truth value or text
-	}
-	if c.err == nil {
-		c.err = c.d.Put(key, &n, where)
-	}
-}
-
-// stale sets how many microbatches are stale in a mode with a delay: a share of those of the config so far.
-func (c *composer) stale(m Mode, where string) {
+// setStale sets how many microbatches are stale in a mode with a delay: a share of those of the config so far.
+func setStale(c *runs.Composer, m Mode, where string) {
 	const key = "pipeline.stale_microbatches"
 	if m.Delay > 0 {
-		c.put(key, config.StaleAll, where)
+		c.Put(key, config.StaleAll, where)
 	}
-	if !m.partly() || c.err != nil {
+	if !m.partly() {
 		return
 	}
-	resolved, err := config.Resolve(c.d.Clone())
+	resolved, err := c.Config()
 	if err != nil {
-		c.err = err
+		c.Fail(err)
 		return
 	}
 	n, err := m.stale(resolved.MicrobatchesPerReplica())
 	if err != nil {
-		c.err = fmt.Errorf("%s: modes: %w", where, err)
+		c.Fail(fmt.Errorf("%s: modes: %w", where, err))
 		return
 	}
-	c.put(key, n, where)
-}
-
-func (c *composer) assign(as assignments) {
-	for _, a := range as {
-		if c.err == nil {
-			c.err = c.d.Put(a.Key, a.Value, a.Where)
-		}
-	}
+	c.Put(key, n, where)
 }

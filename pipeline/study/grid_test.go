@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -210,7 +211,7 @@ func FuzzGrid(f *testing.F) {
 			return
 		}
 		if g, err := parse(d, "none", nil); err == nil {
-			needed, _ := g.plan(map[Run]outcome{})
+			needed, _ := g.plan(map[Run]runs.Outcome{})
 			assert.NotEmpty(t, needed)
 		}
 	})

@@ -3,13 +3,9 @@ package study
 import (
 	"math"
 	"slices"
-)
 
-// outcome is how a run ended: its validation loss in nats per token, infinite if it diverged.
-type outcome struct {
-	loss     float64
-	diverged string // the error of a run that diverged; empty: it did not
-}
+	"github.com/gpupipe/gpupipe/pipeline/runs"
+)
 
 // cell is an optimizer in a mode at a number of stages. Its learning rate is tuned in the same or another mode.
 type cell struct {
@@ -74,7 +70,7 @@ func (g *Grid) runs(c cell, lr float64) (rs []Run) {
 
 // rate is the learning rate with the smallest mean loss over the tuning seeds, the smaller of two equal ones. It is NaN
 // if all diverge. known is false while a trial is missing.
-func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
+func (g *Grid) rate(c cell, outcomes map[Run]runs.Outcome) (lr float64, known bool) {
 	best := math.Inf(1)
 	lr = math.NaN()
 	for _, candidate := range c.optimizer.LRs {
@@ -84,7 +80,7 @@ func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 			if !ok {
 				return math.NaN(), false
 			}
-			sum += o.loss
+			sum += o.ValLoss
 		}
 		if sum < best {
 			best, lr = sum, candidate
@@ -95,7 +91,7 @@ func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 
 // plan lists the runs that are known to be needed, ended or not, in the order of the grid, trials first. later is an
 // upper bound of the runs at learning rates that are not chosen yet.
-func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
+func (g *Grid) plan(outcomes map[Run]runs.Outcome) (needed []Run, later int) {
 	seen := map[Run]bool{}
 	need := func(rs []Run) {
 		for _, r := range rs {

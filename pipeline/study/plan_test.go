@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
 // world is an invented loss of each run.
@@ -29,14 +31,14 @@ func truth(r Run) float64 {
 }
 
 // carryOut runs a grid in a world, plan by plan, and counts the runs.
-func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]outcome, first, most int) {
+func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]runs.Outcome, first, most int) {
 	t.Helper()
-	outcomes = map[Run]outcome{}
+	outcomes = map[Run]runs.Outcome{}
 	needed, later := g.plan(outcomes)
 	first, most = len(needed), len(needed)+later
 	for len(outcomes) < len(needed) {
 		for _, r := range needed {
-			outcomes[r] = outcome{loss: w(r)}
+			outcomes[r] = runs.Outcome{ValLoss: w(r)}
 		}
 		needed, later = g.plan(outcomes)
 		assert.LessOrEqual(t, len(needed)+later, most, "the forecast is an upper bound")

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
 // Report is the result of a study, the content of results.json.
@@ -22,15 +23,15 @@ type Report struct {
 
 // Cell is an optimizer in a mode, over all seeds.
 type Cell struct {
-	Tuning    string     `json:"tuning"` // synchronous: at the learning rate of sync; each: at the mode's own
-	Stages    int        `json:"stages"`
-	Optimizer string     `json:"optimizer"`
-	Mode      string     `json:"mode"`
-	LR        *float64   `json:"lr"`     // nil: the optimizer diverged at every one
-	Losses    []*float64 `json:"losses"` // validation losses by seed, nats per token; nil: the run diverged
-	Diverged  int        `json:"diverged"`
-	Loss      Estimate   `json:"loss"`
-	Gap       *Estimate  `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
+	Tuning    string         `json:"tuning"` // synchronous: at the learning rate of sync; each: at the mode's own
+	Stages    int            `json:"stages"`
+	Optimizer string         `json:"optimizer"`
+	Mode      string         `json:"mode"`
+	LR        *float64       `json:"lr"`     // nil: the optimizer diverged at every one
+	Losses    []*float64     `json:"losses"` // validation losses by seed, nats per token; nil: the run diverged
+	Diverged  int            `json:"diverged"`
+	Loss      runs.Estimate  `json:"loss"`
+	Gap       *runs.Estimate `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
 
 	mode   Mode
 	losses []float64 // infinite if the run diverged
@@ -38,11 +39,11 @@ type Cell struct {
 }
 
 // newReport computes the report of a study. The outcomes must be complete.
-func newReport(g *Grid, outcomes map[Run]outcome) *Report {
+func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
 	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
 	needed, _ := g.plan(outcomes)
 	for _, r := range needed {
-		rep.Runs = append(rep.Runs, g.ended(r, outcomes[r]))
+		rep.Runs = append(rep.Runs, NewEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r], Dir: g.Folder(r)}))
 	}
 	for _, c := range g.cells() {
 		rep.Cells = append(rep.Cells, newCell(g, c, outcomes))
@@ -50,7 +51,7 @@ func newReport(g *Grid, outcomes map[Run]outcome) *Report {
 	for i := range rep.Cells {
 		if c := &rep.Cells[i]; c.Mode != SyncMode {
 			c.gaps = differences(c.losses, rep.find(c.Tuning, c.Stages, c.Optimizer, SyncMode).losses)
-			gap := estimate(c.gaps)
+			gap := runs.NewEstimate(c.gaps)
 			c.Gap = &gap
 		}
 	}
@@ -64,24 +65,24 @@ func newReport(g *Grid, outcomes map[Run]outcome) *Report {
 }
 
 // newCell collects the losses of a cell.
-func newCell(g *Grid, c cell, outcomes map[Run]outcome) Cell {
+func newCell(g *Grid, c cell, outcomes map[Run]runs.Outcome) Cell {
 	out := Cell{Tuning: c.tuning, Stages: c.stages, Optimizer: c.optimizer.Label, Mode: c.mode.Name, mode: c.mode}
 	lr, known := g.rate(c, outcomes)
 	if !known {
 		panic(fmt.Sprintf("study: no learning rate for %s", c.optimizer.Label))
 	}
-	out.LR = number(lr)
+	out.LR = runs.Number(lr)
 	for _, r := range g.runs(c, lr) {
 		loss := math.Inf(1)
 		if out.LR != nil {
-			loss = outcomes[r].loss
+			loss = outcomes[r].ValLoss
 		}
 		if !metrics.Finite(loss) {
 			out.Diverged++
 		}
-		out.losses, out.Losses = append(out.losses, loss), append(out.Losses, number(loss))
+		out.losses, out.Losses = append(out.losses, loss), append(out.Losses, runs.Number(loss))
 	}
-	out.Loss = estimate(out.losses)
+	out.Loss = runs.NewEstimate(out.losses)
 	return out
 }
 
@@ -92,7 +93,7 @@ func (rep *Report) find(tuning string, stages int, optimizer, mode string) *Cell
 }
 
 // notes are about learning rates at an end of their list, and optimizers that always diverge.
-func notes(g *Grid, outcomes map[Run]outcome) (out []string) {
+func notes(g *Grid, outcomes map[Run]runs.Outcome) (out []string) {
 	for _, c := range g.cells() {
 		lr, _ := g.rate(c, outcomes)
 		lrs := c.optimizer.LRs
@@ -128,7 +129,7 @@ func (rep *Report) write(g *Grid) error {
 		if err != nil {
 			return err
 		}
-		if err := writeFile(filepath.Join(g.Dir, name), b); err != nil {
+		if err := runs.WriteFile(filepath.Join(g.Dir, name), b); err != nil {
 			return err
 		}
 		rep.Files = append(rep.Files, filepath.Join(g.Dir, name))
@@ -140,5 +141,5 @@ func (rep *Report) write(g *Grid) error {
 	}
 	results := filepath.Join(g.Dir, "results.json")
 	rep.Files = append(append(rep.Files, plots...), results)
-	return writeJSON(results, rep)
+	return runs.WriteJSON(results, rep)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -116,8 +117,8 @@ func (f *fake) count() (n int) {
 func TestAStudy(t *testing.T) {
 	g := threeModes(t, "")
 	f := &fake{world: truth}
-	var all []Progress
-	rep, err := Execute(context.Background(), g, Options{Train: f.train, Progress: func(p Progress) { all = append(all, p) }})
+	var all []runs.Progress[Run]
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, func(p runs.Progress[Run]) { all = append(all, p) })
 	require.NoError(t, err)
 	assert.Equal(t, 21, f.count())
 	assert.Equal(t, 1, f.most, "one at a time")
@@ -151,7 +152,7 @@ func TestAStudy(t *testing.T) {
 	assert.Len(t, rep.Files, 8)
 
 	again := &fake{world: truth}
-	same, err := Execute(context.Background(), g, Options{Train: again.train})
+	same, err := Execute(context.Background(), g, runs.Options{Train: again.train}, nil)
 	require.NoError(t, err)
 	assert.Zero(t, again.count(), "what has ended is not repeated")
 	assert.Equal(t, rep, same)
@@ -174,11 +175,11 @@ func TestSeveralAtATime(t *testing.T) {
 		assert.Equal(t, 2, o.Concurrent)
 		return f.train(ctx, c, o)
 	}
-	rep, err := Execute(context.Background(), g, Options{Train: train, Jobs: 2})
+	rep, err := Execute(context.Background(), g, runs.Options{Train: train, Jobs: 2}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 2, f.most)
 	alone := threeModes(t, "")
-	one, err := Execute(context.Background(), alone, Options{Train: (&fake{world: truth}).train})
+	one, err := Execute(context.Background(), alone, runs.Options{Train: (&fake{world: truth}).train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, one.Cells, rep.Cells, "the order of runs changes nothing")
 }
@@ -192,8 +193,8 @@ func TestInterruptedStudyResumes(t *testing.T) {
 			cancel()
 		}
 	}}
-	_, err := Execute(ctx, g, Options{Train: f.train})
-	require.ErrorIs(t, err, ErrInterrupted)
+	_, err := Execute(ctx, g, runs.Options{Train: f.train}, nil)
+	require.ErrorIs(t, err, runs.ErrInterrupted)
 	before := f.count()
 	assert.Less(t, before, 21)
 	assert.NoFileExists(t, filepath.Join(g.Dir, "table.md"))
@@ -202,7 +203,7 @@ func TestInterruptedStudyResumes(t *testing.T) {
 	assert.Len(t, p.Ended, before-1)
 	assert.Len(t, p.Waiting, 21-(before-1))
 	assert.Zero(t, p.Later)
-	rep, err := Execute(context.Background(), g, Options{Train: f.train})
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 22, f.count())
 	for run, n := range f.runs {
@@ -215,7 +216,7 @@ func TestInterruptedStudyResumes(t *testing.T) {
 	records, err := metrics.Read(filepath.Join(g.Folder(stopAt), "metrics.jsonl"))
 	require.NoError(t, err)
 	assert.Len(t, records, 4, "it went on after its second step")
-	whole, err := Execute(context.Background(), threeModes(t, ""), Options{Train: (&fake{world: truth}).train})
+	whole, err := Execute(context.Background(), threeModes(t, ""), runs.Options{Train: (&fake{world: truth}).train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, whole.Cells, rep.Cells)
 }
@@ -226,14 +227,14 @@ func TestStudyInterruptedBeforeItsFirstRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f := &fake{world: truth}
-	_, err := Execute(ctx, g, Options{Train: f.train})
-	assert.ErrorIs(t, err, ErrInterrupted)
+	_, err := Execute(ctx, g, runs.Options{Train: f.train}, nil)
+	assert.ErrorIs(t, err, runs.ErrInterrupted)
 	assert.Zero(t, f.count())
 	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
-	_, err = Execute(context.Background(), g, Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
+	_, err = Execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
-	}})
-	assert.NotErrorIs(t, err, ErrInterrupted, "the study was not interrupted")
+	}}, nil)
+	assert.NotErrorIs(t, err, runs.ErrInterrupted, "the study was not interrupted")
 }
 
 func TestFailureStopsStudy(t *testing.T) {
@@ -247,18 +248,18 @@ func TestFailureStopsStudy(t *testing.T) {
 		}
 		return nil
 	}, stop: func(r Run) { close(started) }}
-	_, err := Execute(context.Background(), g, Options{Train: f.train, Jobs: 2})
+	_, err := Execute(context.Background(), g, runs.Options{Train: f.train, Jobs: 2}, nil)
 	require.Error(t, err)
 	assert.ErrorContains(t, err, "adamw, sync, lr 0.002, seed 1 ("+g.Folder(bad)+"): device lost")
 	var user *usererror.Error
 	assert.False(t, errors.As(err, &user))
 	assert.LessOrEqual(t, f.count(), 3, "no more are begun")
 	f = &fake{world: truth}
-	_, err = Execute(context.Background(), g, Options{Train: f.train})
+	_, err = Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
 	assert.NoError(t, err, "and it goes on")
-	_, err = Execute(context.Background(), threeModes(t, ""), Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
+	_, err = Execute(context.Background(), threeModes(t, ""), runs.Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
 		return train.Result{}, nil
-	}})
+	}}, nil)
 	assert.ErrorContains(t, err, "without a validation loss")
 }
 
@@ -270,9 +271,9 @@ func TestDivergedRunsAreShown(t *testing.T) {
 		}
 		return truth(r)
 	}}
-	rep, err := Execute(context.Background(), g, Options{Train: f.train})
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
 	require.NoError(t, err)
-	again, err := Execute(context.Background(), g, Options{Train: nil})
+	again, err := Execute(context.Background(), g, runs.Options{Train: nil}, nil)
 	require.NoError(t, err, "diverged runs have ended")
 	first, err := json.Marshal(rep)
 	require.NoError(t, err)
@@ -304,7 +305,7 @@ func TestDivergedRunsAreShown(t *testing.T) {
 // A study in which every run diverges has a report.
 func TestNothingConverges(t *testing.T) {
 	g := threeModes(t, "tuning: both\n")
-	rep, err := Execute(context.Background(), g, Options{Train: (&fake{world: func(Run) float64 { return math.Inf(1) }}).train})
+	rep, err := Execute(context.Background(), g, runs.Options{Train: (&fake{world: func(Run) float64 { return math.Inf(1) }}).train}, nil)
 	require.NoError(t, err)
 	assert.Len(t, rep.Files, 3, "there is nothing to draw")
 	assert.Contains(t, rep.Markdown(g), "| adamw     | –  | diverged | diverged | –")
@@ -314,16 +315,16 @@ func TestStudyRefusesAFolderWithAnotherConfig(t *testing.T) {
 	text := smallBase + twoOptimizers + "modes: [sync]\ndir: " + t.TempDir() + "\n"
 	g, err := grid(t, text)
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
 	require.NoError(t, err)
 	patient, err := grid(t, text, "pipeline.isolate=process", "pipeline.watchdog=1h", "pipeline.restarts=9")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), patient, Options{Train: (&fake{world: truth}).train})
+	_, err = Execute(context.Background(), patient, runs.Options{Train: (&fake{world: truth}).train}, nil)
 	require.NoError(t, err, "what becomes of a device that fails is no matter of the results")
 	longer, err := grid(t, text, "train.steps=5")
 	require.NoError(t, err)
 	f := &fake{world: truth}
-	_, err = Execute(context.Background(), longer, Options{Train: f.train})
+	_, err = Execute(context.Background(), longer, runs.Options{Train: f.train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "config.yaml: train.steps: found 4, but the study has 5 now: choose another dir")
@@ -332,24 +333,24 @@ func TestStudyRefusesAFolderWithAnotherConfig(t *testing.T) {
 	assert.ErrorContains(t, err, "train.steps: found 4")
 	elsewhere, err := grid(t, text, "pipeline.devices=[null]")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), elsewhere, Options{Train: f.train})
+	_, err = Execute(context.Background(), elsewhere, runs.Options{Train: f.train}, nil)
 	assert.NoError(t, err, "on another device it is the same study")
 	moved, err := grid(t, text)
 	require.NoError(t, err)
 	moved.Dir = filepath.Join(t.TempDir(), "moved")
 	require.NoError(t, os.Rename(g.Dir, moved.Dir))
-	_, err = Execute(context.Background(), moved, Options{Train: f.train})
+	_, err = Execute(context.Background(), moved, runs.Options{Train: f.train}, nil)
 	assert.NoError(t, err, "and in another place")
 	assert.Zero(t, f.count())
 	more, err := grid(t, text+"seeds: [1, 2, 3, 4]\n")
 	require.NoError(t, err)
 	more.Dir = moved.Dir
-	_, err = Execute(context.Background(), more, Options{Train: f.train})
+	_, err = Execute(context.Background(), more, runs.Options{Train: f.train}, nil)
 	require.NoError(t, err, "a grid can grow")
 	assert.Equal(t, 2, f.count())
 	for text, want := range map[string]string{"{": "outcome.json: ", "{}": "neither val_loss nor diverged"} {
-		require.NoError(t, os.WriteFile(filepath.Join(more.Folder(Run{"muon", "sync", 1, 0.02, 4}), outcomeFile), []byte(text), 0o666))
-		_, err = Execute(context.Background(), more, Options{Train: f.train})
+		require.NoError(t, os.WriteFile(filepath.Join(more.Folder(Run{"muon", "sync", 1, 0.02, 4}), "outcome.json"), []byte(text), 0o666))
+		_, err = Execute(context.Background(), more, runs.Options{Train: f.train}, nil)
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 	}
@@ -360,12 +361,12 @@ func TestStudyFolderIsLocked(t *testing.T) {
 	release, err := lock.Folder(g.Dir)
 	require.NoError(t, err)
 	defer release()
-	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
 	assert.ErrorIs(t, err, lock.ErrHeld)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
 	g.Dir = filepath.Join(file, "study")
-	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "dir: ")

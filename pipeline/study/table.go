@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
 // Markdown is the report as a page.
@@ -90,7 +90,7 @@ func (rep *Report) section(g *Grid, tuning string, stages int) string {
 		}
 		rows = append(rows, row)
 	}
-	return markdownTable(rows)
+	return runs.MarkdownTable(rows)
 }
 
 // text is the loss of a cell.
@@ -108,25 +108,6 @@ func lrText(lr *float64) string {
 	return fmt.Sprintf("%g", *lr)
 }
 
-// markdownTable aligns the columns, so that the source is readable too. The first row is the head.
-func markdownTable(rows [][]string) string {
-	widths := table.Widths(rows)
-	var b strings.Builder
-	for n, row := range rows {
-		for i, text := range row {
-			fmt.Fprintf(&b, "| %s ", table.Pad(text, widths[i]))
-		}
-		b.WriteString("|\n")
-		if n == 0 {
-			for _, w := range widths {
-				fmt.Fprintf(&b, "| %s ", strings.Repeat("-", max(3, w)))
-			}
-			b.WriteString("|\n")
-		}
-	}
-	return b.String()
-}
-
 // csv has a line per cell. A value that is not finite is empty.
 func (rep *Report) csv() ([]byte, error) {
 	var b bytes.Buffer
@@ -137,20 +118,13 @@ func (rep *Report) csv() ([]byte, error) {
 	for _, c := range rep.Cells {
 		var gap, gapErr *float64
 		if c.Gap != nil {
-			gap, gapErr = number(c.Gap.Mean), number(c.Gap.Err)
+			gap, gapErr = runs.Number(c.Gap.Mean), runs.Number(c.Gap.Err)
 		}
-		if err := w.Write([]string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, exact(c.LR), strconv.Itoa(len(c.Losses)),
-			strconv.Itoa(c.Diverged), exact(number(c.Loss.Mean)), exact(number(c.Loss.Err)), exact(gap), exact(gapErr)}); err != nil {
+		if err := w.Write([]string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, runs.Exact(c.LR), strconv.Itoa(len(c.Losses)),
+			strconv.Itoa(c.Diverged), runs.Exact(runs.Number(c.Loss.Mean)), runs.Exact(runs.Number(c.Loss.Err)), runs.Exact(gap), runs.Exact(gapErr)}); err != nil {
 			return nil, err
 		}
 	}
 	w.Flush()
 	return b.Bytes(), w.Error()
-}
-
-func exact(x *float64) string {
-	if x == nil {
-		return ""
-	}
-	return strconv.FormatFloat(*x, 'g', -1, 64)
 }

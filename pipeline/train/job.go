@@ -64,7 +64,11 @@ func (j *job) openRate(ctx context.Context) error {
 
 // makeOptimizer applies the config's optimizer to the model.
 func (j *job) makeOptimizer(context.Context) (err error) {
-	j.optimizer, err = layout.NewOptimizer(j.config, j.model, j.hooks.Rate.Factor())
+	factor := j.options.RateFactor
+	if factor == nil {
+		factor = j.hooks.Rate.Factor()
+	}
+	j.optimizer, err = layout.NewOptimizer(j.config, j.model, factor)
 	return usererror.New(err)
 }
 

@@ -27,7 +27,7 @@ func (t *trainer) loop(ctx context.Context) error {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
 		}
-		if t.due(c.EvalEvery) && t.job.evaluates() {
+		if t.evaluationDue() {
 			if err := t.evaluate(ctx); err != nil {
 				return t.postpone(ctx, err)
 			}
@@ -145,6 +145,14 @@ func (t *trainer) diverged(p Progress) error {
 // due reports whether something done every n steps is due after this one.
 func (t *trainer) due(n int) bool { return n > 0 && t.step%n == 0 && t.step < t.job.config.Train.Steps }
 
+// evaluationDue reports whether the run evaluates after this step, before its last: at an interval, or at
+// Options.StopAfter.
+func (t *trainer) evaluationDue() bool {
+	c := t.job.config.Train
+	stops := t.step == t.job.lastStep() && t.step < c.Steps && c.EvalEvery > 0
+	return (stops || t.due(c.EvalEvery)) && t.job.evaluates()
+}
+
 // evaluate adds the validation loss and the results of tasks to the report of the last step. If interrupted, it returns
 // the error of ctx.
 func (t *trainer) evaluate(ctx context.Context) error {
@@ -205,7 +213,7 @@ func (t *trainer) finishPending(ctx context.Context) error {
 	if !t.checkpoints.unreported || t.step == c.Steps { // the last step is evaluated at the end
 		return nil
 	}
-	if t.due(c.EvalEvery) && t.job.evaluates() {
+	if t.evaluationDue() {
 		if err := t.evaluate(ctx); err != nil {
 			return err
 		}

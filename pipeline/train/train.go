@@ -29,19 +29,22 @@ import (
 // Options are what a run needs besides its config.
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
-	StopAfter  int  // save and end as interrupted after this step, if train.steps is larger; 0: do not
+	StopAfter  int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices of its
 	// checkpoint.
-	Tune      *tune.Cache
-	Costs     *measure.Cache  // measured times of units, by device; nil: the model is cut by modelled times
-	HookCache string          // folder for compiled hooks, which no other user may write to; "" keeps none
-	Instances int             // of a module that process batches in parallel; 0: one per core
-	Report    Report          // nil: Silent
-	Profile   *ProfileOptions // nil: kernels are not measured
+	Tune *tune.Cache
+	// RateFactor is the factor on all learning rates at a step, counted from 0, instead of that of the config's schedule and
+	// hooks; nil: theirs. Pipelines of other processes do not have it.
+	RateFactor func(step int) float64
+	Costs      *measure.Cache  // measured times of units, by device; nil: the model is cut by modelled times
+	HookCache  string          // folder for compiled hooks, which no other user may write to; "" keeps none
+	Instances  int             // of a module that process batches in parallel; 0: one per core
+	Report     Report          // nil: Silent
+	Profile    *ProfileOptions // nil: kernels are not measured
 	// Peak measures how many FLOP/s a device computes at most, for the MFU of GPUs that package measure does not know and
 	// of CPUs; nil: not measured.
 	Peak func(device.Device) (float64, error)

@@ -1,4 +1,4 @@
-package study
+package runs
 
 import (
 	"encoding/json"
@@ -8,12 +8,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/stat"
 )
 
 func TestEstimate(t *testing.T) {
-	e := estimate([]float64{1, 2, 3, 4})
+	e := NewEstimate([]float64{1, 2, 3, 4})
 	assert.Equal(t, 2.5, e.Mean)
 	assert.InDelta(t, math.Sqrt(5.0/3/4), e.Err, 1e-15, "s² = 5/3")
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -23,34 +22,14 @@ func TestEstimate(t *testing.T) {
 			xs[i] = 5 + rng.NormFloat64()
 		}
 		mean, variance := stat.MeanVariance(xs, nil)
-		e := estimate(xs)
+		e := NewEstimate(xs)
 		assert.InDelta(t, mean, e.Mean, 1e-12)
 		assert.InDelta(t, math.Sqrt(variance/float64(len(xs))), e.Err, 1e-12)
 	}
-	one := estimate([]float64{3})
+	one := NewEstimate([]float64{3})
 	assert.Equal(t, 3.0, one.Mean)
 	assert.True(t, math.IsNaN(one.Err))
-	assert.True(t, math.IsInf(estimate([]float64{1, math.Inf(1)}).Mean, 1))
-}
-
-// Gaps are paired by seed: noise that two modes share cancels.
-func TestPairedGaps(t *testing.T) {
-	sync := []float64{1, 2, 3}
-	late := []float64{1.1, 2.3, 3.2}
-	gap := estimate(differences(late, sync))
-	diff := make([]float64, 3)
-	floats.SubTo(diff, late, sync)
-	mean, std := stat.MeanStdDev(diff, nil)
-	assert.InDelta(t, mean, gap.Mean, 1e-15)
-	assert.InDelta(t, stat.StdErr(std, 3), gap.Err, 1e-15)
-	assert.Less(t, gap.Err, estimate(late).Err/5)
-	assert.InDelta(t, 0.2/gap.Err, gap.Errors(), 1e-9)
-
-	assert.True(t, math.IsInf(estimate(differences([]float64{1, math.Inf(1)}, []float64{1, 2})).Mean, 1))
-	for _, a := range []float64{1, math.Inf(1)} {
-		assert.True(t, math.IsNaN(estimate(differences([]float64{a}, []float64{math.Inf(1)})).Mean), "nothing to compare with")
-	}
-	assert.Panics(t, func() { differences([]float64{1}, nil) })
+	assert.True(t, math.IsInf(NewEstimate([]float64{1, math.Inf(1)}).Mean, 1))
 }
 
 func TestEstimatesAsText(t *testing.T) {

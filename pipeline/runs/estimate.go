@@ -1,4 +1,4 @@
-package study
+package runs
 
 import (
 	"encoding/json"
@@ -15,28 +15,13 @@ type Estimate struct {
 	Mean, Err float64
 }
 
-func estimate(xs []float64) Estimate {
+// NewEstimate estimates the mean of what xs are samples of.
+func NewEstimate(xs []float64) Estimate {
 	e := Estimate{stat.Mean(xs, nil), math.NaN()}
 	if len(xs) > 1 && metrics.Finite(e.Mean) {
 		e.Err = stat.StdErr(stat.StdDev(xs, nil), float64(len(xs)))
 	}
 	return e
-}
-
-// differences are a − b, seed by seed, so that the effect of the seed cancels out. A difference is infinite if a
-// diverged, and NaN if b diverged.
-func differences(a, b []float64) []float64 {
-	if len(a) != len(b) {
-		panic(fmt.Sprintf("study: %d losses against %d", len(a), len(b)))
-	}
-	d := make([]float64, len(a))
-	for i := range a {
-		d[i] = a[i] - b[i]
-		if math.IsInf(b[i], 0) {
-			d[i] = math.NaN()
-		}
-	}
-	return d
 }
 
 // String is mean ± error with four decimals.
@@ -67,13 +52,5 @@ func (e Estimate) Errors() float64 {
 
 // MarshalJSON writes null for values that are not finite.
 func (e Estimate) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]*float64{"mean": number(e.Mean), "stderr": number(e.Err)})
-}
-
-// number is x for JSON: null unless finite.
-func number(x float64) *float64 {
-	if !metrics.Finite(x) {
-		return nil
-	}
-	return &x
+	return json.Marshal(map[string]*float64{"mean": Number(e.Mean), "stderr": Number(e.Err)})
 }

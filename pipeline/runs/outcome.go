@@ -1,0 +1,224 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// Outcome is how a run ended.
+type Outcome struct {
+	ValLoss  float64 // nats per token; infinite if the run diverged, NaN if it measured none
+	Diverged string  // the error of a run that diverged; empty: it did not
+	Failed   string  // the error of a run that failed in another way, with Set.KeepGoing; the next Execute tries it again
+	// Metrics are the values of the run's last step by their names in metrics.jsonl. The loss is the mean over the last
+	// tenth of the steps.
+	Metrics map[string]float64
+	Step    int // of Metrics; 0: there are none
+}
+
+// lossName is the name of the training loss in metrics.jsonl.
+const lossName = "loss"
+
+// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended. A run that ends
+// before the last step of its config has the step in the name.
+const outcomeFile = "outcome.json"
+
+type outcomeJSON struct {
+	ValLoss  *float64           `json:"val_loss"`           // nats per token
+	Diverged string             `json:"diverged,omitempty"` // the error of a run that diverged; it has no loss
+	Step     int                `json:"step,omitempty"`     // of the metrics
+	Metrics  map[string]float64 `json:"metrics,omitempty"`
+}
+
+// outcomePath is the file of a run's outcome.
+func (s *Set[R]) outcomePath(r R, c config.Config) string {
+	name := outcomeFile
+	if _, to := s.span(r); to > 0 && to < c.Train.Steps {
+		name = fmt.Sprintf("outcome-%d.json", to)
+	}
+	return filepath.Join(s.Folder(r), name)
+}
+
+// keep writes a run's outcome into its folder.
+func (s *Set[R]) keep(r R, o Outcome) error {
+	c, err := s.Config(r)
+	if err != nil || o.Failed != "" {
+		return err
+	}
+	return WriteJSON(s.outcomePath(r, c), outcomeJSON{Number(o.ValLoss), o.Diverged, o.Step, o.Metrics})
+}
+
+// kept returns the outcome of a run in an earlier execution. It is an error if that run had another config: kept
+// overwrites nothing and does not mix results.
+func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
+	c, err := s.Config(r)
+	if err != nil {
+		return o, false, err
+	}
+	if err := s.sameConfig(c, filepath.Join(s.Folder(r), "config.yaml")); err != nil {
+		return o, false, usererror.New(err)
+	}
+	path := s.outcomePath(r, c)
+	text, err := strictyaml.ReadSmall(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return o, false, nil
+	}
+	var f outcomeJSON
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	switch {
+	case err != nil:
+		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
+	case f.Diverged != "":
+		return Outcome{ValLoss: math.Inf(1), Diverged: f.Diverged, Metrics: f.Metrics, Step: f.Step}, true, nil
+	case f.ValLoss == nil && len(f.Metrics) == 0:
+		return o, false, usererror.New(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
+	}
+	o = Outcome{ValLoss: math.NaN(), Metrics: f.Metrics, Step: f.Step}
+	if f.ValLoss != nil {
+		o.ValLoss = *f.ValLoss
+	}
+	if err := s.Complete(o); err != nil {
+		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
+	}
+	return o, true, nil
+}
+
+// sameConfig compares the config of an earlier run with the present one. Folders, devices and fault handling may
+// differ.
+func (s *Set[R]) sameConfig(now config.Config, path string) error {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	old, err := config.Load(path, nil)
+	if err != nil {
+		return err
+	}
+	old.Run, old.Pipeline.Devices = now.Run, now.Pipeline.Devices
+	old.Pipeline.Processes = now.Pipeline.Processes
+	return SameYAML(path, old.YAML(), now.YAML(), s.Noun, "the run's folder")
+}
+
+// SameYAML refuses a file with other values than the present ones. noun is what has the present ones, and removable
+// what may be removed instead of choosing another folder.
+func SameYAML(path string, old, now []byte, noun, removable string) error {
+	was, err := strictyaml.Flatten(old)
+	if err != nil {
+		return err
+	}
+	is, err := strictyaml.Flatten(now)
+	if err != nil {
+		return err
+	}
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if was[key] != is[key] {
+			return fmt.Errorf("%s: %s: found %s, but the %s has %s now: choose another dir for the %s, or remove %s",
+				path, key, orNothing(was[key]), noun, orNothing(is[key]), noun, removable)
+		}
+	}
+	return nil
+}
+
+func orNothing(value string) string {
+	if value == "" {
+		return "nothing"
+	}
+	return value
+}
+
+// end is the end of a run.
+type end struct {
+	result train.Result
+	err    error
+}
+
+// outcome returns how a run ended, or that it was interrupted and continues in the next execution. An error stops the
+// set.
+func (s *Set[R]) outcome(ctx context.Context, r R, e end) (o Outcome, interrupted bool, err error) {
+	_, to := s.span(r)
+	switch {
+	case errors.Is(e.err, train.ErrDiverged):
+		o = Outcome{ValLoss: math.Inf(1), Diverged: e.err.Error()}
+		o.Metrics, o.Step, _ = s.lastMetrics(r) // what it wrote is of no matter for the outcome
+		return o, false, nil
+	case e.err != nil && ctx.Err() != nil:
+		if errors.Is(e.err, context.Canceled) {
+			return o, true, nil
+		}
+	case e.err == nil && e.result.Interrupted && (ctx.Err() != nil || to == 0 || e.result.Step < to):
+		return o, true, nil
+	}
+	if err = e.err; err == nil {
+		if o, err = s.measured(r, e.result); err == nil {
+			err = s.Complete(o)
+		}
+	}
+	if err != nil && s.KeepGoing && ctx.Err() == nil {
+		return Outcome{ValLoss: math.Inf(1), Failed: err.Error()}, false, nil
+	}
+	return o, false, err
+}
+
+// measured is the outcome of a run that has ended well.
+func (s *Set[R]) measured(r R, res train.Result) (o Outcome, err error) {
+	o.ValLoss = math.NaN()
+	if res.ValLoss != nil {
+		o.ValLoss = *res.ValLoss
+	}
+	o.Metrics, o.Step, err = s.lastMetrics(r)
+	if loss, ok := o.Metrics["val_loss"]; ok && res.ValLoss == nil {
+		o.ValLoss = loss
+	}
+	return o, err
+}
+
+// lastMetrics are the values of a run's last step, and the step.
+func (s *Set[R]) lastMetrics(r R) (map[string]float64, int, error) {
+	records, err := metrics.Read(filepath.Join(s.Folder(r), "metrics.jsonl"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, 0, err
+	}
+	if _, to := s.span(r); to > 0 {
+		records = slices.DeleteFunc(records, func(m metrics.Record) bool { return m.Step > to })
+	}
+	if len(records) == 0 {
+		return nil, 0, nil
+	}
+	return lastValues(records), records[len(records)-1].Step, nil
+}
+
+// lastValues are the finite values of the last record. The loss is the mean over the last tenth of the records.
+func lastValues(records []metrics.Record) map[string]float64 {
+	out := map[string]float64{}
+	for name, x := range records[len(records)-1].Values {
+		if metrics.Finite(x) {
+			out[name] = x
+		}
+	}
+	var losses []float64
+	for _, r := range records[len(records)-(len(records)+9)/10:] {
+		if loss, ok := r.Values[lossName]; ok {
+			losses = append(losses, loss)
+		}
+	}
+	if e := NewEstimate(losses); metrics.Finite(e.Mean) {
+		out[lossName] = e.Mean
+	}
+	return out
+}

@@ -1,0 +1,278 @@
+package sweep
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
+)
+
+// Report is the result of a sweep, the content of results.json.
+type Report struct {
+	Search string        `json:"search"`
+	Metric string        `json:"metric"`
+	Goal   string        `json:"goal"`
+	Seeds  []uint64      `json:"seeds"`
+	Rungs  []int         `json:"rungs,omitempty"` // steps after which trials were compared
+	Best   *TrialReport  `json:"best"`            // nil: no trial has a score
+	Trials []TrialReport `json:"trials"`          // those of later rungs first, then by score
+	Notes  []string      `json:"notes"`           // limits of the result
+	Files  []string      `json:"files"`           // written, this one included
+}
+
+// TrialReport is a trial with its score at the last rung that it reached.
+type TrialReport struct {
+	Trial  int            `json:"trial"` // from 1, in the order of the search
+	Values map[string]any `json:"values"`
+	Steps  int            `json:"steps"`  // that the score is after
+	Scores []*float64     `json:"scores"` // by seed; nil: the run has none
+	Score  runs.Estimate  `json:"score"`
+	Status string         `json:"status"`           // Done, Stopped, Diverged or Failed
+	Reason string         `json:"reason,omitempty"` // the error of a run that diverged or failed
+	Dirs   []string       `json:"dirs"`             // of the runs, by seed
+
+	values []value
+	rung   int
+}
+
+// Values of TrialReport.Status.
+const (
+	Done     = "done"
+	Stopped  = "stopped" // at a rung, by halving
+	Diverged = "diverged"
+	Failed   = "failed"
+)
+
+// report computes the report of a sweep. The outcomes must be complete.
+func (s *Sweep) report(outcomes map[Run]runs.Outcome) *Report {
+	rep := &Report{Search: s.Search, Metric: s.Metric.Name, Goal: s.Metric.Goal, Seeds: s.Seeds, Rungs: s.Rungs, Notes: []string{}, Files: []string{}}
+	for t := range s.Trials {
+		rep.Trials = append(rep.Trials, s.trialReport(t, outcomes))
+	}
+	slices.SortStableFunc(rep.Trials, func(a, b TrialReport) int {
+		return cmp.Or(cmp.Compare(b.rung, a.rung), cmp.Compare(s.Metric.cost(a.Score.Mean), s.Metric.cost(b.Score.Mean)))
+	})
+	if i := slices.IndexFunc(rep.Trials, func(t TrialReport) bool { return metrics.Finite(t.Score.Mean) }); i >= 0 {
+		best := rep.Trials[i]
+		rep.Best = &best
+		rep.Notes = append(rep.Notes, s.edges(best)...)
+	}
+	for _, status := range []string{Diverged, Failed} {
+		if n := len(slices.Collect(rep.with(status))); n > 0 {
+			rep.Notes = append(rep.Notes, fmt.Sprintf("%d of %d trials %s.", n, len(rep.Trials), status))
+		}
+	}
+	return rep
+}
+
+// with yields the trials of a status.
+func (rep *Report) with(status string) func(yield func(TrialReport) bool) {
+	return func(yield func(TrialReport) bool) {
+		for _, t := range rep.Trials {
+			if t.Status == status && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Sweep) trialReport(trial int, outcomes map[Run]runs.Outcome) TrialReport {
+	t := TrialReport{Trial: trial + 1, Values: s.valuesOf(trial), Status: Done, values: s.Trials[trial].values}
+	for t.rung+1 < s.levels() {
+		if _, ok := outcomes[s.run(trial, s.Seeds[0], t.rung+1)]; !ok {
+			t.Status = Stopped
+			break
+		}
+		t.rung++
+	}
+	for _, x := range s.scores(trial, t.rung, outcomes) {
+		t.Scores = append(t.Scores, runs.Number(x))
+	}
+	t.Score = s.scored(trial, t.rung, outcomes)
+	for _, seed := range s.Seeds {
+		r := s.run(trial, seed, t.rung)
+		o := outcomes[r]
+		t.Dirs = append(t.Dirs, s.Folder(r))
+		t.Steps = max(t.Steps, o.Step)
+		switch {
+		case o.Failed != "":
+			t.Status, t.Reason = Failed, o.Failed
+		case o.Diverged != "" && t.Status != Failed:
+			t.Status, t.Reason = Diverged, o.Diverged
+		}
+	}
+	return t
+}
+
+// edges notes which numbers of the best trial are at an end of what was searched.
+func (s *Sweep) edges(best TrialReport) (notes []string) {
+	for i, k := range s.Keys {
+		if end := k.end(best.values[i].number); end != "" {
+			notes = append(notes, fmt.Sprintf("the best %s, %s, is %s; a better one may lie beyond.", k.Name, best.values[i].text, end))
+		}
+	}
+	return notes
+}
+
+// text is a score with its name.
+func (m Metric) text(score float64) string { return m.Name + " " + m.format(score) }
+
+func (m Metric) format(score float64) string {
+	if math.Abs(score) >= 1000 {
+		return fmt.Sprintf("%.0f", score)
+	}
+	return fmt.Sprintf("%.4f", score)
+}
+
+// Markdown is the report as a page.
+func (rep *Report) Markdown(s *Sweep) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Sweep of %s\n\n%s\n\n%s", strings.Join(s.keyNames(), ", "), rep.summary(s), runs.MarkdownTable(rep.rows(s)))
+	if len(rep.Notes) > 0 {
+		fmt.Fprintf(&b, "\n## Notes\n\n- %s\n", strings.Join(rep.Notes, "\n- "))
+	}
+	return b.String()
+}
+
+func (s *Sweep) keyNames() (names []string) {
+	for _, k := range s.Keys {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// summary says what was compared.
+func (rep *Report) summary(s *Sweep) string {
+	text := fmt.Sprintf("%d trials by %s search", len(rep.Trials), rep.Search)
+	if rep.Search == Halving {
+		var steps []string
+		for _, n := range rep.Rungs {
+			steps = append(steps, strconv.Itoa(n))
+		}
+		text = fmt.Sprintf("%d trials by successive halving, compared after %s steps", len(rep.Trials), strings.Join(steps, ", "))
+	}
+	best := "the smallest is best"
+	if rep.Goal == Max {
+		best = "the largest is best"
+	}
+	text += fmt.Sprintf(". The score is %s at the last step; %s", rep.Metric, best)
+	if len(rep.Seeds) > 1 {
+		text += fmt.Sprintf("; mean ± standard error over %d seeds", len(rep.Seeds))
+	}
+	return text + "."
+}
+
+// rows are the table of trials.
+func (rep *Report) rows(s *Sweep) [][]string {
+	head := append([]string{"trial"}, s.keyNames()...)
+	rows := [][]string{append(head, rep.Metric, "steps", "status")}
+	for _, t := range rep.Trials {
+		row := []string{strconv.Itoa(t.Trial)}
+		for _, v := range t.values {
+			row = append(row, strings.ReplaceAll(v.text, "|", `\|`))
+		}
+		status := t.Status
+		if t.Reason != "" {
+			status += ": " + shortened(t.Reason)
+		}
+		rows = append(rows, append(row, t.scoreText(s.Metric), strconv.Itoa(t.Steps), status))
+	}
+	return rows
+}
+
+// scoreText is the score of a trial with its standard error.
+func (t TrialReport) scoreText(m Metric) string {
+	switch {
+	case !metrics.Finite(t.Score.Mean):
+		return "–"
+	case !metrics.Finite(t.Score.Err):
+		return m.format(t.Score.Mean)
+	}
+	return m.format(t.Score.Mean) + " ± " + m.format(t.Score.Err)
+}
+
+// reasonLength is the length from which reasons are cut in the table. results.json has them whole.
+const reasonLength = 100
+
+func shortened(reason string) string {
+	reason = strings.ReplaceAll(strings.Join(strings.Fields(reason), " "), "|", `\|`)
+	if runes := []rune(reason); len(runes) > reasonLength {
+		return string(runes[:reasonLength]) + "…"
+	}
+	return reason
+}
+
+// csv has a line per trial. A value that is not finite is empty.
+func (rep *Report) csv(s *Sweep) ([]byte, error) {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	head := append([]string{"trial"}, s.keyNames()...)
+	rows := [][]string{append(head, rep.Metric, rep.Metric+"_stderr", "seeds", "steps", "status", "reason")}
+	for _, t := range rep.Trials {
+		row := []string{strconv.Itoa(t.Trial)}
+		for _, v := range t.values {
+			row = append(row, v.text)
+		}
+		rows = append(rows, append(row, runs.Exact(runs.Number(t.Score.Mean)), runs.Exact(runs.Number(t.Score.Err)), strconv.Itoa(len(t.Scores)),
+			strconv.Itoa(t.Steps), t.Status, t.Reason))
+	}
+	if err := w.WriteAll(rows); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// write writes the report's files into the sweep's folder.
+func (rep *Report) write(s *Sweep) error {
+	table, err := rep.csv(s)
+	if err != nil {
+		return err
+	}
+	best, err := rep.bestConfig(s)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{"table.md", []byte(rep.Markdown(s))}, {"table.csv", table}, {"best.yaml", best}} {
+		if f.text == nil {
+			continue
+		}
+		path := filepath.Join(s.Dir, f.name)
+		if err := runs.WriteFile(path, f.text); err != nil {
+			return err
+		}
+		rep.Files = append(rep.Files, path)
+	}
+	plots, err := rep.plot(s)
+	if err != nil {
+		return err
+	}
+	results := filepath.Join(s.Dir, "results.json")
+	rep.Files = append(append(rep.Files, plots...), results)
+	return runs.WriteJSON(results, rep)
+}
+
+// bestConfig is the config of the best trial with a run folder of its own, for gpupipe train; nil: there is none.
+func (rep *Report) bestConfig(s *Sweep) ([]byte, error) {
+	if rep.Best == nil {
+		return nil, nil
+	}
+	c, err := s.Config(s.run(rep.Best.Trial-1, s.Seeds[0], 0))
+	if err != nil {
+		return nil, err
+	}
+	c.Run.Dir = filepath.Join(s.Dir, "best")
+	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.path),
+		s.Trials[rep.Best.Trial-1].name, s.Metric.text(rep.Best.Score.Mean))
+	return append([]byte(text), c.YAML()...), nil
+}

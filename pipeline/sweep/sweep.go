@@ -1,0 +1,170 @@
+package sweep
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
+)
+
+// Values of Sweep.Search.
+const (
+	Grid    = "grid"
+	Random  = "random"
+	Halving = "halving"
+)
+
+// Searches lists the values of Sweep.Search, the default one first.
+func Searches() []string { return []string{Grid, Random, Halving} }
+
+// Sweep is what a file of a sweep describes.
+type Sweep struct {
+	Search string
+	Keys   []Key
+	Seeds  []uint64 // of the initial weights and the order of the data; a trial's score is the mean over them
+	Metric Metric
+	Trials []Trial
+	Rungs  []int // steps after which trials are compared, ascending; the last ends the runs. nil: at the end only
+	Dir    string
+
+	factor    int    // of halving
+	seed      uint64 // of draws
+	path      string
+	doc       *strictyaml.Document // the sweep's own file
+	base      *strictyaml.Document // the common config of all runs
+	set       runs.Assignments
+	overrides []string // from the command line, section.key=value
+	reserved  runs.Reserved
+}
+
+// sweepFile is the YAML of a sweep.
+type sweepFile struct {
+	Base    runs.Base        `yaml:"base"`
+	Set     runs.Assignments `yaml:"set"`
+	Search  string           `yaml:"search"`
+	Keys    keys             `yaml:"keys"`
+	Runs    int              `yaml:"runs"`
+	Seed    uint64           `yaml:"seed"`
+	Seeds   []uint64         `yaml:"seeds"`
+	Metric  string           `yaml:"metric"`
+	Goal    string           `yaml:"goal"`
+	Halving halving          `yaml:"halving"`
+	Dir     string           `yaml:"dir"`
+}
+
+const (
+	defaultRuns = 20
+	maxRuns     = 10000
+)
+
+// Load reads a sweep. overrides, section.key=value, apply to all runs. It checks the sweep and the config of every
+// trial. Its errors are user errors.
+func Load(path string, overrides []string) (*Sweep, error) {
+	d, err := strictyaml.Load(path)
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	s, err := parse(d, path, overrides)
+	return s, usererror.New(err)
+}
+
+// parse reads the sweep of a file, which other files are relative to.
+func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, error) {
+	f := sweepFile{Search: Grid, Seed: 1, Seeds: []uint64{1}, Metric: Metrics()[0].Name, Halving: halving{Factor: 3}}
+	if err := d.Decode(&f); err != nil {
+		return nil, err
+	}
+	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed, path: path, doc: d, set: f.Set, overrides: overrides}
+	s.reserved = runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir"}}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.Metric, err = newMetric(f.Metric, f.Goal); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.At("metric"), err)
+	}
+	if s.base, err = f.Base.Open(d, filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	if s.Trials, err = s.choose(f.Runs); err != nil {
+		return nil, err
+	}
+	if s.Search == Halving {
+		if s.Rungs, err = s.rungs(f.Halving); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.checkConfigs()
+}
+
+// noun is what the runs of a sweep make up.
+const noun = "sweep"
+
+func (s *Sweep) bad(key, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %s", s.doc.At(key), key, fmt.Sprintf(format, args...))
+}
+
+func (s *Sweep) validate() error {
+	seeds := slices.Compact(slices.Sorted(slices.Values(s.Seeds)))
+	switch {
+	case !slices.Contains(Searches(), s.Search):
+		return s.bad("search", "found %q, expected %s, %s or %s", s.Search, Grid, Random, Halving)
+	case len(s.Keys) == 0:
+		return s.bad("keys", "not given, expected keys of the config with values, such as optimizer.lr: [0.001, 0.002]")
+	case len(seeds) == 0 || len(seeds) < len(s.Seeds):
+		return s.bad("seeds", "found %v, expected at least one, each once", s.Seeds)
+	case s.Dir == "":
+		return s.bad("dir", `found "", expected the folder to keep the sweep in`)
+	case s.factor < 2:
+		return s.bad("halving.factor", "found %d, expected at least 2", s.factor)
+	}
+	if err := s.reserved.CheckAssignments(s.set); err != nil {
+		return err
+	}
+	for _, k := range s.Keys {
+		if by, ok := s.reserved.Keys[k.Name]; ok {
+			return fmt.Errorf("%s: keys: %s is varied by %s", k.where, k.Name, by)
+		}
+	}
+	swept := runs.Reserved{Noun: noun, File: s.reserved.File, Keys: maps.Clone(s.reserved.Keys)}
+	for _, k := range s.Keys {
+		swept.Keys[k.Name] = "keys." + k.Name
+	}
+	return swept.CheckOverrides(s.overrides)
+}
+
+// checkConfigs resolves the config of every trial.
+func (s *Sweep) checkConfigs() error {
+	for i := range s.Trials {
+		c := s.compose(s.run(i, s.Seeds[0], 0))
+		var err error
+		if s.Metric.evaluated() {
+			_, err = c.Evaluated("the sweep compares " + s.Metric.Name)
+		} else {
+			_, err = c.Config()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compose makes the config of a run.
+func (s *Sweep) compose(r Run) *runs.Composer {
+	c := runs.Compose(s.base)
+	c.Assign(s.set)
+	c.Override(s.overrides)
+	for i, v := range s.Trials[r.Trial-1].values {
+		k := s.Keys[i]
+		c.Assign(runs.Assignments{{Key: k.Name, Value: v.node, Where: k.where}})
+	}
+	c.Put("init.seed", r.Seed, s.doc.At("seeds"))
+	c.Put("data.seed", r.Seed, s.doc.At("seeds"))
+	c.Put("run.dir", s.Folder(r), s.doc.At("dir"))
+	return c
+}

@@ -1,0 +1,420 @@
+package sweep
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const smallBase = `base:
+  model: {vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}
+  data: {train: [a.txt], val_fraction: 0.1}
+  train: {steps: 18, batch_size: 2, eval_every: 18, save_every: 0}
+  optimizer: {name: adamw}
+  lr: {warmup: 1}
+`
+
+func load(t *testing.T, dir, text string, overrides ...string) (*Sweep, error) {
+	t.Helper()
+	text = smallBase + text + "dir: " + dir + "\n"
+	d, err := strictyaml.Parse("s.yaml", []byte(text))
+	require.NoError(t, err)
+	return parse(d, filepath.Join(t.TempDir(), "s.yaml"), overrides)
+}
+
+func loaded(t *testing.T, text string, overrides ...string) *Sweep {
+	t.Helper()
+	s, err := load(t, t.TempDir(), text, overrides...)
+	require.NoError(t, err)
+	return s
+}
+
+func trialNames(s *Sweep) (names []string) {
+	for _, t := range s.Trials {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// fake replaces training: it writes the files of a run, with losses from a world. What it has written is where it
+// resumes.
+type fake struct {
+	world func(c config.Config, step int) float64
+	fail  func(c config.Config) error
+	stop  func(c config.Config, step int) // during a step
+	mu    sync.Mutex
+	steps int            // trained in all
+	on    map[string]int // runs by device
+	now   map[string]int // in progress
+	most  map[string]int // the same, at most
+	begin func()
+}
+
+func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res train.Result, err error) {
+	device := strings.Join(c.Pipeline.Devices, "+")
+	f.mu.Lock()
+	if f.on == nil {
+		f.on, f.now, f.most = map[string]int{}, map[string]int{}, map[string]int{}
+	}
+	f.on[device]++
+	f.now[device]++
+	f.most[device] = max(f.most[device], f.now[device])
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.now[device]--
+		f.mu.Unlock()
+	}()
+	if f.begin != nil {
+		f.begin()
+	}
+	if f.fail != nil {
+		if err := f.fail(c); err != nil {
+			return res, err
+		}
+	}
+	if err := os.MkdirAll(c.Run.Dir, 0o777); err != nil {
+		return res, err
+	}
+	if err := os.WriteFile(filepath.Join(c.Run.Dir, "config.yaml"), c.YAML(), 0o666); err != nil {
+		return res, err
+	}
+	path := filepath.Join(c.Run.Dir, "metrics.jsonl")
+	records, err := metrics.Read(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return res, err
+	}
+	log, err := metrics.Resume(path, len(records))
+	if err != nil {
+		return res, err
+	}
+	defer log.Close()
+	last := c.Train.Steps
+	if o.StopAfter > 0 {
+		last = min(last, o.StopAfter)
+	}
+	o.Report.Start(train.Start{FirstStep: len(records), Steps: c.Train.Steps})
+	for step := len(records) + 1; step <= last; step++ {
+		loss := f.world(c, step)
+		if math.IsInf(loss, 1) {
+			return res, fmt.Errorf("step %d: the loss is NaN: %w", step, train.ErrDiverged)
+		}
+		values := []metrics.Value{{Name: "loss", Value: loss + 0.5}, {Name: "tokens_per_s", Value: 100 * float64(c.Train.BatchSize)}}
+		if step == last {
+			values = append(values, metrics.Value{Name: "val_loss", Value: loss})
+		}
+		if err := log.Append(step, values...); err != nil {
+			return res, err
+		}
+		f.mu.Lock()
+		f.steps++
+		f.mu.Unlock()
+		o.Report.Step(train.Progress{Step: step, Steps: c.Train.Steps})
+		if f.stop != nil {
+			f.stop(c, step)
+		}
+		if ctx.Err() != nil && step < last {
+			return train.Result{Interrupted: true, Step: step}, nil
+		}
+	}
+	return train.Result{Interrupted: last < c.Train.Steps, Step: last}, nil
+}
+
+// bowl is smallest at lr 0.01, and falls with the steps.
+func bowl(c config.Config, step int) float64 {
+	return 2 + math.Abs(math.Log10(c.Optimizer.Algorithm.LearningRate()/0.01)) + 1/float64(step) + 0.001*float64(c.Init.Seed)
+}
+
+func execute(t *testing.T, s *Sweep, f *fake, o runs.Options) *Report {
+	t.Helper()
+	o.Train = f.train
+	rep, err := Execute(t.Context(), s, o, nil)
+	require.NoError(t, err)
+	return rep
+}
+
+func TestGrid(t *testing.T) {
+	s := loaded(t, "keys: {optimizer.lr: {min: 1e-3, max: 1e-1, log: true, points: 3}, train.batch_size: [2, 4], optimizer.weight_decay: [0]}\nseeds: [1, 3]\n")
+	assert.Equal(t, []string{"lr 0.001, batch_size 2, weight_decay 0", "lr 0.001, batch_size 4, weight_decay 0", "lr 0.01, batch_size 2, weight_decay 0",
+		"lr 0.01, batch_size 4, weight_decay 0", "lr 0.1, batch_size 2, weight_decay 0", "lr 0.1, batch_size 4, weight_decay 0"}, trialNames(s))
+	f := &fake{world: bowl}
+	rep := execute(t, s, f, runs.Options{})
+	assert.Equal(t, 6*2*18, f.steps)
+	assert.Equal(t, 3, rep.Best.Trial)
+	assert.Equal(t, map[string]any{"optimizer.lr": 0.01, "train.batch_size": 2, "optimizer.weight_decay": 0}, rep.Best.Values)
+	assert.InDelta(t, 2+1.0/18+0.002, rep.Best.Score.Mean, 1e-12, "the mean over the seeds")
+	assert.InDelta(t, 0.001, rep.Best.Score.Err, 1e-12)
+	assert.Equal(t, filepath.Join(s.Dir, "runs", "lr=0.01,batch_size=2,weight_decay=0,seed=3"), rep.Best.Dirs[1])
+	assert.Empty(t, rep.Notes)
+	for _, file := range rep.Files {
+		assert.FileExists(t, file)
+	}
+	var names []string
+	for _, file := range rep.Files {
+		names = append(names, filepath.Base(file))
+	}
+	assert.Equal(t, []string{"table.md", "table.csv", "best.yaml", "score-optimizer-lr.png", "score-train-batch_size.png", "results.json"}, names)
+	best, err := config.Load(filepath.Join(s.Dir, "best.yaml"), nil)
+	require.NoError(t, err)
+	assert.Equal(t, 0.01, best.Optimizer.Algorithm.LearningRate())
+	assert.Equal(t, 2, best.Train.BatchSize)
+	assert.Equal(t, filepath.Join(s.Dir, "best"), best.Run.Dir)
+	assert.NoDirExists(t, best.Run.Dir)
+	text, err := os.ReadFile(filepath.Join(s.Dir, "table.csv"))
+	require.NoError(t, err)
+	rows, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"trial", "optimizer.lr", "train.batch_size", "optimizer.weight_decay", "val_loss", "val_loss_stderr", "seeds", "steps", "status", "reason"}, rows[0])
+	assert.Len(t, rows, 7)
+	assert.Contains(t, rep.Markdown(s), "| 3     | 0.01         | 2                | 0                      | 2.0576 ± 0.0010 | 18    | done   |")
+
+	more, err := load(t, s.Dir, "keys: {optimizer.lr: [0.001, 0.01, 0.1, 0.02], train.batch_size: [2, 4], optimizer.weight_decay: [0]}\nseeds: [1, 3]\n")
+	require.NoError(t, err)
+	execute(t, more, f, runs.Options{})
+	assert.Equal(t, 8*2*18, f.steps, "a grid can grow")
+}
+
+func TestRandomIsReproducible(t *testing.T) {
+	const text = "search: random\nkeys: {optimizer.lr: {min: 1e-4, max: 1e-2, log: true}, optimizer.weight_decay: {min: 0, max: 0.2}, train.batch_size: {min: 2, max: 9}, optimizer.name: [adamw, lion]}\n"
+	s := loaded(t, text)
+	require.Len(t, s.Trials, defaultRuns)
+	assert.Equal(t, trialNames(s), trialNames(loaded(t, text)))
+	assert.Equal(t, trialNames(s), trialNames(loaded(t, text+"runs: 30\n"))[:20], "more runs keep the others")
+	assert.NotEqual(t, trialNames(s), trialNames(loaded(t, text+"seed: 2\n")))
+	s = loaded(t, text+"runs: 400\n")
+	low, names := 0, map[string]int{}
+	for i := range s.Trials {
+		c, err := s.Config(s.run(i, 1, 0))
+		require.NoError(t, err)
+		lr := c.Optimizer.Algorithm.LearningRate()
+		assert.True(t, lr >= 1e-4 && lr <= 1e-2, lr)
+		assert.True(t, c.Optimizer.WeightDecay >= 0 && c.Optimizer.WeightDecay <= 0.2)
+		assert.True(t, c.Train.BatchSize >= 2 && c.Train.BatchSize <= 9)
+		names[c.Optimizer.Name()]++
+		if lr < 1e-3 {
+			low++
+		}
+	}
+	assert.InDelta(t, 200, low, 50, "uniform in the logarithm")
+	assert.InDelta(t, 200, names["lion"], 50)
+	s = loaded(t, "search: random\nkeys: {optimizer.lr: [0.001, 0.002, 0.003]}\nruns: 2\n")
+	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(trialNames(s)))), 2, "no trial twice")
+	s = loaded(t, "search: random\nkeys: {optimizer.lr: [0.001, 0.002, 0.003]}\n")
+	assert.Len(t, s.Trials, 3, "no more than there are")
+}
+
+// Nine trials are compared after 2, 6 and 18 steps. Trial i has a rate i times 0.001, so that those near 0.01 survive.
+func TestHalving(t *testing.T) {
+	const text = "search: halving\nkeys: {optimizer.lr: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009]}\nhalving: {min_steps: 2}\n"
+	s := loaded(t, text)
+	assert.Equal(t, []int{2, 6, 18}, s.Rungs)
+	f := &fake{world: bowl}
+	p, err := Plan(s)
+	require.NoError(t, err)
+	assert.Len(t, p.Waiting, 9)
+	assert.Equal(t, 3+1, p.Later)
+	rep := execute(t, s, f, runs.Options{})
+	assert.Equal(t, 9*2+3*4+1*12, f.steps, "survivors continue")
+	var order []string
+	for _, tr := range rep.Trials {
+		order = append(order, fmt.Sprint(tr.Trial, " ", tr.Steps, " ", tr.Status))
+	}
+	assert.Equal(t, []string{"9 18 done", "8 6 stopped", "7 6 stopped", "6 2 stopped", "5 2 stopped", "4 2 stopped", "3 2 stopped", "2 2 stopped", "1 2 stopped"}, order)
+	assert.FileExists(t, filepath.Join(rep.Best.Dirs[0], "outcome-2.json"))
+	assert.FileExists(t, filepath.Join(rep.Best.Dirs[0], "outcome.json"))
+	execute(t, s, f, runs.Options{})
+	assert.Equal(t, 42, f.steps, "what has ended is not repeated")
+
+	for changed, want := range map[string]string{
+		"search: halving\nkeys: {optimizer.lr: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.01]}\nhalving: {min_steps: 2}\n": "search.yaml: keys.optimizer.lr",
+		text + "seed: 2\n": "search.yaml: seed: found 1, but the sweep has 2 now: choose another dir",
+		strings.Replace(text, "min_steps: 2", "min_steps: 2, factor: 2", 1): "search.yaml: halving.factor: found 3, but the sweep has 2 now",
+		text + "set: {train.batch_size: 4}\n":                               "config.yaml: train.batch_size: found 2, but the sweep has 4 now",
+	} {
+		other, err := load(t, s.Dir, changed)
+		require.NoError(t, err, changed)
+		_, err = Execute(t.Context(), other, runs.Options{Train: f.train}, nil)
+		assert.ErrorContains(t, err, want)
+		assert.True(t, usererror.Is(err))
+	}
+	for text, want := range map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18}, "{min_steps: 6}": {6, 18}} {
+		assert.Equal(t, want, loaded(t, "search: halving\nkeys: {optimizer.lr: [1, 2, 3, 4]}\nhalving: "+text+"\n").Rungs, text)
+	}
+}
+
+// A trial that diverges or fails is not promoted, and the sweep goes on.
+func TestFailedTrials(t *testing.T) {
+	s := loaded(t, "search: halving\nkeys: {optimizer.lr: [0.001, 0.002, 0.003, 0.0099, 0.01, 0.011]}\nhalving: {factor: 2, min_steps: 9}\n")
+	tooLarge := usererror.New(errors.New("pipeline.devices: the run needs 99 GB"))
+	f := &fake{world: func(c config.Config, step int) float64 {
+		if c.Optimizer.Algorithm.LearningRate() == 0.01 && step > 3 {
+			return math.Inf(1)
+		}
+		return bowl(c, step)
+	}, fail: func(c config.Config) error {
+		if c.Optimizer.Algorithm.LearningRate() == 0.0099 {
+			return tooLarge
+		}
+		return nil
+	}}
+	rep := execute(t, s, f, runs.Options{})
+	assert.Equal(t, 6, rep.Best.Trial)
+	status := map[int]string{}
+	for _, tr := range rep.Trials {
+		status[tr.Trial] = tr.Status
+	}
+	assert.Equal(t, map[int]string{1: Stopped, 2: Done, 3: Done, 4: Failed, 5: Diverged, 6: Done}, status)
+	page := rep.Markdown(s)
+	assert.Contains(t, page, "failed: pipeline.devices: the run needs 99 GB")
+	assert.Contains(t, page, "diverged: step 4: the loss is NaN")
+	assert.Contains(t, rep.Notes, "1 of 6 trials diverged.")
+	text, err := os.ReadFile(filepath.Join(s.Dir, "results.json"))
+	require.NoError(t, err)
+	var results Report
+	require.NoError(t, json.Unmarshal(text, &results))
+	assert.Len(t, results.Trials, 6)
+
+	f.fail = nil
+	f.on = nil
+	rep = execute(t, s, f, runs.Options{})
+	assert.Equal(t, 2, f.on[""], "what failed is tried again, and promoted; what diverged is not")
+	assert.Equal(t, 4, rep.Best.Trial)
+
+	s = loaded(t, "keys: {optimizer.lr: [1, 2]}\n")
+	_, err = Execute(t.Context(), s, runs.Options{Train: (&fake{fail: func(config.Config) error { return errors.New("no such file") }}).train}, nil)
+	assert.ErrorContains(t, err, "no trial has a score; the first ("+filepath.Join(s.Dir, "runs", "lr=1,seed=1")+"): no such file")
+}
+
+// A sweep that is interrupted in a rung gives the report of one that was not.
+func TestInterruptedSweepResumes(t *testing.T) {
+	const text = "search: halving\nkeys: {optimizer.lr: {min: 1e-4, max: 1, log: true}}\nruns: 9\nhalving: {min_steps: 2}\nseeds: [1, 2]\n"
+	whole := loaded(t, text)
+	f := &fake{world: bowl}
+	want := execute(t, whole, f, runs.Options{})
+	for _, at := range []int{1, 20, 40, 50, 70} {
+		s := loaded(t, text)
+		ctx, cancel := context.WithCancel(t.Context())
+		g := &fake{world: bowl}
+		g.stop = func(config.Config, int) {
+			if g.steps == at {
+				cancel()
+			}
+		}
+		_, err := Execute(ctx, s, runs.Options{Train: g.train}, nil)
+		require.ErrorIs(t, err, runs.ErrInterrupted)
+		rep := execute(t, s, g, runs.Options{})
+		assert.Equal(t, f.steps, g.steps, "no step is trained twice")
+		assert.Equal(t, trialScores(want), trialScores(rep))
+	}
+}
+
+func trialScores(rep *Report) (out []string) {
+	for _, t := range rep.Trials {
+		out = append(out, fmt.Sprint(t.Trial, t.Steps, t.Status, t.Score))
+	}
+	return out
+}
+
+// Each device has its own runs, as many at a time as there are jobs.
+func TestDevicesInParallel(t *testing.T) {
+	s := loaded(t, "keys: {optimizer.lr: [1, 2, 3, 4, 5, 6]}\n")
+	var both sync.WaitGroup
+	both.Add(2)
+	var mu sync.Mutex
+	begun := 0
+	f := &fake{world: bowl, begin: func() {
+		mu.Lock()
+		begun++
+		first := begun <= 2
+		mu.Unlock()
+		if first { // the first waits for a second
+			both.Done()
+			both.Wait()
+		}
+	}}
+	execute(t, s, f, runs.Options{Devices: []string{"null:0", "null:1"}})
+	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, f.most)
+	assert.Equal(t, 6, f.on["null:0"]+f.on["null:1"])
+}
+
+func TestMetrics(t *testing.T) {
+	const text = "keys: {train.batch_size: [2, 4, 8], optimizer.lr: [0.001]}\n"
+	rep := execute(t, loaded(t, text+"metric: tokens_per_s\n"), &fake{world: bowl}, runs.Options{})
+	assert.Equal(t, 3, rep.Best.Trial, "the largest")
+	assert.Equal(t, 800.0, rep.Best.Score.Mean)
+	assert.Equal(t, []string{"the best train.batch_size, 8, is the largest tried; a better one may lie beyond."}, rep.Notes)
+	rep = execute(t, loaded(t, text+"metric: loss\n", "train.eval_every=0", "data.val_fraction=0"), &fake{world: bowl}, runs.Options{})
+	assert.InDelta(t, 3.5+(1.0/18+1.0/17)/2+0.001, rep.Best.Score.Mean, 1e-9, "the mean over the last tenth")
+	s := loaded(t, text+"metric: tasks/core\ngoal: max\n")
+	_, err := Execute(t.Context(), s, runs.Options{Train: (&fake{world: bowl}).train}, nil)
+	assert.ErrorContains(t, err, "metric: the run ended without tasks/core")
+}
+
+func TestMistakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"keys: {}\n":                                                               "s.yaml:7: keys: not given, expected keys of the config",
+		"keys: {optimizer.lrr: [1]}\n":                                             "s.yaml:7: keys.optimizer.lrr: unknown key of the config",
+		"keys: {optimizer.lr: 1}\n":                                                "s.yaml:7: keys.optimizer.lr: found the integer 1, expected a list of values, or a range",
+		"keys: {optimizer.lr: []}\n":                                               "found an empty list",
+		"keys: {optimizer.lr: [1, 1.0]}\n":                                         "keys.optimizer.lr: found 1 twice",
+		"keys: {optimizer.lr: {min: 1, max: 1}}\n":                                 "found min 1 and max 1, expected a smaller min",
+		"keys: {optimizer.lr: {min: 0, max: 1, log: true}}\n":                      "found min 0, expected a positive number with log: true",
+		"keys: {optimizer.lr: {min: 0, max: 1, steps: 3}}\n":                       "keys.optimizer.lr.steps: unknown key, expected one of min, max, log, points",
+		"keys: {optimizer.lr: {min: 0, max: 1}}\n":                                 "keys.optimizer.lr: found a range, expected a list of values with search: grid, or points",
+		"keys: {optimizer.name: {min: 0, max: 1}}\n":                               "found a range, expected a list of values: the key is text",
+		"keys: {train.batch_size: {min: 1.5, max: 3}}\n":                           "expected integers",
+		"keys: {init.seed: [1]}\n":                                                 "keys: init.seed is varied by seeds",
+		"keys: {optimizer.lr: [1, -1]}\n":                                          "s.yaml:7: optimizer.lr: found -1",
+		"keys: {optimizer.lr: [1, a]}\n":                                           "s.yaml:7: optimizer.lr: found text \"a\", expected a number",
+		"keys: {optimizer.lr: [1]}\nsearch: bayes\n":                               "s.yaml:8: search: found \"bayes\", expected grid, random or halving",
+		"keys: {optimizer.lr: [1]}\nruns: 3\n":                                     "runs: found 3, expected none with search: grid",
+		"keys: {optimizer.lr: [1]}\nsearch: random\nruns: 3\n":                     "runs: found 3, expected at most 1",
+		"keys: {optimizer.lr: [1]}\nmetric: accuracy\n":                            "s.yaml:8: metric: found \"accuracy\", expected val_loss, val_bits_per_byte, loss, tokens_per_s, or with goal",
+		"keys: {optimizer.lr: [1]}\ngoal: best\n":                                  "goal: found \"best\", expected min or max",
+		"keys: {optimizer.lr: [1]}\nseeds: [1, 1]\n":                               "seeds: found [1 1], expected at least one, each once",
+		"keys: {optimizer.lr: [1]}\nset: {run.dir: a}\n":                           "s.yaml:8: run.dir is varied by the sweep: set dir in the sweep's file instead",
+		"keys: {optimizer.lr: [1]}\nset: {train.eval_every: 0}\n":                  "train.eval_every: found 0",
+		"search: halving\nkeys: {train.steps: [9, 18]}\n":                          "train.steps is the length of the last rung",
+		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {min_steps: 7}\n": "halving.min_steps: found 7, expected 1 to 6: train.steps (18) divided by halving.factor (3)",
+		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {factor: 1}\n":    "halving.factor: found 1, expected at least 2",
+	} {
+		_, err := load(t, t.TempDir(), text)
+		assert.ErrorContains(t, err, want, text)
+	}
+	_, err := load(t, t.TempDir(), "keys: {optimizer.lr: [1]}\n", "optimizer.lr=2")
+	assert.ErrorContains(t, err, "--set optimizer.lr=2: optimizer.lr is varied by the sweep: set keys.optimizer.lr in the sweep's file instead")
+}
+
+// Values that cannot be part of a folder's name have a hash in it. Sections are values of their keys.
+func TestFoldersOfTrials(t *testing.T) {
+	s := loaded(t, "keys: {optimizer: [{name: adamw, lr: 0.1}, {name: adamw, lr: 0.2}], data.train: [[a/b.txt], [a:b.txt]]}\n")
+	seen := map[string]bool{}
+	for i := range s.Trials {
+		folder := s.Folder(s.run(i, 1, 0))
+		assert.False(t, seen[folder], folder)
+		seen[folder] = true
+		assert.Regexp(t, `^[A-Za-z0-9._=,+-]+$`, filepath.Base(folder))
+	}
+	c, err := s.Config(s.run(3, 1, 0))
+	require.NoError(t, err)
+	assert.Equal(t, 0.2, c.Optimizer.Algorithm.LearningRate())
+	assert.Equal(t, []string{"a:b.txt"}, c.Data.Train)
+}
