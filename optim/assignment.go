@@ -12,8 +12,8 @@ import (
 type Assigned struct {
 	Param string
 	Type  graph.Type
-	Rule  string  // a name of the table Optimizers, or BalanceRule
-	LR    float64 // before the schedule; of BalanceRule, which follows none, its rate
+	Rule  string  // a name of the table Optimizers, BalanceRule or ProportionalBalanceRule
+	LR    float64 // before the schedule; of balancing, which follows none, its rate
 	Decay float64 // weight decay
 }
 
@@ -32,7 +32,7 @@ func (o *Optimizer) Assignment() []Assigned {
 	var all []Assigned
 	for _, p := range o.params {
 		if p.balances() {
-			of[p.Name] = Assigned{Param: p.Name, Type: p.Type, Rule: BalanceRule, LR: p.Balance}
+			of[p.Name] = Assigned{Param: p.Name, Type: p.Type, Rule: p.balanceRule(), LR: p.Balance}
 		}
 		all = append(all, of[p.Name])
 	}

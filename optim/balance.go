@@ -8,9 +8,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// BalanceRule names, in Assigned, the rule of balancing biases. It is not an optimizer of the table: no config chooses
-// it.
-const BalanceRule = "balance"
+// BalanceRule and ProportionalBalanceRule name, in Assigned, the rules of balancing biases. They are not optimizers of
+// the table.
+const (
+	BalanceRule             = "balance"
+	ProportionalBalanceRule = "proportional balance"
+)
 
 // A balancing bias [E] is added to the scores by which a mixture of experts chooses E experts. Its gradient is the load
 // of each expert: how many tokens of the batch chose it. The rule (Wang et al., arXiv:2408.15664; recentered as in
@@ -18,12 +21,26 @@ const BalanceRule = "balance"
 //
 //	δ = γ·sign(mean(load) − load);  x ← x + δ − mean(δ)
 //
-// It has no state. The rate γ does not follow the schedule of learning rates. Loads are numbers and no derivatives: the
-// loss scale, clipping, weight decay and corrections of the delay do not act on them, and they are no part of the
-// gradient's norm, so they cannot refuse a batch. A batch that is refused leaves the bias as it is.
+// or, if it is proportional (the paper also tries the difference in place of its sign),
+//
+//	δ = γ·(mean(load) − load)/mean(load)
+//
+// The sign's steps are equal however small the difference, so loads swing by what a step moves, and with a delay by
+// several steps. Proportional steps end with the difference.
+//
+// The rule has no state. The rate γ does not follow the schedule of learning rates. Loads are numbers and no
+// derivatives: the loss scale, clipping, weight decay and corrections of the delay do not act on them, and they are no
+// part of the gradient's norm, so they cannot refuse a batch. A batch that is refused leaves the bias as it is.
 
 // balances reports whether the parameter is a balancing bias.
 func (p Param) balances() bool { return p.BalancingBias }
+
+func (p Param) balanceRule() string {
+	if p.Proportional {
+		return ProportionalBalanceRule
+	}
+	return BalanceRule
+}
 
 // checkBalance returns an error for a balancing bias that is also something else.
 func (p Param) checkBalance() error {
@@ -43,6 +60,11 @@ func (u *update) balance(p Param) {
 	load := wholeGradient(u.b, all(p), nil)
 	// E times mean(load) − load: loads are integers, and so these are exact.
 	missing := op.Sub(op.Sum(load, nil, true), op.Scale(load, float64(p.Type.Shape[0])))
-	delta := signed(missing, op.Scalar(u.b, graph.F32, p.Balance))
+	rate := op.Scalar(u.b, graph.F32, p.Balance)
+	delta := signed(missing, rate)
+	if p.Proportional {
+		rows := op.Maximum(op.Sum(load, nil, true), op.Scalar(u.b, graph.F32, 1)) // a batch may have none
+		delta = op.Mul(op.Div(missing, rows), rate)
+	}
 	u.move(all(p), u.b.Variable(p.Name, p.Type), op.Sub(op.Mean(delta, nil, true), delta))
 }

@@ -105,6 +105,38 @@ func TestBalancingBias(t *testing.T) {
 	})
 }
 
+// Proportional steps are relative to the mean load, and sum to zero.
+func TestProportionalBalancingBias(t *testing.T) {
+	eachMachine(t, func(t *testing.T, _ float64, on maker) {
+		params := withBias()
+		for i := range params {
+			params[i].Proportional = params[i].BalancingBias
+		}
+		o, m := start(t, testConfigs()["adamw"], params, on)
+		for name, x := range randomTensors(testParams(), 0) {
+			m.set(name, x)
+			m.set("grad/"+name, x)
+		}
+		bias := []float64{0.5, -0.25, 0}
+		m.set("layers.1.bias", bias)
+		m.set("layers.3.bias", []float64{0.75})
+		m.set("grad/layers.3.bias", []float64{7})
+		m.set("replica1/layers.3.bias", []float64{0})
+		loads := [][3]float64{{3, 3, 3}, {9, 0, 0}, {1, 5, 3}, {0, 0, 0}}
+		deltas := [][3]float64{{0, 0, 0}, {-2, 1, 1}, {2. / 3, -2. / 3, 0}, {0, 0, 0}}
+		for step, load := range loads {
+			m.set("grad/layers.1.bias", load[:])
+			m.set("replica1/layers.1.bias", load[:])
+			_, ok := run(m, o, step)
+			require.True(t, ok)
+			rotate(m, params, 0)
+			floats.AddScaled(bias, balanceRate, deltas[step][:])
+			assert.InDeltaSlice(t, bias, m.get("layers.1.bias"), 1e-7, "step %d", step)
+			assert.Equal(t, []float64{0.75}, m.get("layers.3.bias"))
+		}
+	})
+}
+
 func TestBalancingBiasHasNoState(t *testing.T) {
 	cfg := testConfigs()["muon"]
 	cfg.Delay, cfg.Correction = 1, &ErrorFeedback{}

@@ -36,8 +36,10 @@ type Param struct {
 	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
 	// BalancingBias is a parameter whose gradient is the load of each expert. Balance is its rate γ; with 0 it stays.
+	// Proportional steps are in proportion to the difference to the mean load.
 	BalancingBias bool
 	Balance       float64
+	Proportional  bool
 }
 
 // stacked reports whether the parameter is a stack of matrices.

@@ -110,8 +110,10 @@ const (
 // Balance keeps the loads of experts even. 0 turns a method off.
 type Balance struct {
 	Bias float64 `yaml:"bias" json:"bias" help:"Step of the bias that is added to an expert's score for the choice alone: it rises where the load is below the mean; 0 keeps the bias that sigmoid scores have."`
-	Aux  float64 `yaml:"aux" json:"aux" help:"Weight of the load-balancing loss: experts · Σ share of tokens · mean score."`
-	Z    float64 `yaml:"z" json:"z" help:"Weight of the router's z-loss, the mean square of the logarithm of the sum of exponentials of its logits."`
+	// Proportional is omitted where it is false, as in models from before it existed.
+	Proportional bool    `yaml:"proportional,omitempty" json:"proportional,omitempty" help:"A step of the bias is balance.bias · (mean − load)/mean, instead of one of the size balance.bias."`
+	Aux          float64 `yaml:"aux" json:"aux" help:"Weight of the load-balancing loss: experts · Σ share of tokens · mean score."`
+	Z            float64 `yaml:"z" json:"z" help:"Weight of the router's z-loss, the mean square of the logarithm of the sum of exponentials of its logits."`
 }
 
 // Rope is the rotary position embedding.

@@ -63,6 +63,9 @@ func TestValidateNamesTheKey(t *testing.T) {
 		"attention.rope[0]: found 2, expected 1 or 0":               func(c *model.Config) { c.Attention.Rope = []int{2} },
 		"attention.rope: found 5, expected at most as many entries": func(c *model.Config) { c.Attention.Rope = make([]int, 5) },
 		"moe.top_k: found 2, expected nothing without moe.experts":  func(c *model.Config) { c.MoE.TopK = 2 },
+		"moe.balance.proportional: found true, expected false without moe.balance.bias": func(c *model.Config) {
+			c.FFN.DFF, c.MoE = 0, model.MoE{Experts: 4, TopK: 2, DFF: 3, Score: model.SigmoidScore, Scale: 1, Balance: model.Balance{Proportional: true}}
+		},
 		"moe.top_k: found 5, expected an integer from 1 to 4": func(c *model.Config) {
 			c.MoE = model.MoE{Experts: 4, TopK: 5, DFF: 8, Score: "softmax", Scale: 1}
 		},

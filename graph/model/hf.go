@@ -31,7 +31,7 @@ func (c Config) HuggingFace() []byte {
 // other differences lacks.
 func hfClassOf(c Config) (hfClass, error) {
 	c.ZeroInit = false
-	if c.MoE.Balance.Aux, c.MoE.Balance.Z = 0, 0; c.MoE.Score == SigmoidScore {
+	if c.MoE.Balance.Aux, c.MoE.Balance.Z, c.MoE.Balance.Proportional = 0, 0, false; c.MoE.Score == SigmoidScore {
 		c.MoE.Balance.Bias = 0 // its rate; the bias itself is a tensor
 	}
 	c = c.Canonical()

@@ -68,7 +68,7 @@ func TestClassOfFeatures(t *testing.T) {
 		{"Qwen3MoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK, c.MoE.Balance.Aux = model.QKHead, 0.01 }},
 		{"MixtralForCausalLM", mixture(), func(c *model.Config) { c.MoE.Normalize, c.MoE.Balance.Z = true, 0.01 }},
 		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
-			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance.Bias = model.SigmoidScore, 2, 2.5, true, 1e-3
+			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance = model.SigmoidScore, 2, 2.5, true, model.Balance{Bias: 1e-3, Proportional: true}
 		}},
 		{"Dots1ForCausalLM", mixture(), func(c *model.Config) {
 			c.MoE.Score, c.MoE.Shared, c.Norm.QK, c.Attention.Window = model.SigmoidScore, 1, model.QKHead, 3

@@ -136,6 +136,9 @@ func (c Config) validateMoE() error {
 		if c.MoE.DenseFirst == 0 && c.FFN.DFF != 0 {
 			return fielderror.New("ffn.d_ff", c.FFN.DFF, "0: all layers are mixtures of experts, of which moe.d_ff is the width")
 		}
+		if b := c.MoE.Balance; b.Proportional && b.Bias == 0 {
+			return fielderror.New("moe.balance.proportional", true, "false without moe.balance.bias")
+		}
 		return nil
 	}
 	if key, found, _ := diffSection("moe", c.MoE, MoE{}); key != "" {
