@@ -77,13 +77,10 @@ MM_INLINE const char *mm_ahead(const A_T *a, const A_T *block, u64 tile, u64 pan
 }
 
 // mm_step adds the products of one k.
-MM_INLINE void mm_step(const f32 *a, const f32 *b, vecf acc[MR][2], const int cold, const int rows, const int vecs) {
+MM_INLINE void mm_step(const f32 *a, const f32 *b, vecf acc[MR][2], const int rows, const int vecs) {
 	vecf x[2];
 	#pragma GCC unroll 2
-	for (int v = 0; v < vecs; v++) {
-		x[v] = *(const vecfu *)(b + v * VL);
-		if (cold && v * VL % 16 == 0) __builtin_prefetch(b + B_AHEAD * B_STEP + v * VL); // hardware stops at the end of a page
-	}
+	for (int v = 0; v < vecs; v++) x[v] = *(const vecfu *)(b + v * VL);
 	#pragma GCC unroll 16
 	for (int i = 0; i < rows; i++) {
 		vecf y = a[(u64)i * A_ROW] - (vecf){0};
@@ -93,7 +90,7 @@ MM_INLINE void mm_step(const f32 *a, const f32 *b, vecf acc[MR][2], const int co
 }
 
 // mm_tile adds the products of rows × vecs vectors of columns to the sums at c, or begins them.
-MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, const int cold, const int rows, const int vecs) {
+MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, int cold, const int rows, const int vecs) {
 	const char *ahead = place->a;
 	vecf acc[MR][2];
 	if (begin) {
@@ -116,9 +113,15 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 #endif
 	u64 k = 0;
 	for (; k + 16 <= steps; k += 16) {
-		#pragma GCC unroll 4
+		#pragma GCC unroll 1 // compilers take half the time
 		for (int q = 0; q < 4; q++) {
 			__builtin_prefetch(ahead + q * A_LINE, 0, A_LEVEL);
+			if (cold) {
+				#pragma GCC unroll 4
+				for (int s = 0; s < 4; s++)
+					#pragma GCC unroll 2
+					for (int v = 0; v < vecs; v += LINE / 4 / VL) __builtin_prefetch(b + (B_AHEAD + s) * B_STEP + v * VL); // hardware stops at the end of a page
+			}
 #if !IN_PLACE
 			if (k < fetched) {
 				FETCH(args[2])
@@ -126,18 +129,19 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 			}
 #endif
 			#pragma GCC unroll 4
-			for (int s = 0; s < 4; s++) mm_step(a + (4 * q + s) * A_STEP, b + (4 * q + s) * B_STEP, acc, cold, rows, vecs);
+			for (int s = 0; s < 4; s++) mm_step(a + s * A_STEP, b + s * B_STEP, acc, rows, vecs);
+			a += 4 * A_STEP, b += 4 * B_STEP;
 		}
-		a += 16 * A_STEP, b += 16 * B_STEP, ahead += A_NEXT;
+		ahead += A_NEXT;
 	}
-	for (; k < steps; k++, a += A_STEP, b += B_STEP) mm_step(a, b, acc, cold, rows, vecs);
+	for (; k < steps; k++, a += A_STEP, b += B_STEP) mm_step(a, b, acc, rows, vecs);
 	#pragma GCC unroll 16
 	for (int i = 0; i < rows; i++)
 		#pragma GCC unroll 2
 		for (int v = 0; v < vecs; v++) *(vecfu *)(c + i * ld + v * VL) = acc[i][v];
 }
 
-#define MM_TILE(name, cold, rows, vecs) \
-	static __attribute__((noinline)) void name(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place) { \
+#define MM_TILE(name, rows, vecs) \
+	static __attribute__((noinline)) void name(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, int cold) { \
 		mm_tile(a, b, steps, c, ld, begin, place, cold, rows, vecs); \
 	}

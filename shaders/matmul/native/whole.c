@@ -1,15 +1,14 @@
 #define NARROW (N % NR > 0 && N % NR <= VL) // the last panel has one vector
 #if M >= MR
-MM_TILE(mm_whole, 0, MR, 2)
-MM_TILE(mm_whole_cold, 1, MR, 2)
+MM_TILE(mm_whole, MR, 2)
 #if NARROW
-MM_TILE(mm_whole_narrow, 0, MR, 1)
+MM_TILE(mm_whole_narrow, MR, 1)
 #endif
 #endif
 #if M % MR
-MM_TILE(mm_rest, M < MR, (M % MR), 2)
+MM_TILE(mm_rest, (M % MR), 2)
 #if NARROW
-MM_TILE(mm_rest_narrow, M < MR, (M % MR), 1)
+MM_TILE(mm_rest_narrow, (M % MR), 1)
 #endif
 #endif
 
@@ -18,23 +17,22 @@ MM_INLINE void mm_any(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int
 #if NARROW
 	if (columns <= VL) {
 #if M >= MR
-		if (rows == MR) { mm_whole_narrow(a, b, steps, c, ld, begin, place); return; }
+		if (rows == MR) { mm_whole_narrow(a, b, steps, c, ld, begin, place, cold); return; }
 #endif
 #if M % MR
-		mm_rest_narrow(a, b, steps, c, ld, begin, place);
+		mm_rest_narrow(a, b, steps, c, ld, begin, place, cold);
 #endif
 		return;
 	}
 #endif
 #if M >= MR
 	if (rows == MR) {
-		if (cold) mm_whole_cold(a, b, steps, c, ld, begin, place);
-		else mm_whole(a, b, steps, c, ld, begin, place);
+		mm_whole(a, b, steps, c, ld, begin, place, cold);
 		return;
 	}
 #endif
 #if M % MR
-	mm_rest(a, b, steps, c, ld, begin, place);
+	mm_rest(a, b, steps, c, ld, begin, place, cold);
 #endif
 }
 
