@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/sweep"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 type sweepCommand struct {
@@ -120,6 +121,10 @@ Examples:
 
 func (c *lrRangeCommand) Run(a *app) error {
 	load := trainCommand{Path: c.Config, Set: c.Set, Device: c.Device}
+	config, err := load.load()
+	if err != nil {
+		return err
+	}
 	p := newProgress(a, c.JSON)
 	o := sweep.RateOptions{Min: c.Min, Max: c.Max, Steps: c.Steps, Out: c.Out, Step: func(q sweep.RatePoint, steps int) {
 		if c.JSON {
@@ -128,8 +133,11 @@ func (c *lrRangeCommand) Run(a *app) error {
 		}
 		p.line.show(fmt.Sprintf("step %d/%d", q.Step, steps), fmt.Sprintf("lr %.3g", q.LR), fmt.Sprintf("loss %.4f", q.Loss), fmt.Sprintf("smoothed %.4f", q.Smoothed))
 	}}
-	o.Options.OpenDevice, o.Options.OpenWorker, o.Options.Costs, o.Options.HookCache = a.openDevice, a.openWorker, a.measuredCosts(), a.hookCache()
-	t, err := sweep.FindRate(a.ctx, load.with, o)
+	o.Options = train.Options{OpenDevice: a.openDevice, OpenWorker: a.openWorker, Costs: a.measuredCosts()}
+	if len(config.Hooks) > 0 {
+		o.Options.HookCache = a.hookCache()
+	}
+	t, err := sweep.FindRate(a.ctx, config, o)
 	p.line.clear()
 	if err != nil {
 		return err

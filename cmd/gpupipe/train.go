@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -103,13 +102,6 @@ func (p *progress) ended(res train.Result, command string) error {
 }
 
 const noConfig = "no config: expected a YAML file (gpupipe init writes one), or keys set with --set"
-
-// with is load with more overrides, which win.
-func (c *trainCommand) with(overrides ...string) (config.Config, error) {
-	more := *c
-	more.Set = slices.Concat(c.Set, overrides)
-	return more.load()
-}
 
 // load reads the config. For a run folder it reads the config.yaml in it.
 func (c *trainCommand) load() (config.Config, error) {

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
@@ -73,20 +75,27 @@ func (o RateOptions) validate() error {
 // FindRate trains a config's model for a few steps, each at a higher learning rate than the one before, and suggests a
 // rate. The test ends where the loss diverges. It writes metrics.jsonl, a figure and result.json into a folder; the run
 // folder of the config is not touched.
-func FindRate(ctx context.Context, load func(overrides ...string) (config.Config, error), o RateOptions) (*RateTest, error) {
+func FindRate(ctx context.Context, c config.Config, o RateOptions) (*RateTest, error) {
 	if err := o.validate(); err != nil {
 		return nil, usererror.New(err)
 	}
-	scratch, err := os.MkdirTemp("", "gpupipe-lr-range-")
-	if err != nil {
-		return nil, usererror.New(err)
+	made := atomicfile.MissingFolders(o.Out)
+	if err := os.MkdirAll(o.Out, 0o777); err != nil {
+		return nil, usererror.New(fmt.Errorf("--out: %w", err))
 	}
-	defer os.RemoveAll(scratch)
+	scratch, err := os.MkdirTemp(o.Out, "run-")
+	if err != nil {
+		return nil, usererror.New(fmt.Errorf("--out: %w", err))
+	}
+	defer func() {
+		os.RemoveAll(scratch)
+		for _, dir := range made {
+			os.Remove(dir) // only if it is empty: a test that failed leaves nothing behind
+		}
+	}()
 	dir := filepath.Join(scratch, "run")
-	c, err := load(fmt.Sprintf("train.steps=%d", o.Steps), "train.eval_every=0", "train.save_every=0", fmt.Sprintf("run.dir=%q", dir))
-	if err != nil {
-		return nil, err
-	}
+	c.Run.Dir = dir
+	c.Train.Steps, c.Train.EvalEvery, c.Train.SaveEvery = o.Steps, 0, 0
 	t := &RateTest{Key: rateKey, Notes: []string{}, Files: []string{}}
 	if err := o.train(ctx, c, t); err != nil {
 		return nil, err
@@ -189,9 +198,18 @@ func (t *RateTest) suggest(c config.Config, o RateOptions) {
 	case lowest+1 == len(t.Points):
 		t.Notes = append(t.Notes, fmt.Sprintf("the loss falls up to the last rate, %g: a larger --max may help", rounded(o.Max)))
 	}
-	if c.Optimizer.Name() == "muon" || c.Optimizer.Name() == "normuon" {
-		t.Notes = append(t.Notes, fmt.Sprintf("optimizer.adamw.lr was %g times %s at every step, as in the config", rounded(c.Optimizer.AdamW.LR/c.Optimizer.Algorithm.LearningRate()), rateKey))
+	if rest := c.Optimizer.AdamW.LR / c.Optimizer.Algorithm.LearningRate(); takesSome(c.Optimizer.Name()) {
+		t.Notes = append(t.Notes, fmt.Sprintf("optimizer.adamw.lr was %g times %s at every step, as in the config", rounded(rest), rateKey))
 	}
+}
+
+// takesSome reports whether an optimizer leaves parameters to AdamW, which has a rate of its own.
+func takesSome(optimizer string) bool {
+	takes := map[string]string{}
+	for _, k := range optim.Optimizers() {
+		takes[k.Name] = k.Takes
+	}
+	return takes[optimizer] != takes["adamw"]
 }
 
 // rounded keeps three digits.
@@ -205,9 +223,6 @@ func rounded(x float64) float64 {
 
 // write writes the test's files. The run is in a folder of its own.
 func (t *RateTest) write(run string, o RateOptions) error {
-	if err := os.MkdirAll(o.Out, 0o777); err != nil {
-		return usererror.New(err)
-	}
 	text, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
 	if err != nil {
 		return err

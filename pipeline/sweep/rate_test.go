@@ -53,10 +53,11 @@ func descent(best float64, diverges bool) func(context.Context, config.Config, t
 	}
 }
 
-func smallConfig(t *testing.T) func(overrides ...string) (config.Config, error) {
-	return func(overrides ...string) (config.Config, error) {
-		return config.Parse("c.yaml", []byte("model: {preset: tiny}\ndata: {train: [a.txt]}\noptimizer: {name: adamw, lr: 0.003}\nrun: {dir: "+filepath.Join(t.TempDir(), "untouched")+"}\n"), overrides)
-	}
+func smallConfig(t *testing.T) config.Config {
+	t.Helper()
+	c, err := config.Parse("c.yaml", []byte("model: {preset: tiny}\ndata: {train: [a.txt]}\noptimizer: {name: adamw, lr: 0.003}\nrun: {dir: untouched}\n"), nil)
+	require.NoError(t, err)
+	return c
 }
 
 func TestRateRange(t *testing.T) {
@@ -78,6 +79,7 @@ func TestRateRange(t *testing.T) {
 		assert.Less(t, len(r.Points), 140)
 		assert.NotEmpty(t, r.Stopped)
 		assert.Len(t, r.Files, 3)
+		assert.Equal(t, []string{"lr-range.png", "metrics.jsonl", "result.json"}, traintest.Listing(t, o.Out))
 		for _, file := range r.Files {
 			assert.FileExists(t, file)
 		}
@@ -114,15 +116,16 @@ func TestRateRangeMistakes(t *testing.T) {
 // On a small model the suggested rate is one at which training works: its loss is lower than at a hundredth of it.
 func TestRateRangeOnAModel(t *testing.T) {
 	dir := t.TempDir()
-	load := func(overrides ...string) (config.Config, error) {
-		return traintest.Demo(t, dir, append([]string{"optimizer={name: adamw, lr: 0.001}"}, overrides...)...), nil
+	demo := func(overrides ...string) config.Config {
+		return traintest.Demo(t, dir, append([]string{"optimizer={name: adamw, lr: 0.001}"}, overrides...)...)
 	}
-	r, err := FindRate(t.Context(), load, RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"), Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})})
+	c := demo()
+	r, err := FindRate(t.Context(), c, RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"), Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})})
 	require.NoError(t, err)
+	assert.NoDirExists(t, c.Run.Dir, "the user's run folder is not touched")
 	assert.True(t, r.Suggested > 1e-4 && r.Suggested < 0.3, r.Suggested)
 	last := func(lr float64) float64 {
-		c, err := load("train.steps=30", fmt.Sprintf("optimizer.lr=%g", lr), "train.eval_every=0", "train.save_every=0", "lr.schedule=constant", "run.dir="+filepath.Join(dir, fmt.Sprint(lr)))
-		require.NoError(t, err)
+		c := demo("train.steps=30", fmt.Sprintf("optimizer.lr=%g", lr), "train.eval_every=0", "train.save_every=0", "lr.schedule=constant", "run.dir="+filepath.Join(dir, fmt.Sprint(lr)))
 		res, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		return *res.Loss
