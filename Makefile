@@ -74,7 +74,7 @@ setup: ## install what tests need and is missing: a C compiler, Go, a Vulkan dri
 setup-build: # what building and the demo need: neither Mesa nor Chromium
 	@.ci/setup.sh build
 
-cross: ## what tests of the CPU's kernels need: clang, a cross compiler for ARM and an emulator (CROSS=none leaves these out)
+cross: ## what tests of the CPU's kernels and of hooks need: clang, a cross compiler for ARM, an emulator (CROSS=none leaves these out)
 	@[ "$${CROSS:-}" = none ] || [ "$$(uname -s)" != Linux ] || .ci/setup.sh cross
 
 define VET

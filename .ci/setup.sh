@@ -4,7 +4,8 @@
 #          train on, and the Vulkan loader where there is a GPU with its driver
 #   test   the default, what tests need: also a Vulkan driver (Mesa's lavapipe without a GPU), spirv-val, Vulkan's
 #          validation layer and Chromium
-#   cross  what tests of a CPU's kernels need: clang, a cross compiler for ARM and an emulator
+#   cross  what tests of a CPU's kernels and of hooks need: clang, its linker for WebAssembly, a cross compiler for ARM and
+#          an emulator; where there is Node.js, the compiler of AssemblyScript in npm's cache
 # Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -191,12 +192,29 @@ ensure_loader() {
 ensure_cross() {
   local missing=()
   have clang || missing+=(clang)
+  have wasm-ld || missing+=(lld)
   have gcc || missing+=(gcc libc6-dev)
   have aarch64-linux-gnu-gcc && [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
   have qemu-aarch64-static || missing+=(qemu-user-static)
   [ ${#missing[@]} = 0 ] && return
   have apt-get || die "the tests need ${missing[*]}: install them"
   apt_install "${missing[*]}" "${missing[@]}"
+}
+
+# The templates of hooks are tested in each language whose toolchain is here. This says which are omitted.
+ensure_hooks() {
+  local target=wasm32-unknown-unknown at=build/hooks/npm compiler
+  have cargo && [ -d "$(rustc --print target-libdir --target $target 2>/dev/null)" ] ||
+    say "tests of hooks in Rust are omitted: no cargo with the target $target"
+  have wasm-opt && have wasm-ld-19 || say "tests of hooks in TinyGo are omitted: no wasm-opt or no wasm-ld-19"
+  if have node && have npm; then
+    compiler=$(sed -nE 's/.*"assemblyscript": "([^"]+)".*/assemblyscript@\1/p' wasm/sdk/template/assemblyscript/package.json)
+    [ -e $at/$compiler ] && return
+    mkdir -p $at
+    say "fetching $compiler"
+    npm install --prefix $at --no-save --no-audit --no-fund --ignore-scripts "$compiler" >$at.log 2>&1 && touch "$at/$compiler" && return
+  fi
+  say "tests of hooks in AssemblyScript are omitted: no Node.js, no npm, or npm could not fetch the compiler ($at.log)"
 }
 
 ensure_vulkan() {
@@ -267,7 +285,7 @@ ensure_text() {
   mv $TEXT.part $TEXT
 }
 
-[ "$FOR" != cross ] || { ensure_cross; exit; }
+[ "$FOR" != cross ] || { ensure_cross; ensure_hooks; exit; }
 
 case $(uname -s) in
   Linux)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -109,18 +108,4 @@ func TestTimesHaveFourDigits(t *testing.T) {
 	for want, seconds := range map[string]float64{"10.08 ms": 0.010083, "1.5 s": 1.5, "1000 ms": 0.99999, "12.35 µs": 1.2346e-5, "0 µs": 0} {
 		assert.Equal(t, want, inSeconds(seconds))
 	}
-}
-
-// The folder for Go builds with the Go that runs this test, and no network.
-func TestHookNewInGoBuilds(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "mine")
-	code, _, errs := command("hook", "new", dir, "--lang", "go")
-	require.Equal(t, exitOK, code, errs)
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", "hook.wasm", ".")
-	build.Dir, build.Env = dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOPROXY=off", "GOFLAGS=", "GOWORK=off")
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	code, out, errs := command("hook", "check", filepath.Join(dir, "hook.wasm"))
-	require.Equal(t, exitOK, code, errs)
-	assert.Contains(t, out, "a loss f32[64] of")
 }

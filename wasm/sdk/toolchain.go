@@ -2,7 +2,9 @@ package sdk
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 )
@@ -13,29 +15,65 @@ type Toolchain struct {
 	Debian   string   // packages of Debian and Ubuntu
 	MacOS    string   // packages of Homebrew; "" if the SDK was not tried there
 	Other    string   // where else it comes from
+
+	targets []target
 }
 
+// target is a part of a toolchain for WebAssembly that a program may lack.
+type target struct {
+	name    string
+	program string // without it, the target is not looked for
+	found   func() bool
+}
+
+const rustTarget = "wasm32-unknown-unknown"
+
 var toolchains = map[string]Toolchain{
-	"c": {Programs: []string{"make", "clang", "wasm-ld"}, Debian: "clang lld make", MacOS: "llvm lld"},
+	"c": {Programs: []string{"make", "clang", "wasm-ld"}, Debian: "clang lld make", MacOS: "llvm lld",
+		targets: []target{{"clang's target wasm32", "clang", clangTarget}}},
 	"rust": {Programs: []string{"make", "cargo", "rustc"}, Debian: "cargo rustc libstd-rust-dev-wasm32 lld make",
-		Other: "rustup target add wasm32-unknown-unknown"},
+		Other: "rustup target add " + rustTarget, targets: []target{{"rustc's target " + rustTarget, "rustc", rustLibrary}}},
 	"assemblyscript": {Programs: []string{"make", "node", "npm"}, Debian: "nodejs npm make", MacOS: "node"},
 	"tinygo": {Programs: []string{"make", "go", "wasm-opt", "wasm-ld-19"},
-		Debian: "g++ llvm-19-dev libclang-19-dev lld-19 binaryen wasi-libc make", Other: "Go 1.26 or later from go.dev/dl"},
+		Debian: "g++ llvm-19-dev libclang-19-dev lld-19 binaryen wasi-libc make", Other: "Go 1.26 or later from go.dev/dl",
+		targets: []target{file("/usr/lib/wasm32-wasi/libc.a"), file("/usr/lib/llvm-19/include/clang-c")}},
 	"go": {Programs: []string{"make", "go"}, Debian: "make", MacOS: "go", Other: "Go 1.24 or later from go.dev/dl"},
+}
+
+// clangTarget reports whether clang compiles to WebAssembly, which that of Xcode does not.
+func clangTarget() bool {
+	out, err := exec.Command("clang", "--print-targets").Output()
+	return err == nil && strings.Contains(string(out), "wasm32")
+}
+
+// rustLibrary reports whether rustc has its library for WebAssembly.
+func rustLibrary() bool {
+	out, err := exec.Command("rustc", "--print", "target-libdir", "--target", rustTarget).Output()
+	libraries, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "libcore-*.rlib"))
+	return err == nil && len(libraries) > 0
+}
+
+// file is a file or a folder that TinyGo needs.
+func file(path string) target {
+	return target{path, "wasm-ld-19", func() bool { _, err := os.Stat(path); return err == nil }}
 }
 
 // ToolchainOf returns the toolchain of a language that Languages lists.
 func ToolchainOf(language string) Toolchain { return toolchains[language] }
 
-// Missing lists the programs that are not on the path.
-func (t Toolchain) Missing() (programs []string) {
+// Missing lists the programs that are not on the path, and the targets that the others lack.
+func (t Toolchain) Missing() (names []string) {
 	for _, p := range t.Programs {
 		if _, err := exec.LookPath(p); err != nil {
-			programs = append(programs, p)
+			names = append(names, p)
 		}
 	}
-	return programs
+	for _, x := range t.targets {
+		if _, err := exec.LookPath(x.program); err == nil && !x.found() {
+			names = append(names, x.name)
+		}
+	}
+	return names
 }
 
 // Get says how to install the toolchain on this system.
