@@ -73,50 +73,25 @@ func (t Tensor) Bytes() (int64, error) {
 	return n, nil
 }
 
+// floats are the types of numbers that models hold, as graphs have them.
+var floats = map[DType]graph.DType{F32: graph.F32, F16: graph.F16, BF16: graph.BF16}
+
 // toFloat32 converts src, whole elements of a float type, into dst.
 func toFloat32(dst []float32, src []byte, d DType) {
+	if d != F64 {
+		graph.DecodeFloats(dst, src, floats[d])
+		return
+	}
 	for i := range dst {
-		switch d {
-		case F64:
-			dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
-		case F32:
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		case BF16:
-			dst[i] = float32(graph.BF16.FromBits(uint32(binary.LittleEndian.Uint16(src[2*i:]))))
-		case F16:
-			dst[i] = float32(graph.F16.FromBits(uint32(binary.LittleEndian.Uint16(src[2*i:]))))
-		}
+		dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
 	}
 }
 
-const halfInf = 0x7c00 // bits of F16
-
-// WriteFloats writes numbers as F32, BF16 or F16, the nearest there is, ties to even. A finite number that F16 has no
-// finite neighbour for is an error that names its element; NaN stays NaN.
+// WriteFloats writes numbers as F32, BF16 or F16: see [graph.EncodeFloats].
 func WriteFloats(w io.Writer, xs []float32, d DType) error {
-	const chunk = 1 << 16
-	buf := make([]byte, 0, int64(min(chunk, len(xs)))*d.Size())
-	for at := 0; at < len(xs); at += chunk {
-		buf = buf[:0]
-		for i, x := range xs[at:min(at+chunk, len(xs))] {
-			switch d {
-			case F32:
-				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(x))
-			case BF16:
-				buf = binary.LittleEndian.AppendUint16(buf, uint16(graph.BF16.Bits(float64(x))))
-			case F16:
-				h := graph.F16.Bits(float64(x))
-				if h&0x7fff == halfInf && !math.IsInf(float64(x), 0) {
-					return fmt.Errorf("element %d is %g, beyond F16, whose largest number is 65504", at+i, x)
-				}
-				buf = binary.LittleEndian.AppendUint16(buf, uint16(h))
-			default:
-				return fmt.Errorf("dtype is %s, expected F32, BF16 or F16", d)
-			}
-		}
-		if _, err := w.Write(buf); err != nil {
-			return err
-		}
+	as, ok := floats[d]
+	if !ok {
+		return fmt.Errorf("dtype is %s, expected F32, BF16 or F16", d)
 	}
-	return nil
+	return graph.EncodeFloats(w, xs, as)
 }
