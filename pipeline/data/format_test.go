@@ -3,7 +3,9 @@ package data
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -198,4 +200,38 @@ func TestDamagedStreams(t *testing.T) {
 			assert.Error(t, readPieces(write(t, name, string(whole[:n])), "text", mark{}, func(piece) error { return nil }))
 		}
 	}
+}
+
+// FuzzStreams checks that no compressed file makes the readers panic, and that what they read is what was compressed.
+func FuzzStreams(f *testing.F) {
+	lines := []byte("{\"text\": \"one\"}\n{\"text\": \"two\"}\n")
+	for _, content := range [][]byte{lines, []byte("plain text"), bytes.Repeat([]byte("again "), 500), nil} {
+		f.Add(gzipped(f, content), true)
+		f.Add(zstded(f, content), false)
+	}
+	f.Add(append(gzipped(f, lines), gzipped(f, lines)...), true)
+	f.Add(append(zstded(f, lines), zstded(f, lines)...), false)
+	f.Fuzz(func(t *testing.T, raw []byte, isGzip bool) {
+		ext := ".zst"
+		if isGzip {
+			ext = ".gz"
+		}
+		path := filepath.Join(t.TempDir(), "a.txt"+ext)
+		require.NoError(t, os.WriteFile(path, raw, 0o644))
+		var text []byte
+		failed := readPieces(path, "text", mark{}, func(p piece) error {
+			text = append(text, p.text...)
+			return nil
+		})
+		if failed == nil {
+			s, err := openStream(path, compressions[ext])
+			require.NoError(t, err)
+			want, err := io.ReadAll(s)
+			require.NoError(t, errors.Join(err, s.Close()))
+			require.Equal(t, string(want), string(text))
+		}
+		jsonl := filepath.Join(t.TempDir(), "a.jsonl"+ext)
+		require.NoError(t, os.WriteFile(jsonl, raw, 0o644))
+		_ = readPieces(jsonl, "text", mark{}, func(piece) error { return nil })
+	})
 }

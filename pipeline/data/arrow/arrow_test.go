@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/columntest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -22,23 +23,7 @@ func fixture(t testing.TB, name string) []byte {
 // read returns a column; nil stands for null.
 func read(b []byte, column string) (texts []*string, err error) {
 	f, err := Open(bytes.NewReader(b), int64(len(b)))
-	if err != nil {
-		return nil, err
-	}
-	c, err := f.Column(column)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	for c.Next() {
-		if c.Null() {
-			texts = append(texts, nil)
-			continue
-		}
-		text := string(c.Text())
-		texts = append(texts, &text)
-	}
-	return texts, c.Err()
+	return columntest.Read(f, err, column)
 }
 
 func wanted(t *testing.T) (want map[string][]*string) {
@@ -162,14 +147,6 @@ func FuzzArrow(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, column := range f.Columns() {
-			c, err := f.Column(column)
-			if err != nil {
-				continue
-			}
-			for n := 0; n < 10_000 && c.Next(); n++ {
-			}
-			c.Close()
-		}
+		columntest.ReadAll(f)
 	})
 }
