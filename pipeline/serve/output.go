@@ -28,7 +28,7 @@ type output struct {
 
 func (s *Server) output(q *sequence, stops []string) *output {
 	o := &output{server: s, q: q, stops: stops}
-	if q.scored {
+	if q.asked.scored {
 		o.prompt = q.prompt
 	}
 	o.stream = inference.NewTextStream(s.tok, q.ids[:q.prompt], func(text []byte) error {

@@ -25,13 +25,18 @@ const testToken = "0123456789abcdef"
 // guarded serves a model with a token and small limits, as gpupipe serve does.
 func guarded(t *testing.T, dir string) (url string, s *Server) {
 	t.Helper()
+	return guardedAs(t, dir, "m", 4096)
+}
+
+func guardedAs(t *testing.T, dir, name string, maxBody int64) (url string, s *Server) {
+	t.Helper()
 	src, err := inference.OpenModel(dir, "")
 	require.NoError(t, err)
 	b, err := inference.NewBatch(src, onReference, 4, 0)
 	require.NoError(t, err)
-	s, err = New(b, Options{Name: "m", Queue: 100})
+	s, err = New(b, Options{Name: name, Queue: 100})
 	require.NoError(t, err)
-	h, err := httpserver.Start(httpserver.Options{Address: "0", Handler: s, Token: testToken, Public: Public, Refuse: Refuse, MaxBody: 4096,
+	h, err := httpserver.Start(httpserver.Options{Address: "0", Handler: s, Token: testToken, Public: Public, Refuse: Refuse, MaxBody: maxBody,
 		WriteTimeout: 200 * time.Millisecond, Shutdown: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -72,15 +77,22 @@ func textOf(t *testing.T, body string) string {
 	return out.Choices[0].Text
 }
 
-// hangUp begins a stream and disconnects after its first event.
-func hangUp(t *testing.T, url string) {
+// openStream sends a request over a connection of its own, which has a small buffer.
+func openStream(t *testing.T, url, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	require.NoError(t, err)
-	defer c.Close()
-	const body = `{"model": "m", "prompt": "a", "max_tokens": 30, "n": 2, "stream": true}`
+	require.NoError(t, c.(*net.TCPConn).SetReadBuffer(1<<10))
 	_, err = fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", testToken, len(body), body)
 	require.NoError(t, err)
+	return c
+}
+
+// hangUp begins a stream and disconnects after its first event.
+func hangUp(t *testing.T, url string) {
+	t.Helper()
+	c := openStream(t, url, `{"model": "m", "prompt": "a", "max_tokens": 30, "n": 2, "stream": true}`)
+	defer c.Close()
 	for lines := bufio.NewReader(c); ; {
 		line, err := lines.ReadString('\n')
 		require.NoError(t, err)
@@ -133,11 +145,17 @@ func TestManyClients(t *testing.T) {
 	}
 	clients.Wait()
 	requireIdle(t, s)
-	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
+	requireGoroutines(t, goroutines)
+	assert.Less(t, heap(), before+8<<20)
+}
+
+// requireGoroutines waits until there are at most n goroutines.
+func requireGoroutines(t *testing.T, n int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > n && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
-	assert.Less(t, heap(), before+8<<20)
+	require.LessOrEqual(t, runtime.NumGoroutine(), n)
 }
 
 func heap() uint64 {
@@ -184,8 +202,56 @@ func TestQueueIsLimited(t *testing.T) {
 	requireIdle(t, s)
 }
 
-// The texts of a client that does not read end: the others go on.
-func TestSlowReaderIsDropped(t *testing.T) {
+// A client that reads a byte now and then is disconnected once the system's buffers are full and it does not read for
+// WriteTimeout. Others get their answers meanwhile, and nothing of it remains.
+func TestSlowReaderIsDisconnected(t *testing.T) {
+	name := strings.Repeat("m", 16<<10) // is in each event: few tokens fill the buffers
+	url, s := guardedAs(t, trained(t), name, 32<<10)
+	other := `{"model": "` + name + `", "prompt": "the", "max_tokens": 9, "seed": 1}`
+	status, text, err := post(url, testToken, other)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, status, text)
+	alone := textOf(t, text)
+	runtime.GC()
+	goroutines, before := runtime.NumGoroutine(), heap()
+
+	c := openStream(t, url, `{"model": "`+name+`", "prompt": "a", "max_tokens": 31, "n": 20, "stream": true}`)
+	defer c.Close()
+	stop, stopped, read := make(chan bool), make(chan bool), []byte{}
+	go func() {
+		defer close(stopped)
+		for b := make([]byte, 1); ; {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				n, _ := c.Read(b)
+				read = append(read, b[:n]...)
+			}
+		}
+	}()
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			status, text, err := post(url, testToken, other)
+			if assert.NoError(t, err) && assert.Equal(t, http.StatusOK, status, text) {
+				assert.Equal(t, alone, textOf(t, text))
+			}
+		})
+	}
+	others.Wait()
+	requireIdle(t, s)
+	requireGoroutines(t, goroutines+1)
+	assert.Less(t, heap(), before+8<<20)
+	close(stop)
+	<-stopped
+	rest, _ := io.ReadAll(c) // what the system has kept, then the end
+	assert.Contains(t, string(read)+string(rest), "data: ")
+	assert.NotContains(t, string(rest), "[DONE]")
+}
+
+// A sequence whose request has ended leaves its slot.
+func TestCanceledSequenceEnds(t *testing.T) {
 	_, s := guarded(t, trained(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	q := s.sequence(ctx, []uint32{1}, settings{}, 1<<30, 1, false, -1)

@@ -2,7 +2,7 @@
 //
 // A request becomes one sequence for each of its prompts and choices. A scheduler shares the slots of an
 // inference.Batch among all sequences: they join and leave between two tokens. What is computed for a sequence does not
-// depend on the others, so a request with a seed, or with temperature 0, has the same answer whoever else asks.
+// depend on the others, so a request with a seed, or with temperature 0, has the same answer among any others.
 //
 //	GET  /                     a page to talk to the model
 //	GET  /v1/models            the model
@@ -178,10 +178,9 @@ func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
 
 // sequence makes the sequence of one choice.
 func (s *Server) sequence(ctx context.Context, ids []uint32, o settings, most int, seed uint64, scored bool, top int) *sequence {
-	q := &sequence{max: most, scored: scored, top: top, end: -1, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed))}
+	asked := decoding{max: most, end: -1, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed)), scored: scored, top: top}
 	if id, ok := s.tok.EOS(); ok {
-		q.end = int64(id)
+		asked.end = int64(id)
 	}
-	q.ctx, q.cancel = context.WithCancel(ctx)
-	return q.prepare(ids)
+	return newSequence(ctx, ids, asked)
 }

@@ -50,7 +50,7 @@ func (t *task) prompt(i int) int {
 	return t.outputs[i].q.prompt
 }
 
-// fail reports an error. If the client is gone, nobody reads it.
+// fail reports an error, unless the client has disconnected.
 func (t *task) fail(w http.ResponseWriter, err error) {
 	if !errors.Is(err, context.Canceled) {
 		writeError(w, err)
