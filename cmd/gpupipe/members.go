@@ -34,7 +34,7 @@ before the run (bandwidth), and what they carry, as members report it every two 
 folder, so it works on the computer of gpupipe host.
 
 --expel, --revoke-tokens and --new-token change who may be a member, while the run goes on. A run that loses a member goes on from its newest
-checkpoint. To keep someone out, expel the member and revoke the tokens: a token admits again whoever holds it. --new-token then admits others.
+checkpoint. To keep someone out, expel the member and revoke the tokens: with a token, an expelled member may join again. --new-token then admits others.
 
 Examples:
   gpupipe members runs/a

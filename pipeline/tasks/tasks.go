@@ -2,7 +2,7 @@
 // the largest probability. The numbers are those of EleutherAI's lm-evaluation-harness for the same prompts.
 //
 // Read reads the questions of a file. Encode makes a row of tokens and targets of each option, in which only the
-// option's own tokens have targets. Whoever has the model computes the rows' losses; Score turns them into accuracies.
+// option's own tokens have targets. The caller computes the rows' losses with a model; Score turns them into accuracies.
 package tasks
 
 import (

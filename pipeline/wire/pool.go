@@ -12,7 +12,7 @@ type Pool struct {
 	classes [bits.UintSize + 1]sync.Pool // of *byte, the start of 2^class bytes
 }
 
-// Get returns n bytes of any content. Whoever does not return them with Put leaves them to the garbage collector.
+// Get returns n bytes of any content. Bytes that are not returned with Put are left to the garbage collector.
 func (p *Pool) Get(n int) []byte {
 	class := bits.Len(uint(max(n, 1) - 1))
 	if start, ok := p.classes[class].Get().(*byte); ok {
