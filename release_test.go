@@ -1,0 +1,117 @@
+package gpupipe
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// releaseConfig is what .ci/goreleaser.yaml may say: the keys of goreleaser that it uses, spelled as its schema has them.
+type releaseConfig struct {
+	Version     int
+	ProjectName string `yaml:"project_name"`
+	Dist        string
+	Before      struct{ Hooks []string }
+	Builds      []struct {
+		ID, Skip, Main            string
+		Goos, Goarch              []string
+		Env, Flags, Ldflags, Tags []string
+	}
+	Archives []struct {
+		Formats         []string
+		FormatOverrides []struct {
+			Goos    string
+			Formats []string
+		} `yaml:"format_overrides"`
+		WrapInDirectory bool `yaml:"wrap_in_directory"`
+		Files           []releaseFile
+	}
+	Checksum  map[string]string
+	Snapshot  map[string]string
+	Changelog struct{ Disable bool }
+	Release   struct{ Disable bool }
+}
+
+// releaseFile is a file of an archive: a name, or a pattern with a destination.
+type releaseFile struct {
+	Src, Dst    string
+	StripParent bool `yaml:"strip_parent"`
+}
+
+func (f *releaseFile) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		f.Src = n.Value
+		return nil
+	}
+	type plain releaseFile
+	return n.Decode((*plain)(f))
+}
+
+// make release runs goreleaser, which takes minutes to compile. This test reads its config instead: every key is known,
+// every file is there or made by release.sh, and every target can be linked and is known to release.sh.
+func TestReleaseConfig(t *testing.T) {
+	text, err := os.ReadFile(".ci/goreleaser.yaml")
+	require.NoError(t, err)
+	script, err := os.ReadFile(".ci/release.sh")
+	require.NoError(t, err)
+	makefile, err := os.ReadFile("Makefile")
+	require.NoError(t, err)
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	var c releaseConfig
+	require.NoError(t, d.Decode(&c))
+	assert.Equal(t, 2, c.Version)
+	assert.True(t, c.Changelog.Disable && c.Release.Disable, "archives are published by hand")
+	for _, hook := range c.Before.Hooks {
+		st, err := os.Stat(hook)
+		require.NoError(t, err)
+		assert.NotZero(t, st.Mode()&0o111, hook)
+	}
+	webgpu, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/cogentcore/webgpu").Output()
+	require.NoError(t, err)
+	ids := map[string]bool{}
+	for _, b := range c.Builds {
+		assert.False(t, ids[b.ID], "%s is there twice", b.ID)
+		ids[b.ID] = true
+		assert.Contains(t, b.Skip, `.Env.TARGETS "`+b.ID+`"`)
+		assert.Contains(t, string(script), "found+=("+b.ID+")", "release.sh finds its compiler")
+		assert.FileExists(t, filepath.Join(b.Main, "main.go"))
+		require.Len(t, b.Env, 2)
+		assert.Equal(t, "CGO_ENABLED=1", b.Env[0], "WebGPU is linked as C")
+		for _, system := range b.Goos {
+			for _, processor := range b.Goarch {
+				assert.FileExists(t, filepath.Join(strings.TrimSpace(string(webgpu)), "wgpu", "lib", system, processor, "libwgpu_native.a"))
+			}
+		}
+		require.Len(t, b.Ldflags, 1)
+		_, variable, ok := strings.Cut(b.Ldflags[0], "-X ")
+		variable, _, _ = strings.Cut(variable, "=")
+		require.True(t, ok)
+		assert.Contains(t, string(makefile), "-X "+variable+"=", "make build sets the same variable")
+		source, err := os.ReadFile("internal/version/version.go")
+		require.NoError(t, err)
+		assert.Contains(t, string(source), "var "+variable[strings.LastIndexByte(variable, '.')+1:]+" ")
+		compiler, ok := strings.CutPrefix(b.Env[1], "CC=")
+		assert.True(t, ok)
+		if compiler != "gcc" && compiler != "clang" {
+			assert.Contains(t, string(script), "! have "+compiler+" || found+=("+b.ID+")")
+		}
+	}
+	assert.Subset(t, ids, map[string]bool{"linux-amd64": true, "linux-arm64": true, "windows-amd64": true, "darwin": true})
+	for _, a := range c.Archives {
+		for _, f := range a.Files {
+			if made, ok := strings.CutPrefix(f.Src, "build/"); ok {
+				assert.Contains(t, string(script), strings.TrimSuffix("build/"+made, "*"))
+			} else {
+				assert.FileExists(t, f.Src)
+			}
+		}
+	}
+}
