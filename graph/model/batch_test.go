@@ -37,7 +37,7 @@ func slotsAgree(t *testing.T, c model.Config) {
 	const slots = 3
 	d, err := c.BatchDecoder(slots)
 	require.NoError(t, err)
-	whole, err := c.Eval(1)
+	whole, err := c.Eval(1, false)
 	require.NoError(t, err)
 	vars := initial(c, whole, d.Decode)
 	for name, v := range vars {

@@ -32,9 +32,9 @@ func grad(m Model, batch, microbatches int, accumulate bool) (*graph.Graph, erro
 }
 
 // evaluation is the graph that Config.Eval documents.
-func evaluation(m Model, batch int) (*graph.Graph, error) {
+func evaluation(m Model, batch int, segments bool) (*graph.Graph, error) {
 	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
-		s.source = s.b.Input
+		s.source, s.inputs.Segments = s.b.Input, segments
 		s.eval()
 	})
 }

@@ -98,7 +98,7 @@ func TestAccumulationIsTheWholeBatch(t *testing.T) {
 	for _, p := range c.Parameters() {
 		assert.InDeltaSlice(t, gradient(c, a, p.Name), gradient(c, b, p.Name), 1e-12, p.Name)
 	}
-	even, err := c.Eval(3)
+	even, err := c.Eval(3, false)
 	require.NoError(t, err)
 	losses := run(t, even, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, a)["losses"]
 	require.Len(t, losses.Data, 3)
@@ -155,7 +155,7 @@ func gradientsAreThoseOfTheLoss(t *testing.T, c model.Config, o model.StageOptio
 // decodeAgrees checks that decoding with the cache, token by token and in blocks, has the loss of the whole sequence.
 func decodeAgrees(t *testing.T, c model.Config) {
 	t.Helper()
-	whole, err := c.Eval(1)
+	whole, err := c.Eval(1, false)
 	require.NoError(t, err)
 	decode, err := c.Decode()
 	require.NoError(t, err)

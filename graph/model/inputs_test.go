@@ -63,7 +63,7 @@ func read(gs ...*graph.Graph) []string {
 }
 
 // Each chunk reads the inputs that it needs: segments in chunks with layers, the others in the last chunk. Evaluations
-// read none.
+// read none but, with EvalSegments, segments.
 func TestPartsReadInputs(t *testing.T) {
 	c := small()
 	var listed []string
@@ -79,6 +79,10 @@ func TestPartsReadInputs(t *testing.T) {
 			assert.NotContains(t, read(s.Eval), name)
 		}
 	}
+	for i, s := range parts(t, c, []int{1, 2, 3}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{EvalSegments: true}}) {
+		assert.Equal(t, slices.Contains(ends[i], model.SegmentsInput), slices.Contains(read(s.Eval), model.SegmentsInput), "part %d", i)
+		assert.NotContains(t, read(s.Forward), model.SegmentsInput)
+	}
 }
 
 // The loss of a batch with segments and weights is the weighted mean of the losses of its documents, decoded separately.
@@ -93,7 +97,7 @@ func TestWeightedLossOfDocuments(t *testing.T) {
 	vars := initial(c, g, decode)
 	data := microbatch(c, in, 1, 0)
 	got := run(t, g, data, vars)["loss"].Data[0]
-	var want float64
+	var want, even float64
 	segments := data[model.SegmentsInput].Data
 	start := 0
 	for i, target := range data[model.TargetsInput].Data {
@@ -107,9 +111,14 @@ func TestWeightedLossOfDocuments(t *testing.T) {
 		for _, l := range logits {
 			sum += math.Exp(l)
 		}
-		want += data[model.WeightsInput].Data[i] * (math.Log(sum) - logits[int(target)]) / float64(c.SeqLen)
+		loss := (math.Log(sum) - logits[int(target)]) / float64(c.SeqLen)
+		want, even = want+data[model.WeightsInput].Data[i]*loss, even+loss
 	}
 	assert.InDelta(t, want, got, 1e-12)
+
+	eval, err := c.Eval(1, true)
+	require.NoError(t, err)
+	assert.InDelta(t, even, run(t, eval, data, vars)["losses"].Data[0], 1e-12, "an evaluation knows documents, and no weights")
 
 	o.Loss = func(in model.LossInputs) *graph.Value {
 		return op.Mean(op.Mul(model.CrossEntropy(in), in.Weights), nil, false)

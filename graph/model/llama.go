@@ -218,8 +218,10 @@ func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, er
 }
 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
-// Tokens whose target is NoTarget add 0 to the sum and count in the mean.
-func (c Config) Eval(batch int) (*graph.Graph, error) { return evaluation(c, batch) }
+// Tokens whose target is NoTarget add 0 to the sum and count in the mean. With segments it has the input "segments".
+func (c Config) Eval(batch int, segments bool) (*graph.Graph, error) {
+	return evaluation(c, batch, segments)
+}
 
 // TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest
 // tokens, the likeliest first and the lower id first among equals, and the natural logarithms of their probabilities.

@@ -46,7 +46,7 @@ type Model interface {
 	// Stage builds the training programs of a model chunk, Eval and TopK the inference programs of whole sequences,
 	// Decoder the program that generates text.
 	Stage(o StageOptions) (*Stage, error)
-	Eval(batch int) (*graph.Graph, error)
+	Eval(batch int, segments bool) (*graph.Graph, error)
 	TopK(batch, k int) (*graph.Graph, error)
 	Decoder() (Decoder, error)
 

@@ -30,8 +30,10 @@ func (r rounded) network(b *graph.Builder, batch int) (network, error) {
 	return n.in(r.dtype), nil
 }
 
-func (r rounded) Stage(o StageOptions) (*Stage, error)    { return newStage(r, o) }
-func (r rounded) Eval(batch int) (*graph.Graph, error)    { return evaluation(r, batch) }
+func (r rounded) Stage(o StageOptions) (*Stage, error) { return newStage(r, o) }
+func (r rounded) Eval(batch int, segments bool) (*graph.Graph, error) {
+	return evaluation(r, batch, segments)
+}
 func (r rounded) TopK(batch, k int) (*graph.Graph, error) { return likeliest(r, batch, k) }
 
 func (r rounded) WithSeqLen(seqLen int) (Model, error) {

@@ -32,7 +32,7 @@ type StageOptions struct {
 //
 //	tokens             u32 [B, T]           read by the first chunk
 //	targets            u32 [B, T]           read by the last chunk
-//	segments           u32 [B, T]           read by chunks with layers, if Inputs has them
+//	segments           u32 [B, T]           read by chunks with layers, if Inputs has them; by Eval with EvalSegments
 //	weights            f32 [B, T]           read by the last chunk, if Inputs has them
 //	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does
 //	scalars            f32 [n]              read by the last chunk, if its loss does
@@ -101,7 +101,9 @@ func newStage(m Model, o StageOptions) (*Stage, error) {
 	}
 	s := &Stage{Parameters: m.Reads(o.First, o.Last), Routing: m.Routing(o.First, o.Last)}
 	var err error
-	if s.Eval, err = newSpan(m, o.First, o.Last, o.Batch).build((*span).eval); err != nil {
+	eval := newSpan(m, o.First, o.Last, o.Batch)
+	eval.inputs.Segments = o.Inputs.EvalSegments
+	if s.Eval, err = eval.build((*span).eval); err != nil {
 		return nil, err
 	}
 	next := &Stage{}

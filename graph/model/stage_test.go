@@ -198,7 +198,7 @@ func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions, all [
 
 func TestStagesEvaluate(t *testing.T) {
 	c := small()
-	whole, err := c.Eval(3)
+	whole, err := c.Eval(3, false)
 	require.NoError(t, err)
 	weights := initial(c, whole)
 	tokens, targets := ids(c, 3, 0), ids(c, 3, 5)

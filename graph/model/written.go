@@ -211,7 +211,9 @@ func (w *Written) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, 
 }
 
 // Eval is Config.Eval of this model.
-func (w *Written) Eval(batch int) (*graph.Graph, error) { return evaluation(w, batch) }
+func (w *Written) Eval(batch int, segments bool) (*graph.Graph, error) {
+	return evaluation(w, batch, segments)
+}
 
 // TopK is Config.TopK of this model.
 func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }

@@ -171,6 +171,24 @@ func (b *Batcher) Documents(step int64, inputs []int32) *Documents {
 	return d
 }
 
+// Evaluated returns the batch of a step as evaluations read it: none stands for the targets that nothing is to predict.
+// segments is nil if tokens attend across documents.
+func (b *Batcher) Evaluated(step int64, none int32) (inputs, targets []int32, segments []uint32, err error) {
+	if inputs, targets, err = b.Batch(step); err != nil {
+		return nil, nil, nil, err
+	}
+	d := b.Documents(step, inputs)
+	if d == nil {
+		return inputs, targets, nil, nil
+	}
+	for i, w := range d.Weights {
+		if w == 0 {
+			targets[i] = none
+		}
+	}
+	return inputs, targets, d.Segments, nil
+}
+
 // describePacked describes a row of pieces; what is behind them is a segment of its own.
 func describePacked(pieces []packed, weights []float32, segments []uint32) {
 	at := 0

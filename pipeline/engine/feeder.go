@@ -25,7 +25,7 @@ func (f *feeder) data(batch, microbatch int, v graph.Named) ([]byte, error) {
 		}
 		f.number, f.batch = batch, b
 	}
-	if f.work.evaluates && v.ID != model.TokensInput && v.ID != model.TargetsInput {
+	if f.work.evaluates && v.ID != model.TokensInput && v.ID != model.TargetsInput && !(f.work.segments && v.ID == model.SegmentsInput) {
 		return nil, nil
 	}
 	size, all := int(v.Type.Bytes()), f.batch[v.ID]

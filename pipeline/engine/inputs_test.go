@@ -134,7 +134,7 @@ func (c changed) Batch(number int64) (Batch, error) {
 	return b, err
 }
 
-// Evaluations read tokens and targets alone.
+// Evaluations read tokens and targets alone, unless they read segments.
 func TestEvaluationsReadNoInputs(t *testing.T) {
 	s := setup{schedule: "interleaved", stages: 2, chunks: 2, microbatches: 2}
 	s.device = func(int) device.Device { return null.New(null.Options{}) }
@@ -145,4 +145,22 @@ func TestEvaluationsReadNoInputs(t *testing.T) {
 	require.NoError(t, e.Load())
 	require.NoError(t, e.Evaluate(context.Background(), zeros(o.Model.Size().SeqLen), 2, ignore))
 	require.NoError(t, e.Close())
+
+	o.Inputs.EvalSegments = true
+	for _, lacks := range []bool{false, true} {
+		e, err := New(o)
+		require.NoError(t, err)
+		require.NoError(t, e.Load())
+		err = e.Evaluate(context.Background(), changed{data{o, 1}, func(b Batch) {
+			if lacks {
+				delete(b, model.SegmentsInput)
+			}
+		}}, 2, ignore)
+		if lacks {
+			assert.ErrorContains(t, err, `batch 0 has 0 bytes of "segments"`)
+		} else {
+			assert.NoError(t, err)
+		}
+		require.NoError(t, e.Close())
+	}
 }

@@ -57,11 +57,11 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	if err := src.setSeqLen(o.SeqLen); err != nil {
 		return out, usererror.New(err)
 	}
-	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: o.BatchSize})
+	windows, err := src.windows(text, o.BatchSize)
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	s, err := src.loadEval(o.Target, o.BatchSize)
+	s, err := src.loadEval(o.Target, o.BatchSize, src.masks())
 	if err != nil {
 		return out, err
 	}
@@ -73,9 +73,28 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	return out, out.measure(ctx, evaluator{s, windows, o.BatchSize}, src, o.Progress)
 }
 
-// loadEval loads the program that computes the losses of a batch.
-func (src *Source) loadEval(t Target, batchSize int) (engine.Session, error) {
-	g, err := src.Model.Eval(batchSize)
+// masks reports whether the model was trained to attend within documents only, and so is evaluated.
+func (src *Source) masks() bool { return src.config != nil && src.config.Data.DocumentMask }
+
+// windows are those of a text that the model is evaluated on.
+func (src *Source) windows(text *data.Corpus, batchSize int) (*data.Batcher, error) {
+	c := data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: batchSize}
+	if src.masks() {
+		separator, ok := src.config.Data.Separator.Token()
+		if !ok {
+			separator, ok = src.Tokenizer.EOS()
+		}
+		if !ok {
+			return nil, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
+		}
+		c.DocumentMask, c.Separator = true, separator
+	}
+	return data.NewBatcher(text, c)
+}
+
+// loadEval loads the program that computes the losses of a batch, with or without the segments of documents.
+func (src *Source) loadEval(t Target, batchSize int, segments bool) (engine.Session, error) {
+	g, err := src.Model.Eval(batchSize, segments)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
@@ -97,19 +116,13 @@ func (src *Source) setSeqLen(seqLen int) error {
 
 // measure computes the loss and what follows from it.
 func (out *Evaluation) measure(ctx context.Context, e evaluator, src *Source, progress func(done, total int64)) (err error) {
-	decodes := true // the tokens have a text
-	out.Loss, err = e.loss(ctx, func(_, targets []int32, losses []float32) {
-		n := len(losses) * src.Model.Size().SeqLen
-		out.Tokens += int64(n)
-		ids := make([]uint32, n)
-		for i := range ids {
-			ids[i] = uint32(targets[i])
-		}
-		text, err := src.Tokenizer.Decode(ids)
-		out.Bytes += int64(len(text))
+	decodes, done, seqLen := true, int64(0), int64(src.Model.Size().SeqLen) // decodes: the tokens have a text
+	out.Loss, err = e.loss(ctx, func(predicted []uint32, rows int) {
+		text, err := src.Tokenizer.Decode(predicted)
+		out.Tokens, out.Bytes = out.Tokens+int64(len(predicted)), out.Bytes+int64(len(text))
 		decodes = decodes && err == nil
-		if progress != nil {
-			progress(out.Tokens, e.windows.Windows()*int64(src.Model.Size().SeqLen))
+		if done += int64(rows) * seqLen; progress != nil {
+			progress(done, e.windows.Windows()*seqLen)
 		}
 	})
 	if err != nil {
@@ -137,21 +150,24 @@ type evaluator struct {
 	rows    int // windows per run of the program
 }
 
-// loss is the mean negative log-likelihood in nats per token, summed in float64 on the host. It collects the results of
-// a run after it has started the next one.
-func (e evaluator) loss(ctx context.Context, each func(inputs, targets []int32, losses []float32)) (float64, error) {
+// noTarget is model.NoTarget among tokens.
+const noTarget = -1
+
+// loss is the mean negative log-likelihood in nats per predicted token, summed in float64 on the host. It collects the
+// results of a run after it has started the next one. each gets the tokens that a run predicts, and its windows.
+func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows int)) (float64, error) {
 	total := e.windows.Windows()
-	var sum float64
+	var sum, weight float64 // of windows, by the share of their tokens that are predicted
 	var last func() error
 	for at := int64(0); at < total; at += int64(e.rows) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		inputs, targets, err := e.windows.Batch(at / int64(e.rows))
+		inputs, targets, segments, err := e.windows.Evaluated(at/int64(e.rows), noTarget)
 		if err != nil {
 			return 0, usererror.New(err)
 		}
-		p, err := e.start(inputs, targets)
+		p, err := e.start(inputs, targets, segments)
 		if err != nil {
 			return 0, err
 		}
@@ -161,35 +177,48 @@ func (e evaluator) loss(ctx context.Context, each func(inputs, targets []int32, 
 			}
 		}
 		// After the last window the batcher starts over: rows beyond it do not count.
-		valid := int(min(int64(e.rows), total-at))
+		valid, seqLen := int(min(int64(e.rows), total-at)), len(targets)/e.rows
 		last = func() error {
 			b, err := p.Wait()
 			if err != nil {
 				return err
 			}
-			losses := exec.ToF32(b)[:valid]
-			for _, l := range losses {
+			for _, l := range exec.ToF32(b)[:valid] {
 				sum += float64(l)
 			}
-			if each != nil {
-				each(inputs, targets, losses)
-			}
+			predicted := predictedOf(targets[:valid*seqLen])
+			weight += float64(len(predicted)) / float64(seqLen)
+			each(predicted, valid)
 			return nil
 		}
 	}
 	if err := last(); err != nil {
 		return 0, err
 	}
-	return sum / float64(total), nil
+	return sum / weight, nil
 }
 
-// start runs the program on sequences and enqueues the read of their losses.
-func (e evaluator) start(tokens, targets []int32) (device.Pending, error) {
-	if err := e.session.SetInput(evalProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
-		return nil, err
+// predictedOf lists the targets that are to be predicted.
+func predictedOf(targets []int32) []uint32 {
+	ids := make([]uint32, 0, len(targets))
+	for _, id := range targets {
+		if id != noTarget {
+			ids = append(ids, uint32(id))
+		}
 	}
-	if err := e.session.SetInput(evalProgram, model.TargetsInput, exec.IntBytes(targets)); err != nil {
-		return nil, err
+	return ids
+}
+
+// start runs the program on sequences and enqueues the read of their losses. segments is nil if it has no such input.
+func (e evaluator) start(tokens, targets []int32, segments []uint32) (device.Pending, error) {
+	inputs := map[string][]byte{model.TokensInput: exec.IntBytes(tokens), model.TargetsInput: exec.IntBytes(targets)}
+	if segments != nil {
+		inputs[model.SegmentsInput] = exec.IntBytes(segments)
+	}
+	for name, content := range inputs {
+		if err := e.session.SetInput(evalProgram, name, content); err != nil {
+			return nil, err
+		}
 	}
 	if err := e.session.RunAt(evalProgram, nil); err != nil {
 		return nil, err

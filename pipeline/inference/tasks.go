@@ -43,7 +43,7 @@ func AnswerTasks(ctx context.Context, o TaskOptions) (out TaskEvaluation, err er
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	s, err := src.loadEval(o.Target, o.BatchSize)
+	s, err := src.loadEval(o.Target, o.BatchSize, false)
 	if err != nil {
 		return out, err
 	}
@@ -120,7 +120,7 @@ func (r rowLosses) of(ctx context.Context, rows []tasks.Row, progress func(done,
 			return nil, err
 		}
 		inputs, targets := tasks.Batch(rows[at:min(at+r.rows, len(rows))], r.rows, r.seqLen, model.NoTarget)
-		p, err := r.start(inputs, targets)
+		p, err := r.start(inputs, targets, nil)
 		if err != nil {
 			return nil, err
 		}

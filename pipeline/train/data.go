@@ -18,8 +18,8 @@ type corpus struct {
 	trainText  *data.Corpus
 	valText    *data.Corpus // nil without a validation split
 	train, val *data.Batcher
-	valBytes   *float64 // tokens per byte of what an evaluation reads of the validation split; 0: it has no text; nil: not counted yet
-	entropy    float64  // of single tokens of the validation text (of the training text without one), in nats
+	predicted  *predicted // by an evaluation; nil: not counted yet
+	entropy    float64    // of single tokens of the validation text (of the training text without one), in nats
 }
 
 // openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.
@@ -68,7 +68,8 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	text := d.trainText
 	if d.valText != nil {
 		text = d.valText
-		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch}); err != nil {
+		// Not packed, so that losses of different packings can be compared.
+		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator}); err != nil {
 			return fmt.Errorf("data.val: %w", err)
 		}
 	}

@@ -174,37 +174,17 @@ func (t *trainer) evaluate(ctx context.Context) error {
 // measure evaluates the current weights.
 func (t *trainer) measure(ctx context.Context) (e evaluation, err error) {
 	if t.job.corpus.val != nil {
-		loss, windows, err := t.validationLoss(ctx)
+		loss, p, err := t.validationLoss(ctx)
 		if err != nil {
 			return e, err
 		}
 		if e.valLoss = &loss; !metrics.Finite(loss) {
 			return e, nil
 		}
-		if e.bitsPerByte, err = t.job.corpus.bitsPerByte(loss, windows, t.job.config.Rows()); err != nil {
-			return e, err
-		}
+		e.bitsPerByte = p.bitsPerByte(loss)
 	}
 	e.tasks, err = t.answer(ctx)
 	return e, err
-}
-
-// validationLoss is the mean loss of the current weights on validation windows, summed in float64, and their number.
-func (t *trainer) validationLoss(ctx context.Context) (loss float64, windows int64, err error) {
-	c, val := t.job.config, t.job.corpus.val
-	total, rows := val.Windows(), int64(c.Rows())
-	if c.Train.EvalBatches > 0 {
-		total = min(total, int64(c.Train.EvalBatches)*int64(c.Train.BatchSize))
-	}
-	var sum float64
-	err = t.session.engine.Evaluate(ctx, engine.Tokens(val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
-		// After the last window the batcher starts over: rows beyond it do not count.
-		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
-			sum += float64(l)
-		}
-		return nil
-	})
-	return sum / float64(total), total, err
 }
 
 // finishPending evaluates and reports the step of the checkpoint, if an interruption prevented that.

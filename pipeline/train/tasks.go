@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -79,7 +78,11 @@ func (t *trainer) answer(ctx context.Context) (results []tasks.Result, err error
 		return inputs, targets, nil
 	}
 	losses := make([]float64, 0, len(asked.rows))
-	err = t.session.engine.Evaluate(ctx, engine.Tokens(batch), (len(asked.rows)+n-1)/n, func(m engine.Measured) error {
+	source := engine.Source(engine.Tokens(batch))
+	if t.job.task.Inputs.EvalSegments {
+		source = oneDocument{source}
+	}
+	err = t.session.engine.Evaluate(ctx, source, (len(asked.rows)+n-1)/n, func(m engine.Measured) error {
 		for _, l := range m.Losses[:min(n, len(asked.rows)-len(losses))] {
 			losses = append(losses, float64(l)*float64(seqLen))
 		}
@@ -96,39 +99,4 @@ func (t *trainer) answer(ctx context.Context) (results []tasks.Result, err error
 		results, losses = append(results, r), losses[task.Rows():]
 	}
 	return results, nil
-}
-
-// bitsPerByte converts a loss in nats per token of the first windows of the validation split; nil: their tokens have no
-// text.
-func (d *corpus) bitsPerByte(loss float64, windows int64, rows int) (*float64, error) {
-	if d.valBytes == nil {
-		bytes, tokens := int64(0), int64(0)
-		for at := int64(0); at < windows; at += int64(rows) {
-			_, targets, err := d.val.Batch(at / int64(rows))
-			if err != nil {
-				return nil, err
-			}
-			n := len(targets) / rows * int(min(int64(rows), windows-at))
-			ids := make([]uint32, n)
-			for i := range ids {
-				ids[i] = uint32(targets[i])
-			}
-			text, err := d.tok.Decode(ids)
-			if err != nil {
-				bytes = 0
-				break
-			}
-			bytes, tokens = bytes+int64(len(text)), tokens+int64(n)
-		}
-		per := 0.0
-		if bytes > 0 {
-			per = float64(tokens) / float64(bytes)
-		}
-		d.valBytes = &per
-	}
-	if *d.valBytes == 0 {
-		return nil, nil
-	}
-	bits := loss * *d.valBytes / math.Ln2
-	return &bits, nil
 }

@@ -316,9 +316,9 @@ func TestTheModelIsTheSameForAllMicrobatches(t *testing.T) {
 		}))
 	})
 	require.NoError(t, err)
-	_, err = w.Eval(2)
+	_, err = w.Eval(2, false)
 	assert.ErrorContains(t, err, `the model has parameter 0 as "e" f32[5,4] of unit "model" (std 0.02, else 0) for 2 sequences, and as "e" f32[5,3]`)
-	_, err = w.Eval(3)
+	_, err = w.Eval(3, false)
 	assert.ErrorContains(t, err, "the model has units [other] for 3 sequences, and [model] for one")
 }
 

@@ -114,9 +114,9 @@ func TestAModelOfAModuleForMicrobatches(t *testing.T) {
 	w := writtenGPT2(t, 17, 10)
 	for _, batch := range []int{1, 2, 5} {
 		require.NoError(t, w.Prepare(batch))
-		g, err := w.Eval(batch)
+		g, err := w.Eval(batch, false)
 		require.NoError(t, err)
-		again, err := writtenGPT2(t, 17, 10).Eval(batch)
+		again, err := writtenGPT2(t, 17, 10).Eval(batch, false)
 		require.NoError(t, err)
 		assert.Equal(t, hash(t, g), hash(t, again))
 	}

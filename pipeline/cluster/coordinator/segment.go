@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -186,6 +187,9 @@ func (s *segment) prepare(batch int) (engine.Batch, error) {
 	return s.work.source.Batch(int64(batch))
 }
 
+// evaluated lists what evaluations read of a batch.
+var evaluated = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput}
+
 // grant sends members the data of a batch that their ranks read, and permission to begin it.
 func (s *segment) grant(batch int, data engine.Batch) {
 	p := s.pipeline
@@ -203,7 +207,7 @@ func (s *segment) grant(batch int, data engine.Batch) {
 		h := protocol.Batch{Segment: s.number, Batch: batch}
 		var payload [][]byte
 		for _, name := range p.replies[member].plan.Reads {
-			if s.work.evaluates && name != model.TokensInput && name != model.TargetsInput {
+			if s.work.evaluates && !slices.Contains(evaluated, name) {
 				continue
 			}
 			if content, ok := data[name]; ok {
