@@ -44,7 +44,7 @@ With pipeline.isolate: process each device runs in a process of its own. If a pr
 are restarted, and the run continues from its newest checkpoint to the same bits. The run stops after more than pipeline.restarts faults
 without a new checkpoint. A device counts as hung after pipeline.watchdog (5m) without progress, plus up to 10s for each kernel that it
 runs for the first time. Increase it for a device that needs longer for one pass of a stage over a microbatch. With pipeline.isolate: none
-no device is watched. gpupipe study follows this setting; other commands compute in their own process.
+no device is watched. gpupipe sweep, lr-range and study follow this setting; other commands compute in their own process.
 
 Examples:
   gpupipe train examples/demo/config.yaml

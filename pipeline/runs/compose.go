@@ -60,10 +60,12 @@ type Reserved struct {
 	Keys map[string]string // the key of that file, by the config's
 }
 
-// Check refuses a reserved key, and one without a section.
+// Check refuses a reserved key, a key of a reserved section, and one without a section.
 func (r Reserved) Check(key string) error {
-	if by, ok := r.Keys[key]; ok {
-		return fmt.Errorf("%s is varied by the %s: set %s in the %s instead", key, r.Noun, by, r.File)
+	for name := key; name != ""; name = name[:max(0, strings.LastIndex(name, "."))] {
+		if by, ok := r.Keys[name]; ok {
+			return fmt.Errorf("%s is varied by the %s: set %s in the %s instead", key, r.Noun, by, r.File)
+		}
 	}
 	if !strings.Contains(key, ".") {
 		return fmt.Errorf("%s: expected a key with its section, as in train.steps", key)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -113,6 +114,9 @@ func Plan(s *Sweep) (runs.Planned[Run], error) {
 // diverges or fails is a trial without a score; the next Execute tries those that failed again. It is an error if no
 // trial has a score. See runs.Execute.
 func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
+	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.Name == "pipeline.devices" }) && len(o.Devices) > 0 {
+		return nil, usererror.Errorf("--device: found %s, expected none with keys.pipeline.devices", strings.Join(o.Devices, ", "))
+	}
 	if err := s.checkSearch(); err != nil {
 		return nil, err
 	}

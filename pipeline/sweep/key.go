@@ -51,20 +51,26 @@ func newValue(n *yaml.Node) (value, error) {
 		if err := n.Decode(&v.number); err != nil {
 			return v, err
 		}
-		v.text = strconv.FormatFloat(v.number, 'g', -1, 64)
+		v.text = numberText(v.number, tag == "!!int")
 	}
 	return v, nil
 }
 
+func numberText(x float64, integer bool) string {
+	if integer {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
+}
+
 // number is the value of a number.
 func number(x float64, integer bool) value {
-	text := strconv.FormatFloat(x, 'g', -1, 64)
-	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: text}
+	tag := "!!float"
 	if integer {
-		text = strconv.FormatFloat(x, 'f', 0, 64)
-		n.Tag, n.Value = "!!int", text
+		tag = "!!int"
 	}
-	return value{n, text, x}
+	text := numberText(x, integer)
+	return value{&yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: text}, text, x}
 }
 
 type keys []Key

@@ -2,9 +2,9 @@ package sweep
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -38,7 +38,6 @@ type Sweep struct {
 	base      *strictyaml.Document // the common config of all runs
 	set       runs.Assignments
 	overrides []string // from the command line, section.key=value
-	reserved  runs.Reserved
 }
 
 // sweepFile is the YAML of a sweep.
@@ -79,7 +78,6 @@ func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, err
 		return nil, err
 	}
 	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed, path: path, doc: d, set: f.Set, overrides: overrides}
-	s.reserved = runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir"}}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
@@ -122,19 +120,29 @@ func (s *Sweep) validate() error {
 	case s.factor < 2:
 		return s.bad("halving.factor", "found %d, expected at least 2", s.factor)
 	}
-	if err := s.reserved.CheckAssignments(s.set); err != nil {
-		return err
-	}
-	for _, k := range s.Keys {
-		if by, ok := s.reserved.Keys[k.Name]; ok {
+	return s.validateKeys()
+}
+
+// validateKeys refuses keys that are set twice.
+func (s *Sweep) validateKeys() error {
+	reserved := runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir"}}
+	for i, k := range s.Keys {
+		if by, ok := reserved.Keys[k.Name]; ok {
 			return fmt.Errorf("%s: keys: %s is varied by %s", k.where, k.Name, by)
 		}
+		for _, before := range s.Keys[:i] {
+			if strings.HasPrefix(before.Name, k.Name+".") {
+				return fmt.Errorf("%s: keys: found %s after %s, expected a section before its keys", k.where, k.Name, before.Name)
+			}
+		}
 	}
-	swept := runs.Reserved{Noun: noun, File: s.reserved.File, Keys: maps.Clone(s.reserved.Keys)}
 	for _, k := range s.Keys {
-		swept.Keys[k.Name] = "keys." + k.Name
+		reserved.Keys[k.Name] = "keys." + k.Name
 	}
-	return swept.CheckOverrides(s.overrides)
+	if err := reserved.CheckAssignments(s.set); err != nil {
+		return err
+	}
+	return reserved.CheckOverrides(s.overrides)
 }
 
 // checkConfigs resolves the config of every trial.

@@ -391,6 +391,9 @@ func TestMistakes(t *testing.T) {
 		"keys: {optimizer.lr: [1]}\ngoal: best\n":                                  "goal: found \"best\", expected min or max",
 		"keys: {optimizer.lr: [1]}\nseeds: [1, 1]\n":                               "seeds: found [1 1], expected at least one, each once",
 		"keys: {optimizer.lr: [1]}\nset: {run.dir: a}\n":                           "s.yaml:8: run.dir is varied by the sweep: set dir in the sweep's file instead",
+		"keys: {optimizer.lr: [1]}\nset: {optimizer.lr: 2}\n":                      "s.yaml:8: optimizer.lr is varied by the sweep: set keys.optimizer.lr in the sweep's file instead",
+		"keys: {optimizer: [{lr: 1}]}\nset: {optimizer.lr: 2}\n":                   "optimizer.lr is varied by the sweep: set keys.optimizer in",
+		"keys: {optimizer.lr: [1], optimizer: [{name: sgd}]}\n":                    "keys: found optimizer after optimizer.lr, expected a section before its keys",
 		"keys: {optimizer.lr: [1]}\nset: {train.eval_every: 0}\n":                  "train.eval_every: found 0",
 		"search: halving\nkeys: {train.steps: [9, 18]}\n":                          "train.steps is the length of the last rung",
 		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {min_steps: 7}\n": "halving.min_steps: found 7, expected 1 to 6: train.steps (18) divided by halving.factor (3)",
@@ -403,9 +406,20 @@ func TestMistakes(t *testing.T) {
 	assert.ErrorContains(t, err, "--set optimizer.lr=2: optimizer.lr is varied by the sweep: set keys.optimizer.lr in the sweep's file instead")
 }
 
+func TestDevicesAreVariedOnce(t *testing.T) {
+	s := loaded(t, "keys: {pipeline.devices: [[null:0], [null:1]]}\n")
+	_, err := Execute(t.Context(), s, runs.Options{Train: (&fake{world: bowl}).train, Devices: []string{"null"}}, nil)
+	assert.ErrorContains(t, err, "--device: found null, expected none with keys.pipeline.devices")
+	f := &fake{world: bowl}
+	execute(t, s, f, runs.Options{})
+	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, f.on)
+}
+
 // Values that cannot be part of a folder's name have a hash in it. Sections are values of their keys.
 func TestFoldersOfTrials(t *testing.T) {
 	s := loaded(t, "keys: {optimizer: [{name: adamw, lr: 0.1}, {name: adamw, lr: 0.2}], data.train: [[a/b.txt], [a:b.txt]]}\n")
+	plain := loaded(t, "keys: {train.batch_size: [1048576], data.shuffle: [true], optimizer.lr: [1.0]}\n")
+	assert.Equal(t, "batch_size=1048576,shuffle=true,lr=1,seed=1", filepath.Base(plain.Folder(plain.run(0, 1, 0))))
 	seen := map[string]bool{}
 	for i := range s.Trials {
 		folder := s.Folder(s.run(i, 1, 0))
