@@ -241,13 +241,12 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	}
 	others.Wait()
 	requireIdle(t, s)
-	requireGoroutines(t, goroutines+1)
+	requireGoroutines(t, goroutines+1) // that of this client's loop: the server's, which would wait for a request, has ended
 	assert.Less(t, heap(), before+8<<20)
 	close(stop)
 	<-stopped
-	rest, _ := io.ReadAll(c) // what the system has kept, then the end
-	assert.Contains(t, string(read)+string(rest), "data: ")
-	assert.NotContains(t, string(rest), "[DONE]")
+	assert.NotEmpty(t, read)
+	assert.True(t, strings.HasPrefix("HTTP/1.1 200 OK", string(read[:min(len(read), 15)])), "%s", read)
 }
 
 // A sequence whose request has ended leaves its slot.
