@@ -95,7 +95,7 @@ def build(name, keys, seed):
             elif "embed" in key:
                 x = rng.normal(0, 0.5, p.shape)
             else:
-                x = rng.normal(0, (2.0 if key.endswith("gate.weight") else 0.8) / p.shape[-1] ** 0.5, p.shape)
+                x = rng.normal(0, (2.0 if key.endswith("gate.weight") else 0.8) / max(p.shape[-1], 1) ** 0.5, p.shape)
             p.copy_(torch.tensor(x).bfloat16())
     return model
 

@@ -41,7 +41,7 @@ func features() map[string]model.Config {
 // Each feature is kept by a checkpoint's config.json, decodes as it trains, and has the gradients of its loss for all
 // parameters.
 func TestFeatures(t *testing.T) {
-	classes := map[string]string{"head": "Qwen3ForCausalLM", "bare": "NanoChatForCausalLM"}
+	classes := map[string]string{"head": "Qwen3ForCausalLM", "bare": "NanoChatForCausalLM", "sigmoid": "Glm4MoeForCausalLM"}
 	for name, c := range features() {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, c.Validate())

@@ -116,6 +116,8 @@ func (a ggufArch) check(c Config) error {
 		return fielderror.New("attention.head_dim", c.HeadDim(), "d_model/n_heads, which llama.cpp's %s has", a.name)
 	case a.name == "olmoe" && c.NKVHeads != c.NHeads:
 		return fielderror.New("n_kv_heads", c.NKVHeads, "n_heads (%d), which llama.cpp's %s has", c.NHeads, a.name)
+	case c.MoE.Score == SigmoidScore && c.MoE.Shared == 0:
+		return fielderror.New("moe.shared", 0, "at least 1, which llama.cpp's %s has", a.name)
 	case a.normalized == 1 && c.MoE.Experts > 0 && !c.MoE.Normalize, a.normalized == -1 && c.MoE.Normalize:
 		return fielderror.New("moe.normalize", c.MoE.Normalize, "%t, which llama.cpp's %s has", !c.MoE.Normalize, a.name)
 	}

@@ -158,6 +158,10 @@ func TestGGUFRefusals(t *testing.T) {
 			c.Norm.Weight, c.Norm.Embedding, c.Norm.QK, c.FFN.Kind, c.Logits.Softcap = false, true, model.QKHead, model.ReLU2, 15
 			c.TieEmbeddings = false
 		},
+		"moe.shared: found 0, expected at least 1, which llama.cpp's glm4moe has": func(c *model.Config) {
+			*c = ggufModels()["glm4moe"]
+			c.MoE.Shared = 0
+		},
 		"moe.normalize: found true, expected false, which llama.cpp's olmoe has": func(c *model.Config) {
 			*c = mixture()
 			c.Norm.QK, c.MoE.Normalize, c.NKVHeads = model.QKFull, true, c.NHeads

@@ -70,6 +70,9 @@ func TestClassOfFeatures(t *testing.T) {
 		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
 			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance = model.SigmoidScore, 2, 2.5, true, model.Balance{Bias: 1e-3, Proportional: true}
 		}},
+		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
+			c.MoE.Score, c.MoE.Shared, c.MoE.Normalize, c.Norm.QK = model.SigmoidScore, 0, true, model.QKHead
+		}},
 		{"Dots1ForCausalLM", mixture(), func(c *model.Config) {
 			c.MoE.Score, c.MoE.Shared, c.Norm.QK, c.Attention.Window = model.SigmoidScore, 1, model.QKHead, 3
 		}},

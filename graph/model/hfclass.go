@@ -318,8 +318,8 @@ var hfSharedExperts = hfPart{func(h *hfKeys, c *Config) {
 	if c.MoE.Scale <= 0 { // which Config takes for its default
 		h.refuse("routed_scaling_factor", "a number above 0")
 	}
-	if c.MoE.Shared < 1 {
-		h.refuse("n_shared_experts", "at least 1")
+	if c.MoE.Shared < 0 { // with 0, transformers has empty tensors for them
+		h.refuse("n_shared_experts", "at least 0")
 	}
 	if c.MoE.Experts < 2 {
 		h.refuse("n_routed_experts", "at least 2, which transformers needs")

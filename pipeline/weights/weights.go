@@ -377,13 +377,14 @@ func (s *Source) float32(tensor string) ([]float32, error) {
 
 func notFinite(x float32) bool { return x-x != 0 }
 
-// checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant ones.
+// checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant and
+// empty ones.
 func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, redundant func(tensor string) bool) error {
 	if err := checkPresent(path, r, want); err != nil {
 		return err
 	}
 	for _, t := range r.Tensors() {
-		if _, ok := want[t.Name]; !ok && !redundant(t.Name) {
+		if _, ok := want[t.Name]; !ok && graph.Shape(t.Shape).Len() > 0 && !redundant(t.Name) {
 			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
 		}
 	}

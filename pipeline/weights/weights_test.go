@@ -344,6 +344,19 @@ func TestEveryNamingIsRead(t *testing.T) {
 	}
 }
 
+// Transformers saves the tensors of no shared experts, which have no elements.
+func TestEmptyTensors(t *testing.T) {
+	c := stacked()
+	c.MoE.Shared = 0
+	const name = "model.layers.1.mlp.shared_experts.up_proj.weight"
+	entries := parameters(config.Config{Model: config.Model{Config: c}})
+	s, err := weights.Open(written(t, append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: graph.Shape{0, 4}})), c)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	_, err = weights.Open(written(t, append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: graph.Shape{1, 4}, Data: make([]byte, 16)})), c)
+	assert.ErrorContains(t, err, `tensor "`+name+`" ([1,4]) belongs to no parameter of this model`)
+}
+
 // A file with the balancing biases of some layers only is damaged.
 func TestSomeBalancingBiasesAreNotEnough(t *testing.T) {
 	c := stacked()

@@ -136,7 +136,7 @@ def deepseek(r):
     """What Dots1 and Glm4Moe have in common."""
     c, seq = sizes(r)
     e, k = r.choice([(3, 3), (5, 2), (7, 1), (7, 7), (3, 2), (5, 4), (12, 3), (2, 1)])
-    c.update(n_routed_experts=e, num_experts_per_tok=k, n_shared_experts=r.randint(1, 3), norm_topk_prob=r.random() < 0.5,
+    c.update(n_routed_experts=e, num_experts_per_tok=k, n_shared_experts=r.randint(0, 3), norm_topk_prob=r.random() < 0.5,
              moe_intermediate_size=r.choice([33, 7, 1, 12]), routed_scaling_factor=r.choice([1.0, 2.5, 0.3]),
              first_k_dense_replace=r.randint(0, c["num_hidden_layers"] - 1))
     return c, seq
