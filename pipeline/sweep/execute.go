@@ -143,17 +143,17 @@ func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.P
 	return rep, nil
 }
 
-// searchFile is the file of what a sweep's folder was searched for.
+// searchFile is the file, in a sweep's folder, of the search that drew the trials.
 const searchFile = "search.yaml"
 
-// search is what decides the trials of a search that draws them, and which are promoted. More runs and seeds may be
-// added.
+// search encodes what decides which trials are drawn and which are promoted. The numbers of runs and seeds are not part
+// of it: more may be added.
 func (s *Sweep) search() ([]byte, error) {
 	keys := yaml.Node{Kind: yaml.MappingNode}
 	for _, k := range s.Keys {
 		var n yaml.Node
 		if k.values == nil {
-			if err := n.Encode(k.from); err != nil {
+			if err := n.Encode(k.interval); err != nil {
 				return nil, err
 			}
 		} else {
@@ -182,8 +182,8 @@ func (s *Sweep) search() ([]byte, error) {
 	return yaml.Marshal(all)
 }
 
-// checkSearch refuses a folder whose trials were drawn for another search. A grid may change: what is in the folder
-// already is used, and the rest stays.
+// checkSearch refuses a folder whose trials were drawn by another search. A grid may change: its earlier runs stay in
+// the folder, and those that are in the new grid are used.
 func (s *Sweep) checkSearch() error {
 	path := filepath.Join(s.Dir, searchFile)
 	old, err := strictyaml.ReadSmall(path)
@@ -200,7 +200,7 @@ func (s *Sweep) checkSearch() error {
 	return usererror.New(runs.SameYAML(path, old, now, noun, "the folder"))
 }
 
-// keepSearch writes what checkSearch compares, unless the sweep has ended already.
+// keepSearch writes the file that checkSearch reads, unless ctx has ended. A grid has none.
 func (s *Sweep) keepSearch(ctx context.Context) error {
 	if s.Search == Grid || ctx.Err() != nil {
 		return nil

@@ -35,7 +35,7 @@ func (s *Sweep) rungs(h halving) ([]int, error) {
 	for n := steps; n >= max(1, least); n /= h.Factor {
 		out = slices.Insert(out, 0, n)
 	}
-	if len(out) < 2 {
+	if len(out) < 2 || h.MinSteps < 0 {
 		return nil, s.bad("halving.min_steps", "found %d, expected 1 to %d: train.steps (%d) divided by halving.factor (%d)",
 			h.MinSteps, steps/h.Factor, steps, h.Factor)
 	}
@@ -100,7 +100,7 @@ func (s *Sweep) later(rung, n int) (later runs.Later) {
 // kept is how many of n trials of a rung are promoted.
 func (s *Sweep) kept(n int) int { return max(1, n/s.factor) }
 
-// promoted returns the best trials of a rung that is complete, best first. It leaves out those without a score.
+// promoted returns the best trials of a rung that is complete, best first. It omits those without a score.
 func (s *Sweep) promoted(entrants []int, rung int, outcomes map[Run]runs.Outcome) []int {
 	ranked := slices.Clone(entrants)
 	cost := func(t int) float64 { return s.Metric.cost(s.scored(t, rung, outcomes).Mean) }

@@ -14,10 +14,10 @@ import (
 
 // Key is a key of the config with the values to search.
 type Key struct {
-	Name   string
-	values []value // to choose from; nil: a range
-	from   *interval
-	where  string
+	Name     string
+	values   []value   // to choose from; nil: a range
+	interval *interval // nil: the values are a list
+	where    string
 }
 
 // interval is a range of numbers.
@@ -101,14 +101,14 @@ func newKey(d *strictyaml.Document, e strictyaml.Entry, at string) (k Key, err e
 	case yaml.SequenceNode:
 		return k, k.list(d, e.Value, at)
 	case yaml.MappingNode:
-		k.from = &interval{}
-		if err := d.DecodeNode(e.Value, k.from, at); err != nil {
+		k.interval = &interval{}
+		if err := d.DecodeNode(e.Value, k.interval, at); err != nil {
 			return k, err
 		}
 	default:
 		return k, d.Errorf(e.Value, at, "found %s, expected a list of values, or a range such as {min: 1e-4, max: 1e-2, log: true}", strictyaml.Describe(e.Value))
 	}
-	r := k.from
+	r := k.interval
 	r.integer = described.Type == "integer"
 	switch {
 	case !r.integer && described.Type != "number":
@@ -181,10 +181,10 @@ const (
 	leastInner = 3    // values of a list that has an inside
 )
 
-// end says where a number is among the key's values if it is at an end of them; else it is "".
+// end describes where a number is among the key's values if it is at an end of them; else it is empty.
 func (k Key) end(x float64) string {
 	if k.values == nil {
-		switch p := k.from.position(x); {
+		switch p := k.interval.position(x); {
 		case p <= endShare:
 			return "at the lower end of its range"
 		case p >= 1-endShare:
@@ -210,7 +210,7 @@ func (k Key) end(x float64) string {
 // draw is the value at a uniform random number from 0 to 1.
 func (k Key) draw(u float64) value {
 	if k.values == nil {
-		return k.from.at(u)
+		return k.interval.at(u)
 	}
 	return k.values[min(int(u*float64(len(k.values))), len(k.values)-1)]
 }

@@ -86,5 +86,5 @@ func logarithmic(k Key, values []value) bool {
 	for _, v := range values {
 		lo, hi = min(lo, v.number), max(hi, v.number)
 	}
-	return lo > 0 && (hi >= 10*lo || k.from != nil && k.from.Log)
+	return lo > 0 && (hi >= 10*lo || k.interval != nil && k.interval.Log)
 }

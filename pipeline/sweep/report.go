@@ -66,22 +66,21 @@ func (s *Sweep) report(outcomes map[Run]runs.Outcome) *Report {
 		rep.Notes = append(rep.Notes, s.edges(best)...)
 	}
 	for _, status := range []string{Diverged, Failed} {
-		if n := len(slices.Collect(rep.with(status))); n > 0 {
+		if n := rep.count(status); n > 0 {
 			rep.Notes = append(rep.Notes, fmt.Sprintf("%d of %d trials %s.", n, len(rep.Trials), status))
 		}
 	}
 	return rep
 }
 
-// with yields the trials of a status.
-func (rep *Report) with(status string) func(yield func(TrialReport) bool) {
-	return func(yield func(TrialReport) bool) {
-		for _, t := range rep.Trials {
-			if t.Status == status && !yield(t) {
-				return
-			}
+// count is the number of trials of a status.
+func (rep *Report) count(status string) (n int) {
+	for _, t := range rep.Trials {
+		if t.Status == status {
+			n++
 		}
 	}
+	return n
 }
 
 func (s *Sweep) trialReport(trial int, outcomes map[Run]runs.Outcome) TrialReport {
@@ -149,7 +148,7 @@ func (s *Sweep) keyNames() (names []string) {
 	return names
 }
 
-// summary says what was compared.
+// summary describes the search, the score and the seeds.
 func (rep *Report) summary(s *Sweep) string {
 	text := fmt.Sprintf("%d trials by %s search", len(rep.Trials), rep.Search)
 	if rep.Search == Halving {

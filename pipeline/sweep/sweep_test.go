@@ -397,6 +397,7 @@ func TestMistakes(t *testing.T) {
 		"keys: {optimizer.lr: [1]}\nset: {train.eval_every: 0}\n":                  "train.eval_every: found 0",
 		"search: halving\nkeys: {train.steps: [9, 18]}\n":                          "train.steps is the length of the last rung",
 		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {min_steps: 7}\n": "halving.min_steps: found 7, expected 1 to 6: train.steps (18) divided by halving.factor (3)",
+		"search: halving\nkeys: {optimizer.lr: [1]}\nhalving: {min_steps: -1}\n":   "halving.min_steps: found -1, expected 1 to 6",
 		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {factor: 1}\n":    "halving.factor: found 1, expected at least 2",
 	} {
 		_, err := load(t, t.TempDir(), text)
