@@ -7,11 +7,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Inputs are the data of a batch, besides tokens and targets, that training reads. Evaluation reads none of them but,
-// with EvalSegments, the segments.
+// Inputs are the data of a batch, besides tokens and targets, that training reads. Evaluation reads only the segments,
+// and only with EvalSegments.
 type Inputs struct {
 	Segments     bool // a number of each token: it attends to earlier tokens of the same number only
-	EvalSegments bool
+	EvalSegments bool // evaluation reads segments, too
 	Weights      bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
 	// Aligned are tensors with a value for each token that the loss may read. Type is that of one token's value: f32,
 	// i32 or u32.

@@ -18,7 +18,7 @@ type Parameter struct {
 	Std, Fill float64
 	// BalanceRate is how far a BalancingBias moves towards even loads in a step; with 0 it stays.
 	BalanceRate float64
-	// BalanceInProportion has a BalancingBias move in proportion to the difference between the mean load and the load.
+	// BalanceInProportion makes the steps of a BalancingBias proportional to the difference of the mean load and the load.
 	BalanceInProportion bool
 }
 

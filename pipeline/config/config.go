@@ -53,7 +53,7 @@ type Data struct {
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
 
 	Pack         string    `yaml:"pack" help:"How documents are laid into training sequences: concat joins them and cuts windows; best_fit cuts no document that fits into a sequence."`
-	DocumentMask bool      `yaml:"document_mask" help:"Let tokens of training sequences attend within their document only."`
+	DocumentMask bool      `yaml:"document_mask" help:"Let tokens attend within their document only, in training and validation."`
 	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: the tokenizer's end of text."`
 }
 

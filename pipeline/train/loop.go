@@ -239,8 +239,7 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 }
 
 // keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last
-// blameLoss. With segments the cause cannot be found: an evaluation computes another model, whose attention does not
-// know documents.
+// blameLoss. With segments the cause is not searched for: evaluations read segments only with data.document_mask.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
 	if task.Loss == nil || task.Inputs.Segments || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {

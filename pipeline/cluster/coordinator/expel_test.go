@@ -82,8 +82,8 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 	return lost
 }
 
-// A member that sends what no member sends is expelled, whichever process receives it. The run goes on with a spare member, to the
-// bits of one process.
+// A member that sends what no member sends is expelled, whichever process receives it. The run goes on with a spare
+// member, to the bits of one process.
 func TestLiarsAreExpelled(t *testing.T) {
 	for name, change := range map[string]func(to string, h protocol.Header, payload [][]byte) (protocol.Header, [][]byte){
 		"a result without losses": func(_ string, h protocol.Header, payload [][]byte) (protocol.Header, [][]byte) {
