@@ -128,6 +128,9 @@ func (out *Evaluation) measure(ctx context.Context, e evaluator, src *Source, pr
 	if err != nil {
 		return err
 	}
+	if out.Tokens == 0 {
+		return usererror.Errorf("%s: no document of %s has more than one token, so nothing is predicted (data.document_mask)", out.Model, out.Text)
+	}
 	if math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) {
 		return usererror.Errorf("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
 	}

@@ -114,8 +114,8 @@ func Plan(s *Sweep) (runs.Planned[Run], error) {
 // diverges or fails is a trial without a score; the next Execute tries those that failed again. It is an error if no
 // trial has a score. See runs.Execute.
 func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
-	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.Name == "pipeline.devices" }) && len(o.Devices) > 0 {
-		return nil, usererror.Errorf("--device: found %s, expected none with keys.pipeline.devices", strings.Join(o.Devices, ", "))
+	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.sets("pipeline.devices") }) && len(o.Devices) > 0 {
+		return nil, usererror.Errorf("--device: found %s, expected none with values of pipeline.devices", strings.Join(o.Devices, ", "))
 	}
 	if err := s.checkSearch(); err != nil {
 		return nil, err
@@ -147,8 +147,11 @@ func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.P
 const searchFile = "search.yaml"
 
 // search encodes what decides which trials are drawn and which are promoted. The numbers of runs and seeds are not part
-// of it: more may be added.
+// of it, nor are a grid's keys: more may be added.
 func (s *Sweep) search() ([]byte, error) {
+	if s.Search == Grid {
+		return yaml.Marshal(map[string]string{"search": Grid})
+	}
 	keys := yaml.Node{Kind: yaml.MappingNode}
 	for _, k := range s.Keys {
 		var n yaml.Node
@@ -200,9 +203,9 @@ func (s *Sweep) checkSearch() error {
 	return usererror.New(runs.SameYAML(path, old, now, noun, "the folder"))
 }
 
-// keepSearch writes the file that checkSearch reads, unless ctx has ended. A grid has none.
+// keepSearch writes the file that checkSearch reads, unless ctx has ended.
 func (s *Sweep) keepSearch(ctx context.Context) error {
-	if s.Search == Grid || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return nil
 	}
 	text, err := s.search()

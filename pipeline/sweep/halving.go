@@ -18,8 +18,8 @@ type halving struct {
 // long as the quotient is at least min_steps.
 func (s *Sweep) rungs(h halving) ([]int, error) {
 	for _, k := range s.Keys {
-		if k.Name == "train.steps" {
-			return nil, s.bad("keys.train.steps", "found values, expected none with search: halving: train.steps is the length of the last rung")
+		if k.sets("train.steps") {
+			return nil, s.bad("keys."+k.Name, "found values of train.steps, expected none with search: halving: it is the length of the last rung")
 		}
 	}
 	c, err := s.compose(s.run(0, s.Seeds[0], 0)).Config()

@@ -215,6 +215,23 @@ func (k Key) draw(u float64) value {
 	return k.values[min(int(u*float64(len(k.values))), len(k.values)-1)]
 }
 
+// sets reports whether the key, or a section that is a value of it, sets a key of the config.
+func (k Key) sets(name string) bool {
+	rest, inside := strings.CutPrefix(name, k.Name+".")
+	return k.Name == name || inside && slices.ContainsFunc(k.values, func(v value) bool { return hasKey(v.node, rest) })
+}
+
+// hasKey reports whether a section has a dotted key.
+func hasKey(section *yaml.Node, name string) bool {
+	first, rest, deeper := strings.Cut(name, ".")
+	for i := 0; section.Kind == yaml.MappingNode && i+1 < len(section.Content); i += 2 {
+		if section.Content[i].Value == first {
+			return !deeper || hasKey(section.Content[i+1], rest)
+		}
+	}
+	return false
+}
+
 // combinations is the number of combinations of values; 0 if a key has a range without points, or if there are too many
 // to count.
 func combinations(ks []Key) int {

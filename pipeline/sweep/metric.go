@@ -56,10 +56,11 @@ func newMetric(name, goal string) (Metric, error) {
 	return m, nil
 }
 
-// evaluated reports whether the metric is measured by evaluations.
-func (m Metric) evaluated() bool {
-	return strings.HasPrefix(m.Name, "val_") || strings.HasPrefix(m.Name, "tasks/")
-}
+// ofValidation reports whether the metric is measured on validation text.
+func (m Metric) ofValidation() bool { return strings.HasPrefix(m.Name, "val_") }
+
+// ofTask reports whether the metric is measured by a task of train.eval_tasks.
+func (m Metric) ofTask() bool { return strings.HasPrefix(m.Name, "tasks/") }
 
 // score is the metric of a run that has ended; ok is false if it has none.
 func (m Metric) score(o runs.Outcome) (score float64, ok bool) {

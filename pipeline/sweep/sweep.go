@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -127,8 +128,10 @@ func (s *Sweep) validate() error {
 func (s *Sweep) validateKeys() error {
 	reserved := runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir"}}
 	for i, k := range s.Keys {
-		if by, ok := reserved.Keys[k.Name]; ok {
-			return fmt.Errorf("%s: keys: %s is varied by %s", k.where, k.Name, by)
+		for _, name := range slices.Sorted(maps.Keys(reserved.Keys)) {
+			if k.sets(name) {
+				return fmt.Errorf("%s: keys: %s is varied by %s", k.where, name, reserved.Keys[name])
+			}
 		}
 		for _, before := range s.Keys[:i] {
 			if strings.HasPrefix(before.Name, k.Name+".") {
@@ -148,12 +151,13 @@ func (s *Sweep) validateKeys() error {
 // checkConfigs resolves the config of every trial.
 func (s *Sweep) checkConfigs() error {
 	for i := range s.Trials {
-		c := s.compose(s.run(i, s.Seeds[0], 0))
-		var err error
-		if s.Metric.evaluated() {
-			_, err = c.Evaluated("the sweep compares " + s.Metric.Name)
-		} else {
-			_, err = c.Config()
+		composed := s.compose(s.run(i, s.Seeds[0], 0))
+		c, err := composed.Config()
+		switch {
+		case s.Metric.ofValidation():
+			_, err = composed.Evaluated("the sweep compares " + s.Metric.Name)
+		case err == nil && s.Metric.ofTask() && len(c.Train.EvalTasks) == 0:
+			err = s.bad("metric", "found %s, expected a metric that runs have: train.eval_tasks names no task", s.Metric.Name)
 		}
 		if err != nil {
 			return err

@@ -219,6 +219,8 @@ func TestRandomIsReproducible(t *testing.T) {
 	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(trialNames(s)))), 2, "no trial twice")
 	s = loaded(t, "search: random\nkeys: {optimizer.lr: [0.001, 0.002, 0.003]}\n")
 	assert.Len(t, s.Trials, 3, "no more than there are")
+	s = loaded(t, "search: random\nkeys: {train.batch_size: {min: 2, max: 4}}\n")
+	assert.Len(t, s.Trials, 3, "of a range")
 }
 
 // Nine trials are compared after 2, 6 and 18 steps. Trial i has a rate i times 0.001, so that those near 0.01 survive.
@@ -255,6 +257,12 @@ func TestHalving(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.True(t, usererror.Is(err))
 	}
+	grid := loaded(t, "keys: {optimizer.lr: [0.001, 0.002]}\n")
+	execute(t, grid, f, runs.Options{})
+	other, err := load(t, grid.Dir, text)
+	require.NoError(t, err)
+	_, err = Execute(t.Context(), other, runs.Options{Train: f.train}, nil)
+	assert.ErrorContains(t, err, "search.yaml", "its runs have passed the rungs")
 	for text, want := range map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18}, "{min_steps: 6}": {6, 18}} {
 		assert.Equal(t, want, loaded(t, "search: halving\nkeys: {optimizer.lr: [1, 2, 3, 4]}\nhalving: "+text+"\n").Rungs, text)
 	}
@@ -363,9 +371,9 @@ func TestMetrics(t *testing.T) {
 	assert.Equal(t, []string{"the best train.batch_size, 8, is the largest tried; a better one may lie beyond."}, rep.Notes)
 	rep = execute(t, loaded(t, text+"metric: loss\n", "train.eval_every=0", "data.val_fraction=0"), &fake{world: bowl}, runs.Options{})
 	assert.InDelta(t, 3.5+(1.0/18+1.0/17)/2+0.001, rep.Best.Score.Mean, 1e-9, "the mean over the last tenth")
-	s := loaded(t, text+"metric: tasks/core\ngoal: max\n")
+	s := loaded(t, text+"metric: mine/score\ngoal: max\n")
 	_, err := Execute(t.Context(), s, runs.Options{Train: (&fake{world: bowl}).train}, nil)
-	assert.ErrorContains(t, err, "metric: the run ended without tasks/core")
+	assert.ErrorContains(t, err, "metric: the run ended without mine/score")
 }
 
 func TestMistakes(t *testing.T) {
@@ -395,7 +403,11 @@ func TestMistakes(t *testing.T) {
 		"keys: {optimizer: [{lr: 1}]}\nset: {optimizer.lr: 2}\n":                   "optimizer.lr is varied by the sweep: set keys.optimizer in",
 		"keys: {optimizer.lr: [1], optimizer: [{name: sgd}]}\n":                    "keys: found optimizer after optimizer.lr, expected a section before its keys",
 		"keys: {optimizer.lr: [1]}\nset: {train.eval_every: 0}\n":                  "train.eval_every: found 0",
-		"search: halving\nkeys: {train.steps: [9, 18]}\n":                          "train.steps is the length of the last rung",
+		"search: halving\nkeys: {train.steps: [9, 18]}\n":                          "keys.train.steps: found values of train.steps, expected none with search: halving",
+		"search: halving\nkeys: {train: [{steps: 9}, {steps: 18}]}\n":              "keys.train: found values of train.steps",
+		"keys: {data: [{seed: 2}]}\n":                                              "keys: data.seed is varied by seeds",
+		"keys: {train.batch_size: {min: 2, max: 4}}\nsearch: random\nruns: 4\n":    "runs: found 4, expected at most 3: the ranges have no more values",
+		"keys: {optimizer.lr: [1]}\nmetric: tasks/a/acc\ngoal: max\n":              "metric: found tasks/a/acc, expected a metric that runs have: train.eval_tasks names no task",
 		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {min_steps: 7}\n": "halving.min_steps: found 7, expected 1 to 6: train.steps (18) divided by halving.factor (3)",
 		"search: halving\nkeys: {optimizer.lr: [1]}\nhalving: {min_steps: -1}\n":   "halving.min_steps: found -1, expected 1 to 6",
 		"search: halving\nkeys: {optimizer.lr: [1, 2]}\nhalving: {factor: 1}\n":    "halving.factor: found 1, expected at least 2",
@@ -410,7 +422,7 @@ func TestMistakes(t *testing.T) {
 func TestDevicesAreVariedOnce(t *testing.T) {
 	s := loaded(t, "keys: {pipeline.devices: [[null:0], [null:1]]}\n")
 	_, err := Execute(t.Context(), s, runs.Options{Train: (&fake{world: bowl}).train, Devices: []string{"null"}}, nil)
-	assert.ErrorContains(t, err, "--device: found null, expected none with keys.pipeline.devices")
+	assert.ErrorContains(t, err, "--device: found null, expected none with values of pipeline.devices")
 	f := &fake{world: bowl}
 	execute(t, s, f, runs.Options{})
 	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, f.on)

@@ -73,7 +73,7 @@ func (s *Sweep) newTrial(values []value) Trial {
 
 // choose lists the trials of the search. n is the number of runs that the file gives; 0: none.
 func (s *Sweep) choose(n int) ([]Trial, error) {
-	all := combinations(s.Keys)
+	all, given := combinations(s.Keys), n
 	switch {
 	case n < 0 || n > maxRuns:
 		return nil, s.bad("runs", "found %d, expected an integer from 1 to %d", n, maxRuns)
@@ -87,7 +87,11 @@ func (s *Sweep) choose(n int) ([]Trial, error) {
 	if all > 0 && n >= all {
 		return s.product(0, all)
 	}
-	return s.drawn(n), nil
+	ts := s.drawn(n)
+	if len(ts) < given {
+		return nil, s.bad("runs", "found %d, expected at most %d: the ranges have no more values", given, len(ts))
+	}
+	return ts, nil
 }
 
 // product lists all combinations, the first key varying slowest.
@@ -121,10 +125,10 @@ func (s *Sweep) product(n, all int) ([]Trial, error) {
 }
 
 // drawn lists n different combinations at random. The draw of a number depends on the seed and the number alone, so
-// that more runs add trials and keep the others.
+// that more runs add trials and keep the others. There are fewer if draws repeat each other.
 func (s *Sweep) drawn(n int) (ts []Trial) {
 	seen := map[string]bool{}
-	for draw, repeated := uint64(0), 0; len(ts) < n && repeated < 100*maxRuns; draw++ {
+	for draw, repeated := uint64(0), 0; len(ts) < n && repeated < 1000+100*n; draw++ {
 		source := rand.NewChaCha8(sha256.Sum256(fmt.Appendf(nil, "%d %d", s.seed, draw)))
 		var row []value
 		for _, k := range s.Keys {

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math"
 
@@ -96,6 +97,9 @@ func (d *corpus) predictedBy(windows int64, rows int) (*predicted, error) {
 			decodes = err == nil
 			p.bytes += int64(len(text))
 		}
+	}
+	if p.tokens == 0 {
+		return nil, errors.New("data.document_mask: the validation text has no document of more than one token, so nothing is predicted")
 	}
 	if !decodes {
 		p.bytes = 0
