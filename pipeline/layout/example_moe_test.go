@@ -54,7 +54,7 @@ func plannedState(t *testing.T, moments string) (states []int64) {
 
 // The mixtures of the examples have the same shape: their texts name these numbers of parameters.
 func TestExamplesOfExperts(t *testing.T) {
-	for name, want := range map[string][2]int64{"moe-10b": {9656575424, 1553180096}, "moe-tiny": {21468160, 4953088}} {
+	for name, want := range map[string][2]int64{"moe-10b": {9656575424, 1553180096}, "moe-tiny": {21664768, 5149696}} {
 		c, err := config.Load("../../examples/"+name+"/config.yaml", nil)
 		require.NoError(t, err)
 		m := c.Model.Config
