@@ -171,9 +171,12 @@ func (b *Batcher) Documents(step int64, inputs []int32) *Documents {
 	return d
 }
 
-// Evaluated returns the batch of a step as evaluations read it: none stands for the targets that nothing is to predict.
-// segments is nil if tokens attend across documents.
-func (b *Batcher) Evaluated(step int64, none int32) (inputs, targets []int32, segments []uint32, err error) {
+// NotPredicted is the target, in an evaluation, of a position that predicts nothing: model.NoTarget among tokens.
+const NotPredicted = -1
+
+// Evaluated returns the batch of a step as evaluations read it, with NotPredicted where a document ends. segments is nil
+// if tokens attend across documents.
+func (b *Batcher) Evaluated(step int64) (inputs, targets []int32, segments []uint32, err error) {
 	if inputs, targets, err = b.Batch(step); err != nil {
 		return nil, nil, nil, err
 	}
@@ -183,10 +186,21 @@ func (b *Batcher) Evaluated(step int64, none int32) (inputs, targets []int32, se
 	}
 	for i, w := range d.Weights {
 		if w == 0 {
-			targets[i] = none
+			targets[i] = NotPredicted
 		}
 	}
 	return inputs, targets, d.Segments, nil
+}
+
+// Predicted lists the targets of an evaluation that are predicted.
+func Predicted(targets []int32) []uint32 {
+	ids := make([]uint32, 0, len(targets))
+	for _, id := range targets {
+		if id != NotPredicted {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
 }
 
 // describePacked describes a row of pieces; what is behind them is a segment of its own.

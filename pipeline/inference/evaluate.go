@@ -153,9 +153,6 @@ type evaluator struct {
 	rows    int // windows per run of the program
 }
 
-// noTarget is model.NoTarget among tokens.
-const noTarget = -1
-
 // loss is the mean negative log-likelihood in nats per predicted token, summed in float64 on the host. It collects the
 // results of a run after it has started the next one. each gets the tokens that a run predicts, and its windows.
 func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows int)) (float64, error) {
@@ -166,7 +163,7 @@ func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows 
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		inputs, targets, segments, err := e.windows.Evaluated(at/int64(e.rows), noTarget)
+		inputs, targets, segments, err := e.windows.Evaluated(at / int64(e.rows))
 		if err != nil {
 			return 0, usererror.New(err)
 		}
@@ -189,7 +186,7 @@ func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows 
 			for _, l := range exec.ToF32(b)[:valid] {
 				sum += float64(l)
 			}
-			predicted := predictedOf(targets[:valid*seqLen])
+			predicted := data.Predicted(targets[:valid*seqLen])
 			weight += float64(len(predicted)) / float64(seqLen)
 			each(predicted, valid)
 			return nil
@@ -199,17 +196,6 @@ func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows 
 		return 0, err
 	}
 	return sum / weight, nil
-}
-
-// predictedOf lists the targets that are to be predicted.
-func predictedOf(targets []int32) []uint32 {
-	ids := make([]uint32, 0, len(targets))
-	for _, id := range targets {
-		if id != noTarget {
-			ids = append(ids, uint32(id))
-		}
-	}
-	return ids
 }
 
 // start runs the program on sequences and enqueues the read of their losses. segments is nil if it has no such input.

@@ -16,12 +16,9 @@ import (
 // validationSource is the engine's source of validation windows.
 type validationSource struct{ windows *data.Batcher }
 
-// noTarget is model.NoTarget among tokens.
-const noTarget = -1
-
 // Batch implements engine.Source.
 func (s validationSource) Batch(number int64) (engine.Batch, error) {
-	inputs, targets, segments, err := s.windows.Evaluated(number, noTarget)
+	inputs, targets, segments, err := s.windows.Evaluated(number)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
@@ -81,16 +78,11 @@ func (d *corpus) predictedBy(windows int64, rows int) (*predicted, error) {
 	}
 	p, decodes := &predicted{}, true
 	for at := int64(0); at < windows; at += int64(rows) {
-		_, targets, _, err := d.val.Evaluated(at/int64(rows), noTarget)
+		_, targets, _, err := d.val.Evaluated(at / int64(rows))
 		if err != nil {
 			return nil, err
 		}
-		var ids []uint32
-		for _, id := range targets[:len(targets)/rows*int(min(int64(rows), windows-at))] {
-			if id != noTarget {
-				ids = append(ids, uint32(id))
-			}
-		}
+		ids := data.Predicted(targets[:len(targets)/rows*int(min(int64(rows), windows-at))])
 		p.tokens += int64(len(ids))
 		if decodes {
 			text, err := d.tok.Decode(ids)
