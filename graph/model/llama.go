@@ -225,5 +225,7 @@ func (c Config) Eval(batch int, segments bool) (*graph.Graph, error) {
 
 // TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest
 // tokens, the likeliest first and the lower id first among equals, and the natural logarithms of their probabilities.
-// If logits are NaN, ids may be VocabSize or above.
-func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
+// If logits are NaN, ids may be VocabSize or above. With segments it has the input "segments".
+func (c Config) TopK(batch, k int, segments bool) (*graph.Graph, error) {
+	return likeliest(c, batch, k, segments)
+}

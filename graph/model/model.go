@@ -47,7 +47,7 @@ type Model interface {
 	// Decoder the program that generates text.
 	Stage(o StageOptions) (*Stage, error)
 	Eval(batch int, segments bool) (*graph.Graph, error)
-	TopK(batch, k int) (*graph.Graph, error)
+	TopK(batch, k int, segments bool) (*graph.Graph, error)
 	Decoder() (Decoder, error)
 
 	// WithSeqLen returns the model for sequences of another length. The error is a *FieldError if the model has no

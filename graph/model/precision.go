@@ -34,7 +34,9 @@ func (r rounded) Stage(o StageOptions) (*Stage, error) { return newStage(r, o) }
 func (r rounded) Eval(batch int, segments bool) (*graph.Graph, error) {
 	return evaluation(r, batch, segments)
 }
-func (r rounded) TopK(batch, k int) (*graph.Graph, error) { return likeliest(r, batch, k) }
+func (r rounded) TopK(batch, k int, segments bool) (*graph.Graph, error) {
+	return likeliest(r, batch, k, segments)
+}
 
 func (r rounded) WithSeqLen(seqLen int) (Model, error) {
 	m, err := r.Model.WithSeqLen(seqLen)

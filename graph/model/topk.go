@@ -14,12 +14,12 @@ const (
 )
 
 // likeliest is the graph that Config.TopK documents.
-func likeliest(m Model, batch, k int) (*graph.Graph, error) {
+func likeliest(m Model, batch, k int, segments bool) (*graph.Graph, error) {
 	if vocab := m.Size().VocabSize; k < 1 || k > vocab {
 		return nil, fmt.Errorf("k: found %d, expected 1 to %d, the size of the vocabulary", k, vocab)
 	}
 	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
-		s.source = s.b.Input
+		s.source, s.inputs.Segments = s.b.Input, segments
 		s.forward(func(in LossInputs) *graph.Value {
 			ids, logs := topK(in.Logits, k)
 			s.b.Output(TopIDsOutput, op.Cast(ids, graph.U32))

@@ -16,7 +16,7 @@ func TestTopKAgreesWithDecoding(t *testing.T) {
 	decode, err := c.Decode()
 	require.NoError(t, err)
 	for _, k := range []int{1, 4, c.VocabSize} {
-		top, err := c.TopK(2, k)
+		top, err := c.TopK(2, k, false)
 		require.NoError(t, err)
 		vars := initial(c, top, decode)
 		tokens := ids(c, 2, 0)
@@ -49,14 +49,14 @@ func iota(n int) []int {
 // Equally likely tokens are in the order of their ids. If logits are NaN, the id is none of the vocabulary.
 func TestTopKOfTies(t *testing.T) {
 	c := small()
-	top, err := c.TopK(1, 3)
+	top, err := c.TopK(1, 3, false)
 	require.NoError(t, err)
 	vars := initial(c, top)
 	clear(vars["model.embed_tokens.weight"].Data)
 	got := run(t, top, map[string]*graph.Tensor{"tokens": ids(c, 1, 0)}, vars)
 	assert.Equal(t, []float64{0, 1, 2, 0, 1, 2}, got["ids"].Data[:6])
 	for _, k := range []int{0, -1, c.VocabSize + 1} {
-		_, err := c.TopK(1, k)
+		_, err := c.TopK(1, k, false)
 		assert.ErrorContains(t, err, "expected 1 to 11, the size of the vocabulary")
 	}
 }

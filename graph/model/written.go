@@ -216,7 +216,9 @@ func (w *Written) Eval(batch int, segments bool) (*graph.Graph, error) {
 }
 
 // TopK is Config.TopK of this model.
-func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
+func (w *Written) TopK(batch, k int, segments bool) (*graph.Graph, error) {
+	return likeliest(w, batch, k, segments)
+}
 
 // WithSeqLen returns the model itself. The error is a *FieldError if it has another length.
 func (w *Written) WithSeqLen(seqLen int) (Model, error) {

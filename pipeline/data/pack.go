@@ -219,15 +219,28 @@ func describePacked(pieces []packed, weights []float32, segments []uint32) {
 
 // describeWindow describes a window: a separator is the last token of its document, and predicts nothing.
 func (b *Batcher) describeWindow(inputs []int32, weights []float32, segments []uint32) {
-	document := uint32(0)
+	copy(segments, Segments(inputs, len(inputs), b.cfg.Separator))
 	for i, id := range inputs {
-		segments[i] = document
-		if uint32(id) == b.cfg.Separator {
-			document++
-			continue
+		if uint32(id) != b.cfg.Separator {
+			weights[i] = 1
 		}
-		weights[i] = 1
 	}
+}
+
+// Segments numbers the documents in each window of seqLen consecutive tokens, from 0. A separator is the last token of
+// its document.
+func Segments(tokens []int32, seqLen int, separator uint32) []uint32 {
+	segments, document := make([]uint32, len(tokens)), uint32(0)
+	for i, id := range tokens {
+		if i%seqLen == 0 {
+			document = 0
+		}
+		segments[i] = document
+		if uint32(id) == separator {
+			document++
+		}
+	}
+	return segments
 }
 
 // fill reads the row of a window.

@@ -73,19 +73,28 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	return out, out.measure(ctx, evaluator{s, windows, o.BatchSize}, src, o.Progress)
 }
 
-// masks reports whether the model was trained to attend within documents only, and so is evaluated.
+// masks reports whether the model was trained to attend within documents only, and so reads texts.
 func (src *Source) masks() bool { return src.config != nil && src.config.Data.DocumentMask }
+
+// separator is the token that ends the documents of a model that masks.
+func (src *Source) separator() (uint32, error) {
+	token, ok := src.config.Data.Separator.Token()
+	if !ok {
+		token, ok = src.Tokenizer.EOS()
+	}
+	if !ok {
+		return 0, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
+	}
+	return token, nil
+}
 
 // windows are those of a text that the model is evaluated on.
 func (src *Source) windows(text *data.Corpus, batchSize int) (*data.Batcher, error) {
 	c := data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: batchSize}
 	if src.masks() {
-		separator, ok := src.config.Data.Separator.Token()
-		if !ok {
-			separator, ok = src.Tokenizer.EOS()
-		}
-		if !ok {
-			return nil, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
+		separator, err := src.separator()
+		if err != nil {
+			return nil, err
 		}
 		c.DocumentMask, c.Separator = true, separator
 	}

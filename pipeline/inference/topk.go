@@ -62,7 +62,8 @@ const (
 // TopK writes, for each token of a text, the k most likely next tokens by a model and the logarithms of their
 // probabilities, in descending order: the tensors teacher_ids and teacher_logprobs of a safetensors file, for
 // data.aligned. The text is cut into windows as for training: window n begins at token n·T, and the last one may be
-// shorter. The file appears whole or not at all.
+// shorter. A model that was trained with data.document_mask attends within documents. The file appears whole or not at
+// all.
 func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err := o.check(); err != nil {
 		return out, usererror.New(err)
@@ -80,18 +81,24 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err := src.setSeqLen(o.SeqLen); err != nil {
 		return out, usererror.New(err)
 	}
-	g, err := src.Model.TopK(o.BatchSize, o.K)
+	p := predictor{text: text, model: src.Model, options: o}
+	if src.masks() {
+		separator, err := src.separator()
+		if err != nil {
+			return out, usererror.New(err)
+		}
+		p.separator = &separator
+	}
+	g, err := src.Model.TopK(o.BatchSize, o.K, p.separator != nil)
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	s, err := src.load(o.Target, map[string]*graph.Graph{topKProgram: g})
-	if err != nil {
+	if p.session, err = src.load(o.Target, map[string]*graph.Graph{topKProgram: g}); err != nil {
 		return out, err
 	}
-	defer s.Close()
+	defer p.session.Close()
 	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.Size().SeqLen,
 		Bytes: 8 * text.Len() * int64(o.K)}
-	p := predictor{session: s, text: text, model: src.Model, options: o}
 	return out, p.store(ctx)
 }
 
@@ -121,10 +128,11 @@ const topKProgram = "topk"
 
 // predictor predicts a text, one batch of windows after another.
 type predictor struct {
-	session engine.Session
-	text    *data.Corpus
-	model   model.Model
-	options TopKOptions
+	session   engine.Session
+	text      *data.Corpus
+	model     model.Model
+	options   TopKOptions
+	separator *uint32 // of documents, which tokens attend within; nil: they attend across documents
 }
 
 // predicted is a batch in progress.
@@ -195,6 +203,12 @@ func (p *predictor) start(tokens []int32) (out *predicted, err error) {
 	out = &predicted{}
 	if err = p.session.SetInput(topKProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
 		return nil, err
+	}
+	if p.separator != nil {
+		segments := data.Segments(tokens, p.model.Size().SeqLen, *p.separator)
+		if err = p.session.SetInput(topKProgram, model.SegmentsInput, exec.IntBytes(segments)); err != nil {
+			return nil, err
+		}
 	}
 	if err = p.session.RunAt(topKProgram, nil); err != nil {
 		return nil, err

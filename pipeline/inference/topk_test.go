@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,15 +53,16 @@ func stored(t *testing.T, o TopKOptions) (out Stored, ids []uint32, logs []float
 	return out, ids, logs
 }
 
-// decoded is the logits after each token of a text that is cut into windows, from a model that is fed token by token.
-func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]float64) {
+// decoded is the logits after each token of a text, from a model that is fed token by token, and begins anew before
+// the tokens that begins reports.
+func decoded(t *testing.T, from string, tokens []int32, begins func(i int) bool) (logits [][]float64) {
 	t.Helper()
 	src, err := OpenModel(from, "")
 	require.NoError(t, err)
 	g, err := NewGenerator(src, onReference)
 	require.NoError(t, err)
 	for i, id := range tokens {
-		if i%window == 0 {
+		if begins(i) {
 			g.fed = 0
 		}
 		program, err := g.reader.read(g.session, []uint32{uint32(id)}, g.fed)
@@ -115,15 +117,38 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 		assert.Equal(t, Stored{Out: o.Out, Model: out.Model, Weights: "x", Text: out.Text, Tokens: text.Len(), K: k, SeqLen: window, Bytes: 8 * k * text.Len()}, out)
 		assert.Equal(t, text.Len(), done)
 		require.Len(t, ids, len(tokens)*k)
-		for i, logits := range decoded(t, o.From, tokens, window) {
-			lse := floats.LogSumExp(logits)
-			best := slices.Clone(logits)
-			slices.SortFunc(best, func(a, b float64) int { return cmp.Compare(b, a) })
-			for j, id := range ids[i*k : i*k+k] {
-				require.InDelta(t, best[j]-lse, logs[i*k+j], 1e-4, "%s: token %d", name, i)
-				require.InDelta(t, best[j], logits[id], 1e-4, "%s: token %d", name, i)
-			}
+		for i, logits := range decoded(t, o.From, tokens, func(i int) bool { return i%window == 0 }) {
+			assertLikeliest(t, logits, ids[i*k:][:k], logs[i*k:][:k], "%s: token %d", name, i)
 		}
+	}
+}
+
+// assertLikeliest compares the prediction of a token with its logits.
+func assertLikeliest(t *testing.T, logits []float64, ids []uint32, logs []float32, args ...any) {
+	t.Helper()
+	lse := floats.LogSumExp(logits)
+	best := slices.Clone(logits)
+	slices.SortFunc(best, func(a, b float64) int { return cmp.Compare(b, a) })
+	for j, id := range ids {
+		require.InDelta(t, best[j]-lse, logs[j], 1e-4, args...)
+		require.InDelta(t, best[j], logits[id], 1e-4, args...)
+	}
+}
+
+// A model that was trained with data.document_mask predicts each document as it does alone.
+func TestTopKAttendsWithinDocuments(t *testing.T) {
+	dir := t.TempDir()
+	const k, space = 3, 32 // each word is a document
+	c := teacher(t, dir, "data.document_mask=true", fmt.Sprint("data.separator=", space))
+	_, ids, logs := stored(t, TopKOptions{From: c.Run.Dir, K: k, Out: filepath.Join(dir, "t"), BatchSize: 7, Target: onReference})
+	var tokens []int32
+	for _, b := range traintest.TrainText(t, c) {
+		tokens = append(tokens, int32(b))
+	}
+	require.Len(t, ids, len(tokens)*k)
+	begins := func(i int) bool { return i%c.Model.SeqLen == 0 || tokens[i-1] == space }
+	for i, logits := range decoded(t, c.Run.Dir, tokens, begins) {
+		assertLikeliest(t, logits, ids[i*k:][:k], logs[i*k:][:k], "token %d", i)
 	}
 }
 
