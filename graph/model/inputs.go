@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Inputs are the data of a batch, besides tokens and targets, that training reads. Evaluation reads only the segments,
-// and only with EvalSegments.
+// Inputs are the data of a batch, besides tokens and targets, that training reads. EvaluationReads lists what evaluation
+// reads.
 type Inputs struct {
 	Segments     bool // a number of each token: it attends to earlier tokens of the same number only
 	EvalSegments bool // evaluation reads segments, too
@@ -40,6 +40,17 @@ func (z Size) Variables(in Inputs, batch int) []graph.Named {
 		vs = append(vs, graph.Named{ID: ScalarsInput, Type: graph.T(graph.F32, in.Scalars)})
 	}
 	return vs
+}
+
+// EvaluationReads reports whether evaluation reads a variable that Variables lists.
+func (in Inputs) EvaluationReads(name string) bool {
+	switch name {
+	case TokensInput, TargetsInput:
+		return true
+	case SegmentsInput:
+		return in.EvalSegments
+	}
+	return false
 }
 
 // perToken is the type of a tensor [B, T, …] that has a value of type t for each token.

@@ -102,7 +102,7 @@ func newStage(m Model, o StageOptions) (*Stage, error) {
 	s := &Stage{Parameters: m.Reads(o.First, o.Last), Routing: m.Routing(o.First, o.Last)}
 	var err error
 	eval := newSpan(m, o.First, o.Last, o.Batch)
-	eval.inputs.Segments = o.Inputs.EvalSegments
+	eval.inputs.Segments = o.Inputs.EvaluationReads(SegmentsInput)
 	if s.Eval, err = eval.build((*span).eval); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 // feeder gives one rank the data of its microbatches. It keeps the batch that it has read last.
 type feeder struct {
 	work    *work
+	inputs  model.Inputs
 	replica int
 	number  int // of batch
 	batch   Batch
@@ -25,7 +26,7 @@ func (f *feeder) data(batch, microbatch int, v graph.Named) ([]byte, error) {
 		}
 		f.number, f.batch = batch, b
 	}
-	if f.work.evaluates && v.ID != model.TokensInput && v.ID != model.TargetsInput && !(f.work.segments && v.ID == model.SegmentsInput) {
+	if f.work.evaluates && !f.inputs.EvaluationReads(v.ID) {
 		return nil, nil
 	}
 	size, all := int(v.Type.Bytes()), f.batch[v.ID]

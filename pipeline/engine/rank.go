@@ -197,7 +197,7 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, QueueDepth: e.options.QueueDepth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		evaluated := r.version(e.Evaluated())[weightsClass]
-		c.Delay, c.Roles.Older, c.Roles.Newest, c.FeedAll = 0, evaluated, evaluated, w.segments
+		c.Delay, c.Roles.Older, c.Roles.Newest, c.FeedAll = 0, evaluated, evaluated, e.options.Inputs.EvaluationReads(model.SegmentsInput)
 	} else {
 		c.FeedAll = e.options.Inputs.Segments
 	}

@@ -23,7 +23,6 @@ type work struct {
 	replicas     int // the first of all
 	microbatches int // per batch and replica
 	evaluates    bool
-	segments     bool // an evaluation reads them
 	// hyperparameters are those of the update of a batch. initialized reports whether an update was applied before.
 	hyperparameters func(batch int, initialized bool) []float32
 }

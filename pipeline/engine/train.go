@@ -52,7 +52,7 @@ func (e *Engine) training(source Source) work {
 
 // evaluation is the work of Evaluate.
 func (e *Engine) evaluation(source Source) work {
-	return work{schedule: e.evaluations, source: source, replicas: 1, microbatches: 1, evaluates: true, segments: e.options.Inputs.EvalSegments}
+	return work{schedule: e.evaluations, source: source, replicas: 1, microbatches: 1, evaluates: true}
 }
 
 func (e *Engine) newResults(from int, trains bool) *results {

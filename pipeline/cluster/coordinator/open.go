@@ -55,7 +55,7 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
 	}
 	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{}, variables: newVariables(),
-		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), second: weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
+		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs, second: weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
 			microbatches: c.Train.Microbatches, rows: c.Rows()}}
 	for _, member := range p.group.members {
 		p.replies[member] = &planned{}

@@ -61,6 +61,7 @@ type plan struct {
 	layout       *engine.Engine // without ranks in this process: it knows which rank holds what
 	optimizer    *optim.Optimizer
 	parameters   []model.Parameter
+	inputs       model.Inputs
 	second       weights.Second
 	microbatches int // per batch, of all replicas
 	rows         int // sequences of a microbatch

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
-	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -187,9 +185,6 @@ func (s *segment) prepare(batch int) (engine.Batch, error) {
 	return s.work.source.Batch(int64(batch))
 }
 
-// evaluated lists what evaluations read of a batch.
-var evaluated = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput}
-
 // grant sends members the data of a batch that their ranks read, and permission to begin it.
 func (s *segment) grant(batch int, data engine.Batch) {
 	p := s.pipeline
@@ -207,7 +202,7 @@ func (s *segment) grant(batch int, data engine.Batch) {
 		h := protocol.Batch{Segment: s.number, Batch: batch}
 		var payload [][]byte
 		for _, name := range p.replies[member].plan.Reads {
-			if s.work.evaluates && !slices.Contains(evaluated, name) {
+			if s.work.evaluates && !p.plan.inputs.EvaluationReads(name) {
 				continue
 			}
 			if content, ok := data[name]; ok {
