@@ -239,10 +239,12 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 }
 
 // keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last
-// blameLoss. With segments the cause is not searched for: evaluations read segments only with data.document_mask.
+// blameLoss. The cause is not searched for if training reads segments and evaluations do not: without
+// data.document_mask, segments are what a module makes of a batch.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
-	if task.Loss == nil || task.Inputs.Segments || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
+	unlike := task.Inputs.Segments && !task.Inputs.EvalSegments
+	if task.Loss == nil || unlike || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
 		return nil
 	}
 	b, err := t.loader.source.Batch(int64(m.Batch))

@@ -210,20 +210,21 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 		return n, err
 	}
 	const blame = `hook .*input_loss.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
-	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
-		n, err := run(&traintest.Reference{}, layout)
+	for _, changed := range [][]string{{"pipeline.stages=1"}, {"pipeline={stages: 2, schedule: 2bw}"}, {"pipeline={stages: 1, delay: 1}"}, {"pipeline.replicas=2"},
+		{"data.document_mask=true", "data.separator=10"}} {
+		n, err := run(&traintest.Reference{}, changed...)
 		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.ErrorAs(t, err, new(*usererror.Error))
 		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
 		assert.Len(t, n.Steps, 3)
 
-		n, err = run(&traintest.Reference{}, layout, "train.nonfinite=skip", "train.save_every=5")
+		n, err = run(&traintest.Reference{}, append(changed, "train.nonfinite=skip", "train.save_every=5")...)
 		require.NoError(t, err)
 		assert.Len(t, n.Steps, 6)
 		require.Len(t, n.Text, 3, "of two batches in a row one is looked at")
 		assert.Regexp(t, "^"+blame+"$", n.Text[2])
 	}
-	n, err := run(&traintest.Reference{}, traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput), traintest.HooksDir+traintest.MaskHook)) // an evaluation knows no documents
+	n, err := run(&traintest.Reference{}, traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput), traintest.HooksDir+traintest.MaskHook)) // an evaluation does not know the module's documents
 	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 	assert.Empty(t, n.Text)

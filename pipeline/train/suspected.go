@@ -1,9 +1,6 @@
 package train
 
-import (
-	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/pipeline/engine"
-)
+import "github.com/gpupipe/gpupipe/pipeline/engine"
 
 // suspectedBatch is a batch for which a module's loss is not finite.
 type suspectedBatch struct {
@@ -11,7 +8,7 @@ type suspectedBatch struct {
 	data engine.Batch
 }
 
-// microbatches are those of a batch, as an evaluation takes them.
+// microbatches makes each microbatch of a batch a batch of an evaluation.
 type microbatches struct {
 	whole engine.Batch
 	n     int
@@ -20,9 +17,9 @@ type microbatches struct {
 // Batch returns one microbatch.
 func (m microbatches) Batch(i int64) (engine.Batch, error) {
 	one := engine.Batch{}
-	for _, name := range []string{model.TokensInput, model.TargetsInput} {
-		size := len(m.whole[name]) / m.n
-		one[name] = m.whole[name][int(i)*size : (int(i)+1)*size]
+	for name, data := range m.whole {
+		size := len(data) / m.n
+		one[name] = data[int(i)*size : (int(i)+1)*size]
 	}
 	return one, nil
 }
