@@ -23,6 +23,7 @@ type Outcome struct {
 	ValLoss  float64 // nats per token; infinite if the run diverged, NaN if it measured none
 	Diverged string  // the error of a run that diverged; empty: it did not
 	Failed   string  // the error of a run that failed in another way, with Set.KeepGoing; the next Execute tries it again
+	Stopped  string  // the hook that ended the run before the last step of its config; no run continues it
 	// Metrics are the values of the run's last step by their names in metrics.jsonl. The loss is the mean over the last
 	// tenth of the steps.
 	Metrics map[string]float64
@@ -32,13 +33,14 @@ type Outcome struct {
 // lossName is the name of the training loss in metrics.jsonl.
 const lossName = "loss"
 
-// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended. A run that ends
-// before the last step of its config has the step in the name.
+// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended. A run that others
+// continue has its last step in the name.
 const outcomeFile = "outcome.json"
 
 type outcomeJSON struct {
 	ValLoss  *float64           `json:"val_loss"`           // nats per token
 	Diverged string             `json:"diverged,omitempty"` // the error of a run that diverged; it has no loss
+	Stopped  string             `json:"stopped,omitempty"`  // the hook that ended the run
 	Step     int                `json:"step,omitempty"`     // of the metrics
 	Metrics  map[string]float64 `json:"metrics,omitempty"`
 }
@@ -58,11 +60,15 @@ func (s *Set[R]) keep(r R, o Outcome) error {
 	if err != nil || o.Failed != "" {
 		return err
 	}
-	return WriteJSON(s.outcomePath(r, c), outcomeJSON{Number(o.ValLoss), o.Diverged, o.Step, o.Metrics})
+	path := s.outcomePath(r, c)
+	if o.Stopped != "" {
+		path = filepath.Join(s.Folder(r), outcomeFile)
+	}
+	return WriteJSON(path, outcomeJSON{Number(o.ValLoss), o.Diverged, o.Stopped, o.Step, o.Metrics})
 }
 
-// kept returns the outcome of a run in an earlier execution. It is an error if that run had another config: kept
-// overwrites nothing and does not mix results.
+// kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has stopped.
+// It is an error if that run had another config: kept overwrites nothing and does not mix results.
 func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 	c, err := s.Config(r)
 	if err != nil {
@@ -72,6 +78,19 @@ func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 		return o, false, usererror.New(err)
 	}
 	path := s.outcomePath(r, c)
+	if o, ended, err = s.read(path); ended || err != nil {
+		return o, ended, err
+	}
+	if last := filepath.Join(s.Folder(r), outcomeFile); last != path {
+		_, to := s.span(r)
+		o, ended, err = s.read(last)
+		ended = ended && o.Stopped != "" && o.Step <= to
+	}
+	return o, ended, err
+}
+
+// read reads the file of an outcome. ended is false if there is none.
+func (s *Set[R]) read(path string) (o Outcome, ended bool, err error) {
 	text, err := strictyaml.ReadSmall(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return o, false, nil
@@ -88,7 +107,7 @@ func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 	case f.ValLoss == nil && len(f.Metrics) == 0:
 		return o, false, usererror.New(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
 	}
-	o = Outcome{ValLoss: math.NaN(), Metrics: f.Metrics, Step: f.Step}
+	o = Outcome{ValLoss: math.NaN(), Stopped: f.Stopped, Metrics: f.Metrics, Step: f.Step}
 	if f.ValLoss != nil {
 		o.ValLoss = *f.ValLoss
 	}
@@ -184,6 +203,13 @@ func (s *Set[R]) measured(r R, res train.Result) (o Outcome, err error) {
 	o.Metrics, o.Step, err = s.lastMetrics(r)
 	if loss, ok := o.Metrics["val_loss"]; ok && res.ValLoss == nil {
 		o.ValLoss = loss
+	}
+	if err != nil {
+		return o, err
+	}
+	c, err := s.Config(r)
+	if res.Step < c.Train.Steps {
+		o.Stopped = res.Stopped
 	}
 	return o, err
 }

@@ -25,12 +25,14 @@ type Ended struct {
 	Score    *float64       `json:"score"`          // the metric; nil: the run has none
 	Diverged string         `json:"diverged,omitempty"`
 	Failed   string         `json:"failed,omitempty"`
+	Stopped  string         `json:"stopped,omitempty"` // the hook that ended the run
 	Dir      string         `json:"dir"`
 }
 
 // NewEnded is a run that has ended, for JSON.
 func (s *Sweep) NewEnded(e runs.Ended[Run]) Ended {
-	out := Ended{Trial: e.Run.Trial, Values: s.valuesOf(e.Run.Trial - 1), Seed: e.Run.Seed, Diverged: e.Outcome.Diverged, Failed: e.Outcome.Failed, Dir: e.Dir}
+	out := Ended{Trial: e.Run.Trial, Values: s.valuesOf(e.Run.Trial - 1), Seed: e.Run.Seed, Diverged: e.Outcome.Diverged, Failed: e.Outcome.Failed,
+		Stopped: e.Outcome.Stopped, Dir: e.Dir}
 	if len(s.Rungs) > 0 {
 		out.Step = s.Rungs[e.Run.Rung]
 	}
@@ -77,6 +79,8 @@ func (s *Sweep) Ending(e runs.Ended[Run]) string {
 	switch score, ok := s.Metric.score(e.Outcome); {
 	case e.Outcome.Failed != "":
 		return "failed: " + e.Outcome.Failed
+	case ok && e.Outcome.Stopped != "":
+		return fmt.Sprintf("%s, stopped at step %d by %s", s.Metric.text(score), e.Outcome.Step, e.Outcome.Stopped)
 	case ok:
 		return s.Metric.text(score)
 	}

@@ -36,7 +36,7 @@ type TrialReport struct {
 	Scores []*float64     `json:"scores"` // by seed; nil: the run has none
 	Score  runs.Estimate  `json:"score"`
 	Status string         `json:"status"`           // Done, Stopped, Diverged or Failed
-	Reason string         `json:"reason,omitempty"` // the error of a run that diverged or failed
+	Reason string         `json:"reason,omitempty"` // the error of a run that diverged or failed, or the hook that ended one
 	Dirs   []string       `json:"dirs"`             // of the runs, by seed
 
 	values []value
@@ -46,7 +46,7 @@ type TrialReport struct {
 // Values of TrialReport.Status.
 const (
 	Done     = "done"
-	Stopped  = "stopped" // at a rung, by halving
+	Stopped  = "stopped" // by halving at a rung, or by a hook
 	Diverged = "diverged"
 	Failed   = "failed"
 )
@@ -106,6 +106,8 @@ func (s *Sweep) trialReport(trial int, outcomes map[Run]runs.Outcome) TrialRepor
 			t.Status, t.Reason = Failed, o.Failed
 		case o.Diverged != "" && t.Status != Failed:
 			t.Status, t.Reason = Diverged, o.Diverged
+		case o.Stopped != "" && t.Reason == "":
+			t.Status, t.Reason = Stopped, "by "+o.Stopped
 		}
 	}
 	return t

@@ -59,7 +59,8 @@ func trialNames(s *Sweep) (names []string) {
 type fake struct {
 	world func(c config.Config, step int) float64
 	fail  func(c config.Config) error
-	stop  func(c config.Config, step int) // during a step
+	stop  func(c config.Config, step int)        // during a step
+	hook  func(c config.Config, step int) string // ends the run after a step; "": not after this one
 	mu    sync.Mutex
 	steps int            // trained in all
 	on    map[string]int // runs by device
@@ -118,7 +119,11 @@ func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res
 			return res, fmt.Errorf("step %d: the loss is NaN: %w", step, train.ErrDiverged)
 		}
 		values := []metrics.Value{{Name: "loss", Value: loss + 0.5}, {Name: "tokens_per_s", Value: 100 * float64(c.Train.BatchSize)}}
-		if step == last {
+		by := ""
+		if f.hook != nil {
+			by = f.hook(c, step)
+		}
+		if step == last || by != "" {
 			values = append(values, metrics.Value{Name: "val_loss", Value: loss})
 		}
 		if err := log.Append(step, values...); err != nil {
@@ -131,7 +136,10 @@ func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res
 		if f.stop != nil {
 			f.stop(c, step)
 		}
-		if ctx.Err() != nil && step < last {
+		switch {
+		case by != "":
+			return train.Result{Stopped: by, Step: step}, nil
+		case ctx.Err() != nil && step < last:
 			return train.Result{Interrupted: true, Step: step}, nil
 		}
 	}
@@ -266,6 +274,42 @@ func TestHalving(t *testing.T) {
 	for text, want := range map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18}, "{min_steps: 6}": {6, 18}} {
 		assert.Equal(t, want, loaded(t, "search: halving\nkeys: {optimizer.lr: [1, 2, 3, 4]}\nhalving: "+text+"\n").Rungs, text)
 	}
+}
+
+// A run that a hook ends is complete: it is scored and compared as it is, and no later rung continues it.
+func TestHookEndsRuns(t *testing.T) {
+	s := loaded(t, "search: halving\nkeys: {optimizer.lr: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009]}\nhalving: {min_steps: 2}\n")
+	f := &fake{world: bowl, hook: func(c config.Config, step int) string {
+		switch lr := c.Optimizer.Algorithm.LearningRate(); {
+		case lr == 0.008 && step == 1, lr == 0.009 && step == 4, lr == 0.007 && step == 6:
+			return "early.wasm"
+		}
+		return ""
+	}}
+	rep := execute(t, s, f, runs.Options{})
+	assert.Equal(t, 8*2+1+2+2*4, f.steps)
+	var order []string
+	for _, tr := range rep.Trials[:4] {
+		order = append(order, fmt.Sprint(tr.Trial, " ", tr.Steps, " ", tr.Status, " ", tr.Reason))
+	}
+	assert.Equal(t, []string{"9 4 stopped by early.wasm", "7 6 stopped by early.wasm", "6 6 stopped ", "5 2 stopped "}, order)
+	assert.InDelta(t, bowl(must(s.Config(s.run(8, 1, 0))), 4), rep.Best.Score.Mean, 1e-12)
+	assert.Contains(t, rep.Markdown(s), "| 8     | 0.008        | 3.0979   | 1     | stopped: by early.wasm |")
+	text, err := json.Marshal(rep.Trials)
+	require.NoError(t, err)
+	again, err := json.Marshal(execute(t, s, f, runs.Options{}).Trials)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(text), string(again))
+	assert.Equal(t, 8*2+1+2+2*4, f.steps, "the next execution knows them")
+	outcome := runs.Outcome{Metrics: map[string]float64{"val_loss": 2.25}, Step: 4, Stopped: "early.wasm"}
+	assert.Equal(t, "val_loss 2.2500, stopped at step 4 by early.wasm", s.Ending(runs.Ended[Run]{Run: s.run(8, 1, 0), Outcome: outcome}))
+}
+
+func must(c config.Config, err error) config.Config {
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
 
 // A trial that diverges or fails is not promoted, and the sweep goes on.

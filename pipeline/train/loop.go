@@ -33,6 +33,12 @@ func (t *trainer) loop(ctx context.Context) error {
 			}
 		}
 		if t.step < c.Steps { // the last step is reported after the final evaluation
+			if err := t.recorder.ask(ctx); err != nil {
+				return err
+			}
+			if t.recorder.stopped != "" {
+				break
+			}
 			if err := t.recorder.flush(ctx); err != nil {
 				return err
 			}
@@ -47,7 +53,8 @@ func (t *trainer) loop(ctx context.Context) error {
 		return err
 	}
 	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
-	if !t.result.Interrupted && t.step > 0 && t.job.evaluates() && c.EvalEvery > 0 {
+	evaluated := t.recorder.stopped != "" && t.recorder.pending == nil
+	if !t.result.Interrupted && !evaluated && t.step > 0 && t.job.evaluates() && c.EvalEvery > 0 {
 		if err := t.evaluate(ctx); err != nil {
 			return t.postpone(ctx, err)
 		}
@@ -207,13 +214,18 @@ func (t *trainer) finishPending(ctx context.Context) error {
 	return t.save(ctx)
 }
 
-// postpone saves the step whose evaluation was interrupted, without reporting it: the resumed run evaluates it. Other
-// errors stay as they are.
+// postpone saves the step whose evaluation was interrupted, without reporting it: the resumed run evaluates it. A step
+// after which a hook ends the run is reported, since the resumed run goes on. Other errors stay as they are.
 func (t *trainer) postpone(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
 	t.result.Interrupted = true
+	if t.recorder.stopped != "" {
+		if err := t.recorder.flush(ctx); err != nil {
+			return err
+		}
+	}
 	if err := t.awaitSave(); err != nil || t.checkpoints.saved == t.step {
 		return err
 	}

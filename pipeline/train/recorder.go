@@ -109,6 +109,15 @@ func (r *recorder) flush(ctx context.Context) error {
 	return r.record(ctx, p)
 }
 
+// ask passes the pending step to hooks before it is recorded: if one ends the run, the final evaluation belongs to it.
+func (r *recorder) ask(ctx context.Context) error {
+	if r.pending == nil || r.pending.asked {
+		return nil
+	}
+	r.pending.asked = true
+	return r.observe(ctx, r.pending.Step, r.pending.values())
+}
+
 // record records one step. A step that is done again after a restart only passes to the hooks, which start over.
 func (r *recorder) record(ctx context.Context, p Progress) error {
 	values := p.values()
@@ -134,7 +143,10 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 		}
 		r.job.options.Report.Step(p)
 	}
-	err := r.observe(ctx, p.Step, values)
+	var err error
+	if !p.asked {
+		err = r.observe(ctx, p.Step, values)
+	}
 	r.reported = max(r.reported, p.Step)
 	r.job.hooks.Flush(r.job.options.Report.Note)
 	return err

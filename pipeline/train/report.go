@@ -58,6 +58,7 @@ type Progress struct {
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"-"`
 	system  []metrics.Value  // how the step used the machines; the time comes first
+	asked   bool             // hooks have the step's measurements
 }
 
 // values are the measurements by their names in metrics.jsonl.

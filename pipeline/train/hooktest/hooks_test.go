@@ -65,6 +65,17 @@ func TestMetricsHookStopsRun(t *testing.T) {
 	assert.Contains(t, strings.Join(n.Text, "\n"), "early_stopping.wasm: asked at step 4 that the run end")
 	assert.FileExists(t, filepath.Join(c.Run.Dir, "checkpoints/step-4/manifest.json"))
 
+	counting := traintest.Guest(t, "counting.wasm", "", true, traintest.Hook("on_metrics", traintest.Count(), w.GGet(1), w.Const(20), w.I32GeU))
+	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=45", "train.save_every=10", traintest.WithHooks(counting+", hook: on_metrics"))
+	n = &runtest.Notes{}
+	res, err = train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
+	require.NoError(t, err)
+	assert.Equal(t, 20, res.Step)
+	assert.Contains(t, strings.Join(n.Text, "\n"), "counting.wasm: asked at step 20 that the run end", "a step passes to hooks once")
+	records := traintest.Measurements(t, c.Run.Dir)
+	require.Len(t, records, 20)
+	assert.Equal(t, *res.ValLoss, records[19].Values["val_loss"], "the last step has the final evaluation")
+
 	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=0", "train.save_every=0", traintest.Hooked("early_stopping.wasm, hook: on_metrics"))
 	n = &runtest.Notes{}
 	res, err = train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
