@@ -31,8 +31,8 @@ func (o *Optimizer) Assignment() []Assigned {
 	}
 	var all []Assigned
 	for _, p := range o.params {
-		if p.balances() {
-			of[p.Name] = Assigned{Param: p.Name, Type: p.Type, Rule: p.balanceRule(), LR: p.Balance}
+		if p.BalancingBias {
+			of[p.Name] = Assigned{Param: p.Name, Type: p.Type, Rule: p.balanceRule(), LR: p.BalanceRate}
 		}
 		all = append(all, of[p.Name])
 	}

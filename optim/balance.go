@@ -32,11 +32,8 @@ const (
 // derivatives: the loss scale, clipping, weight decay and corrections of the delay do not act on them, and they are no
 // part of the gradient's norm, so they cannot refuse a batch. A batch that is refused leaves the bias as it is.
 
-// balances reports whether the parameter is a balancing bias.
-func (p Param) balances() bool { return p.BalancingBias }
-
 func (p Param) balanceRule() string {
-	if p.Proportional {
+	if p.ProportionalBalance {
 		return ProportionalBalanceRule
 	}
 	return BalanceRule
@@ -45,10 +42,10 @@ func (p Param) balanceRule() string {
 // checkBalance returns an error for a balancing bias that is also something else.
 func (p Param) checkBalance() error {
 	switch {
-	case !p.balances():
+	case !p.BalancingBias:
 		return nil
-	case !(p.Balance >= 0) || math.IsInf(p.Balance, 1):
-		return fmt.Errorf("parameter %q has the balancing rate %v, expected a number of at least 0", p.Name, p.Balance)
+	case !(p.BalanceRate >= 0) || math.IsInf(p.BalanceRate, 1):
+		return fmt.Errorf("parameter %q has the balancing rate %v, expected a number of at least 0", p.Name, p.BalanceRate)
 	case len(p.Type.Shape) != 1 || p.Matrix || p.AdamW || p.Decay:
 		return fmt.Errorf("parameter %q is %v and a balancing bias, expected a vector without optimizer and weight decay", p.Name, p.Type)
 	}
@@ -60,9 +57,9 @@ func (u *update) balance(p Param) {
 	load := wholeGradient(u.b, all(p), nil)
 	// E times mean(load) − load: loads are integers, and so these are exact.
 	missing := op.Sub(op.Sum(load, nil, true), op.Scale(load, float64(p.Type.Shape[0])))
-	rate := op.Scalar(u.b, graph.F32, p.Balance)
+	rate := op.Scalar(u.b, graph.F32, p.BalanceRate)
 	delta := signed(missing, rate)
-	if p.Proportional {
+	if p.ProportionalBalance {
 		rows := op.Maximum(op.Sum(load, nil, true), op.Scalar(u.b, graph.F32, 1)) // a batch may have none
 		delta = op.Mul(op.Div(missing, rows), rate)
 	}

@@ -20,7 +20,7 @@ func withBias() []Param {
 	for i, name := range []string{"layers.1.bias", "layers.3.bias"} {
 		at := slices.IndexFunc(ps, func(p Param) bool { return p.Layer == layer.FindString(name) })
 		ps = slices.Insert(ps, at+1, Param{Name: name, Type: graph.T(graph.F32, 3-2*i), Layer: layer.FindString(name),
-			Gradient: "grad/" + name, Contributions: []string{"replica1/" + name}, BalancingBias: true, Balance: balanceRate})
+			Gradient: "grad/" + name, Contributions: []string{"replica1/" + name}, BalancingBias: true, BalanceRate: balanceRate})
 	}
 	return ps
 }
@@ -110,7 +110,7 @@ func TestProportionalBalancingBias(t *testing.T) {
 	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		params := withBias()
 		for i := range params {
-			params[i].Proportional = params[i].BalancingBias
+			params[i].ProportionalBalance = params[i].BalancingBias
 		}
 		o, m := start(t, testConfigs()["adamw"], params, on)
 		for name, x := range randomTensors(testParams(), 0) {
@@ -153,14 +153,14 @@ func TestBalancingBiasHasNoState(t *testing.T) {
 
 func TestBalancingBiasRefusals(t *testing.T) {
 	for want, change := range map[string]func(p *Param){
-		"has the balancing rate -1, expected a number of at least 0":   func(p *Param) { p.Balance = -1 },
-		"has the balancing rate NaN, expected a number of at least 0":  func(p *Param) { p.Balance = math.NaN() },
-		"has the balancing rate +Inf, expected a number of at least 0": func(p *Param) { p.Balance = math.Inf(1) },
+		"has the balancing rate -1, expected a number of at least 0":   func(p *Param) { p.BalanceRate = -1 },
+		"has the balancing rate NaN, expected a number of at least 0":  func(p *Param) { p.BalanceRate = math.NaN() },
+		"has the balancing rate +Inf, expected a number of at least 0": func(p *Param) { p.BalanceRate = math.Inf(1) },
 		"is f32[3] and a balancing bias":                               func(p *Param) { p.Decay = true },
 		"is f32[2,3] and a balancing bias":                             func(p *Param) { p.Type = graph.T(graph.F32, 2, 3) },
 	} {
 		params := withBias()
-		change(&params[slices.IndexFunc(params, Param.balances)])
+		change(&params[slices.IndexFunc(params, func(p Param) bool { return p.BalancingBias })])
 		_, err := New(testConfigs()["muon"], params)
 		assert.ErrorContains(t, err, want)
 	}

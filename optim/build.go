@@ -25,7 +25,7 @@ func (s *Shard) AddNormSquares(b *graph.Builder) {
 	var squares []*graph.Value
 	for _, param := range s.params {
 		b.Scope(layerScope(param.Layer), func() {
-			if param.balances() {
+			if param.BalancingBias {
 				squares = append(squares, op.Full(b, graph.F32, 0, 1))
 				return
 			}
@@ -91,7 +91,7 @@ func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 				}
 			}
 			for _, p := range layer {
-				if p.balances() {
+				if p.BalancingBias {
 					u.balance(p)
 				}
 			}

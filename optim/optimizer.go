@@ -35,11 +35,11 @@ type Param struct {
 	Matrix        bool // matrices of a hidden layer, which Muon and its like take: [out, in], or a stack [n, out, in]
 	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
-	// BalancingBias is a parameter whose gradient is the load of each expert. Balance is its rate γ; with 0 it stays.
-	// Proportional steps are in proportion to the difference to the mean load.
-	BalancingBias bool
-	Balance       float64
-	Proportional  bool
+	// BalancingBias is a parameter whose gradient is the load of each expert. BalanceRate is its rate γ; with 0 it stays.
+	// With ProportionalBalance its steps are proportional to the difference of the mean load and the load.
+	BalancingBias       bool
+	BalanceRate         float64
+	ProportionalBalance bool
 }
 
 // stacked reports whether the parameter is a stack of matrices.
@@ -144,7 +144,7 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 		rest = newGroup(a.rest())
 	}
 	for _, p := range params {
-		if p.balances() {
+		if p.BalancingBias {
 			continue
 		}
 		g := &rest
@@ -242,7 +242,7 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 // correction, and of a balancing bias.
 func (o *Optimizer) Ahead(param string) string {
 	kind := o.correction.Ahead()
-	if kind == "" || o.params[o.position(param)].balances() {
+	if kind == "" || o.params[o.position(param)].BalancingBias {
 		return ""
 	}
 	return stateName(kind, param)

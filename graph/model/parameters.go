@@ -18,8 +18,8 @@ type Parameter struct {
 	Std, Fill float64
 	// BalanceRate is how far a BalancingBias moves towards even loads in a step; with 0 it stays.
 	BalanceRate float64
-	// BalanceInProportion makes the steps of a BalancingBias proportional to the difference of the mean load and the load.
-	BalanceInProportion bool
+	// ProportionalBalance makes the steps of a BalancingBias proportional to the difference of the mean load and the load.
+	ProportionalBalance bool
 }
 
 // Role is what a parameter is for an optimizer, beside its shape.

@@ -136,7 +136,7 @@ func (t *tensors) mixture(i int) {
 		Role: Router})
 	if m.biased() {
 		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i), Role: BalancingBias,
-			BalanceRate: m.Balance.Bias, BalanceInProportion: m.Balance.Proportional})
+			BalanceRate: m.Balance.Bias, ProportionalBalance: m.Balance.Proportional})
 	}
 	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)
 	if m.Shared > 0 {

@@ -18,7 +18,7 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		all := layout.Contributions(p.Name)
 		q := optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]}
 		if p.Role == model.BalancingBias {
-			q.BalancingBias, q.Balance, q.Proportional = true, p.BalanceRate, p.BalanceInProportion
+			q.BalancingBias, q.BalanceRate, q.ProportionalBalance = true, p.BalanceRate, p.ProportionalBalance
 		} else if len(p.Type.Shape) >= 2 {
 			q.AdamW = p.Role == model.Router && c.Optimizer.Router == config.RouterAdamW
 			q.Matrix, q.Decay = !q.AdamW && p.Scope != first && p.Scope != last, true
