@@ -84,10 +84,11 @@ func (*PutRowsOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
 
 func (*PutRowsOp) Kernel(n *graph.Node) graph.Kernel {
 	s := putRowsSizes(n.Inputs[0].Shape, n.Inputs[1].Shape)
-	variants, whole := s.variants, s.whole
-	if len(n.Inputs) == 4 {
-		variants, whole = s.slotVariants, s.wholeOfSlots
+	slots, whole := len(n.Inputs) == 4, s.whole
+	if slots {
+		whole = s.wholeOfSlots
 	}
+	variants := func(l target.Limits) []graph.Variant { return s.variants(l, slots) }
 	return graph.Template{Variants: variants, Update: &graph.Update{Stored: n.Inputs[1].Shape.Len(), Expand: whole}}
 }
 
@@ -106,32 +107,6 @@ func (s putRows) wholeOfSlots(in []*graph.Value) []*graph.Value {
 	return []*graph.Value{Reshape(all, in[0].Shape...)}
 }
 
-func (s putRows) slotVariants(l target.Limits) []graph.Variant {
-	uses := []string{"in1", "in2", "in3", "out0"}
-	if l.Native {
-		return []graph.Variant{{Name: "native", Passes: []graph.Pass{{Native: true, Workgroup: 1, Groups: s.batch, Uses: uses, Body: fmt.Sprintf(`
-  const u32 from = in2[group] < %[2]du ? in2[group] : %[2]du, count = %[2]du - from < %[1]du ? %[2]du - from : %[1]du;
-  if (in3[group] < %[4]du) memcpy(out0 + ((u64)in3[group] * %[2]du + from) * %[3]du, in1 + (u64)group * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
-`, s.rows, s.positions, s.width, s.caches)}}}}
-	}
-	p := graph.Pass{Workgroup: putRowsLanes, Uses: uses, Inside: true}
-	units := s.width
-	if units%4 == 0 {
-		units, p.Vec4 = units/4, []string{"in1", "out0"}
-	}
-	total := s.batch * s.rows * units
-	p.Groups = (total + putRowsLanes - 1) / putRowsLanes
-	p.Body = fmt.Sprintf(`// x counts [batch, rows, units of a row].
-let x = group * %du + lane;
-if (x >= %du) { return; }
-let n = x / %[6]du;
-let at = min(in2[n], %[3]du) + x / %[4]du %% %[5]du;
-let cache = in3[n];
-if (at < %[3]du && cache < %[7]du) { out0[(cache * %[3]du + at) * %[4]du + x %% %[4]du] = in1[x]; }
-`, putRowsLanes, total, s.positions, units, s.rows, s.rows*units, s.caches)
-	return []graph.Variant{{Name: "naive", Passes: []graph.Pass{p}}}
-}
-
 // whole computes every element of the result.
 func (s putRows) whole(in []*graph.Value) []*graph.Value {
 	cache, rows, b := in[0], in[1], in[0].Builder()
@@ -145,13 +120,18 @@ func (s putRows) whole(in []*graph.Value) []*graph.Value {
 
 const putRowsLanes = 64
 
-func (s putRows) variants(l target.Limits) []graph.Variant {
-	uses := []string{"in1", "in2", "out0"}
+// variants store the rows of each sequence n at a position of a cache.
+func (s putRows) variants(l target.Limits, slots bool) []graph.Variant {
+	uses, position, cache := []string{"in1", "in2", "out0"}, "in2[0]", "n"
+	if slots {
+		uses, position, cache = []string{"in1", "in2", "in3", "out0"}, "in2[n]", "in3[n]"
+	}
 	if l.Native {
 		return []graph.Variant{{Name: "native", Passes: []graph.Pass{{Native: true, Workgroup: 1, Groups: s.batch, Uses: uses, Body: fmt.Sprintf(`
-  const u32 from = in2[0] < %[2]du ? in2[0] : %[2]du, count = %[2]du - from < %[1]du ? %[2]du - from : %[1]du;
-  memcpy(out0 + ((u64)group * %[2]du + from) * %[3]du, in1 + (u64)group * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
-`, s.rows, s.positions, s.width)}}}}
+  const u32 n = group, cache = %[6]s, position = %[5]s;
+  const u32 from = position < %[2]du ? position : %[2]du, count = %[2]du - from < %[1]du ? %[2]du - from : %[1]du;
+  if (cache < %[4]du) memcpy(out0 + ((u64)cache * %[2]du + from) * %[3]du, in1 + (u64)n * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
+`, s.rows, s.positions, s.width, s.caches, position, cache)}}}}
 	}
 	p := graph.Pass{Workgroup: putRowsLanes, Uses: uses, Inside: true}
 	units := s.width
@@ -163,9 +143,11 @@ func (s putRows) variants(l target.Limits) []graph.Variant {
 	p.Body = fmt.Sprintf(`// x counts [batch, rows, units of a row].
 let x = group * %du + lane;
 if (x >= %du) { return; }
-let at = min(in2[0], %[3]du) + x / %[4]du %% %[5]du;
-if (at < %[3]du) { out0[(x / %[6]du * %[3]du + at) * %[4]du + x %% %[4]du] = in1[x]; }
-`, putRowsLanes, total, s.positions, units, s.rows, s.rows*units)
+let n = x / %[6]du;
+let at = min(%[8]s, %[3]du) + x / %[4]du %% %[5]du;
+let cache = %[9]s;
+if (at < %[3]du && cache < %[7]du) { out0[(cache * %[3]du + at) * %[4]du + x %% %[4]du] = in1[x]; }
+`, putRowsLanes, total, s.positions, units, s.rows, s.rows*units, s.caches, position, cache)
 	return []graph.Variant{{Name: "naive", Passes: []graph.Pass{p}}}
 }
 
