@@ -1,18 +1,14 @@
 package matmul
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -185,118 +181,6 @@ func newNativeCase(s Spec) nativeCase {
 	return c
 }
 
-// nativeBuild collects kernels to compile into one program.
-type nativeBuild struct {
-	dir      string
-	prelude  string
-	kernels  []string // each text once
-	commands []string // files of the passes to run
-}
-
-func newNativeBuild(t testing.TB) *nativeBuild {
-	prelude, err := filepath.Abs("testdata/prelude.h")
-	require.NoError(t, err)
-	return &nativeBuild{dir: t.TempDir(), prelude: prelude}
-}
-
-// kernel returns the index of a kernel's text. Passes of equal text, such as those that pack, share one kernel.
-func (b *nativeBuild) kernel(text string) int {
-	if i := slices.Index(b.kernels, text); i >= 0 {
-		return i
-	}
-	b.kernels = append(b.kernels, text)
-	return len(b.kernels) - 1
-}
-
-// add writes the file that runs a kernel on a case's operands, and returns the name of its results.
-func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
-	var f bytes.Buffer
-	number := func(x ...int) {
-		for _, v := range x {
-			require.NoError(t, binary.Write(&f, binary.LittleEndian, uint32(v)))
-		}
-	}
-	size := 4
-	if c.spec.TypeC.Float16() {
-		size = 2
-	}
-	buffers := [][]byte{A: c.a, B: c.b, C: make([]byte, size*len(c.want)), Scratch: make([]byte, k.Scratch)}
-	bias, err := binary.Append(nil, binary.LittleEndian, c.bias)
-	require.NoError(t, err)
-	var offsets []byte
-	for _, x := range offsetsOf(c.rows) {
-		offsets = binary.LittleEndian.AppendUint32(offsets, x)
-	}
-	buffers = append(buffers, offsets, bias)
-	number(len(buffers))
-	for _, x := range buffers {
-		number(len(x))
-		f.Write(append(x[:len(x):len(x)], make([]byte, -len(x)&3)...))
-	}
-	number(len(k.Passes))
-	for _, p := range k.Passes {
-		bindings := p.Bindings
-		if p.Epilogue {
-			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
-		}
-		number(b.kernel(p.WGSL), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
-		for _, x := range bindings {
-			if x.Operand != Scratch {
-				x.Size = len(buffers[x.Operand])
-			}
-			number(int(x.Operand), x.Offset, x.Size)
-		}
-	}
-	name := filepath.Join(b.dir, fmt.Sprintf("run%d", len(b.commands)))
-	require.NoError(t, os.WriteFile(name, f.Bytes(), 0o600))
-	b.commands = append(b.commands, name)
-	return name + ".out"
-}
-
-// run compiles all kernels and runs them.
-func (b *nativeBuild) run(t testing.TB, cc string, flags ...string) {
-	out, err := exec.Command(b.link(t, cc, "run.c", nil, flags...), b.commands...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-}
-
-// link compiles all kernels and links them with the main program of testdata.
-func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, flags ...string) string {
-	flags = append(flags, "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-aggressive-loop-optimizations", "-Werror")
-	table := "#include \"prelude.h\"\ntypedef void kernel(const gp_arg *, u32, u32, const u32 *);\n"
-	var list strings.Builder
-	objects := make([]string, len(b.kernels))
-	errs := make([]error, len(b.kernels))
-	var wait sync.WaitGroup
-	slots := make(chan bool, 2)
-	for i, text := range b.kernels {
-		table += fmt.Sprintf("kernel gp_%d;\n", i)
-		fmt.Fprintf(&list, "gp_%d, ", i)
-		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
-		objects[i] = file + ".o"
-		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
-		require.NoError(t, os.WriteFile(file, []byte("#include \""+b.prelude+"\"\n"+head+text), 0o600))
-		wait.Go(func() {
-			slots <- true
-			out, err := exec.Command(cc, append(flags, "-c", "-o", objects[i], file)...).CombinedOutput()
-			if err != nil {
-				errs[i] = fmt.Errorf("%w: %s", err, out)
-			}
-			<-slots
-		})
-	}
-	wait.Wait()
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
-	file, program := filepath.Join(b.dir, "table.c"), filepath.Join(b.dir, "program")
-	require.NoError(t, os.WriteFile(file, []byte(table+"kernel *kernels[] = {"+list.String()+"};\n"), 0o600))
-	args := append(flags, "-I", filepath.Dir(b.prelude), "-o", program, filepath.Join(filepath.Dir(b.prelude), main), file)
-	out, err := exec.Command(cc, append(append(args, objects...), libraries...)...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return program
-}
-
 // checkNative compares the results of three runs with the reference, and with each other.
 func checkNative(t *testing.T, c nativeCase, k Kernel, file string) {
 	out, err := os.ReadFile(file)
@@ -451,69 +335,5 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 		}
 		assert.LessOrEqual(t, 4*stack, 256<<10, "bytes on the stack of a thread")
 		assert.GreaterOrEqual(t, n.count(n.rows), min(leastGroups/2, int(s.flops()/groupFlops)), "%+v", s)
-	}
-}
-
-// BenchmarkNative compares the kernels with OpenBLAS, if the machine has it, on one and two threads each. It prints ratios of
-// times, those above 1 for kernels that are faster.
-func BenchmarkNative(b *testing.B) {
-	heads := func(m, n, k int, transA, transB bool) Spec {
-		return Spec{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}
-	}
-	for _, s := range append(benchSpecs, []benchSpec{
-		{"proj NN", Spec{Batch: 1, M: 2048, N: 128, K: 128}},
-		{"heads QKt", heads(128, 128, 32, false, true)},
-		{"heads PV", heads(128, 32, 128, false, false)},
-		{"heads dK", heads(128, 32, 128, true, false)},
-		{"generate large NN", Spec{Batch: 1, M: 1, N: 1536, K: 576}},
-		{"generate large NT", Spec{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}},
-		{"generate 4 NT", Spec{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}},
-	}...) {
-		for _, threads := range []string{"1", "2"} {
-			b.Run(s.name+"/threads="+threads, func(b *testing.B) { benchNative(b, s, threads) })
-		}
-	}
-}
-
-func benchNative(b *testing.B, s benchSpec, threads string) {
-	build := newNativeBuild(b)
-	args := []string{threads}
-	c := newNativeCase(s.Spec)
-	for _, k := range Variants(s.Spec, nativeLimits)[1:] {
-		args = append(args, benchLine(strings.TrimSuffix(build.add(b, k, c), ".out"), threads, s, k))
-	}
-	build.bench(b, args)
-}
-
-// benchLine is an argument of the program that times kernels.
-func benchLine(file, threads string, s benchSpec, k Kernel) string {
-	number := map[bool]int{true: 1}
-	return fmt.Sprintf("%s:%s %s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, threads, s.name, k.Name, s.M, s.N, s.K,
-		number[s.TransA], number[s.TransB], s.Batch, s.BatchStrideA, s.BatchStrideB)
-}
-
-func (b *nativeBuild) bench(t testing.TB, args []string) {
-	cmd := exec.Command(b.link(t, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-march=native", "-mprefer-vector-width=512"), args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	require.NoError(t, cmd.Run())
-}
-
-// BenchmarkNativeBF16 compares the kernels for operands of bf16 with the first one for the same product of f32. It prints
-// ratios as BenchmarkNative does.
-func BenchmarkNativeBF16(b *testing.B) {
-	for _, s := range append(benchSpecs, benchSpec{"2048x128x352 NN", Spec{Batch: 1, M: 2048, N: 128, K: 352}}) {
-		for _, threads := range []string{"1", "2"} {
-			b.Run(s.name+"/threads="+threads, func(b *testing.B) {
-				build, wide := newNativeBuild(b), newNativeCase(s.Spec)
-				other := build.add(b, Variants(wide.spec, nativeLimits)[1], wide)
-				s.TypeA, s.TypeB = BF16, BF16
-				c, args := newNativeCase(s.Spec), []string{threads}
-				for _, k := range Variants(s.Spec, thisCPU(b))[1:] {
-					file := strings.TrimSuffix(build.add(b, k, c), ".out") + "+" + strings.TrimSuffix(other, ".out")
-					args = append(args, benchLine(file, threads, s, k))
-				}
-				build.bench(b, args)
-			})
-		}
 	}
 }
