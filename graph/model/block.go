@@ -60,21 +60,31 @@ func (n *net) selfAttention(i int, h, position *graph.Value, attend attend) *gra
 	heads := func(name string, count int) *graph.Value {
 		return op.Reshape(n.linear(i, name, h), batch, seq, count, n.HeadDim())
 	}
-	rotate := func(x *graph.Value) *graph.Value {
-		l, t := n.Layer(i), n.rope
-		if !l.Rope {
-			return x
-		}
-		if !l.Scaled && n.unscaled.cos != nil {
-			t = n.unscaled
-		}
-		return op.RoPE(x, t.cos, t.sin, position)
-	}
-	q := rotate(n.qkNorm(i, queryNorm, heads("self_attn.q_proj", n.NHeads)))
-	k := rotate(n.qkNorm(i, keyNorm, heads("self_attn.k_proj", n.NKVHeads)))
+	q := n.rotated(i, queryNorm, heads("self_attn.q_proj", n.NHeads), position)
+	k := n.rotated(i, keyNorm, heads("self_attn.k_proj", n.NKVHeads), position)
 	v := heads("self_attn.v_proj", n.NKVHeads)
 	a := op.Reshape(attend(n.operand(q), n.operand(k), n.operand(v)), batch, seq, n.queryWidth())
 	return n.linear(i, "self_attn.o_proj", a)
+}
+
+// rotated normalizes and rotates queries or keys [B, T, H, D] if the layer does. Norms of heads without weights come last,
+// as in nanochat: else YaRN's factor would stay.
+func (n *net) rotated(i int, norm string, x, position *graph.Value) *graph.Value {
+	if weights, _ := n.qkNorms(); n.Norm.QK == QKHead && weights == 0 {
+		return n.qkNorm(i, norm, n.rotate(i, x, position))
+	}
+	return n.rotate(i, n.qkNorm(i, norm, x), position)
+}
+
+func (n *net) rotate(i int, x, position *graph.Value) *graph.Value {
+	l, t := n.Layer(i), n.rope
+	if !l.Rope {
+		return x
+	}
+	if !l.Scaled && n.unscaled.cos != nil {
+		t = n.unscaled
+	}
+	return op.RoPE(x, t.cos, t.sin, position)
 }
 
 // qkNorm normalizes queries or keys [B, T, H, D] if the model does.

@@ -39,7 +39,7 @@ type Config struct {
 // Norm places the RMS norms.
 type Norm struct {
 	Place      string  `yaml:"place" json:"place" help:"Place of a block's norms: pre is x + f(norm(x)), post x + norm(f(x)), both x + norm(f(norm(x)))."`
-	QK         string  `yaml:"qk" json:"qk" help:"Norm of queries and keys before they are rotated: of each head, of the full width, or none."`
+	QK         string  `yaml:"qk" json:"qk" help:"Norm of queries and keys: of each head, of the full width, or none; before they are rotated, and after that for heads without weights."`
 	Weight     bool    `yaml:"weight" json:"weight" help:"Norms have weights. If they have none, neither have those of queries and keys."`
 	QKWeight   bool    `yaml:"qk_weight" json:"qk_weight" help:"Norms of queries and keys have weights."`
 	Embedding  bool    `yaml:"embedding" json:"embedding" help:"Normalize the embeddings, without a weight."`

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -151,6 +152,22 @@ func TestFLOPsOfWindows(t *testing.T) {
 }
 
 // An untrained token has no gradient of its input embedding. Losses and the other gradients stay.
+// YaRN multiplies rotated queries and keys. Norms of heads without weights come after that and divide by the factor again;
+// those with weights come before.
+func TestYaRNFactorAndNormsOfHeads(t *testing.T) {
+	loss := func(weights bool, factor float64) float64 {
+		c := small()
+		c.Norm.QK, c.Norm.QKWeight, c.Norm.Eps = model.QKHead, weights, 1e-12
+		c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 3, Low: 0.1, High: 1.5, Original: 12, Attention: factor}
+		require.NoError(t, c.Validate())
+		g, err := c.Grad(1, 1, false)
+		require.NoError(t, err)
+		return run(t, g, microbatch(c, model.Inputs{}, 1, 0), initial(c, g))[model.LossOutput].Data[0]
+	}
+	assert.InDelta(t, loss(false, 1), loss(false, 2), 1e-6)
+	assert.Greater(t, math.Abs(loss(true, 1)-loss(true, 2)), 1e-4)
+}
+
 func TestUntrainedTokens(t *testing.T) {
 	train := func(c model.Config) (loss float64, grads map[string][]float64) {
 		g, err := c.Grad(1, 1, false)
