@@ -93,7 +93,7 @@ var allowed = map[string]string{
 	"internal/...":                 "internal/...",
 	"internal/kerneldump":          "runtime/device",
 	"internal/traintest":           "graph graph/eval runtime/device runtime/exec runtime/null pipeline/checkpoint/... pipeline/config pipeline/engine pipeline/metrics internal/wasmtest",
-	"internal/runtest":             "pipeline/config pipeline/train internal/traintest",
+	"internal/runtest":             "pipeline/config pipeline/metrics pipeline/train internal/traintest internal/usererror",
 	"internal/gputest":             "runtime/device runtime/cpu runtime/vulkan runtime/webgpu",
 	"internal/cooptest":            "graph graph/target shaders/...",
 	"cmd/...":                      "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",

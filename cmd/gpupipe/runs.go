@@ -43,6 +43,8 @@ type runsProgress[R runs.Run] struct {
 	ending func(runs.Ended[R]) string               // how a run ended
 	event  func(runs.Ended[R]) any                  // the same for JSON
 	best   func(outcomes map[R]runs.Outcome) string // the best result so far; nil: not shown
+	latest string                                   // best of as many outcomes as known says
+	known  int
 	done   int
 }
 
@@ -60,7 +62,10 @@ func (s *runsProgress[R]) show(p runs.Progress[R]) {
 	}
 	var rest []string
 	if s.best != nil {
-		rest = append(rest, s.best(p.Outcomes))
+		if len(p.Outcomes) != s.known {
+			s.known, s.latest = len(p.Outcomes), s.best(p.Outcomes)
+		}
+		rest = append(rest, s.latest)
 	}
 	if p.Left > 0 {
 		rest = append(rest, p.Left.Round(time.Second).String()+" left")

@@ -1,5 +1,6 @@
-// Package runtest lets tests train whole runs: options for the reference executor, and a reporter that records what a
-// run reports. Package traintest holds the helpers that do without pipeline/train, which its own tests use too.
+// Package runtest lets tests train whole runs: options for the reference executor, a reporter that records what a run
+// reports, and a fake of training for tests of many runs. Package traintest holds the helpers that do without
+// pipeline/train, which its own tests use too.
 package runtest
 
 import (

@@ -95,12 +95,21 @@ type execution[R Run] struct {
 	progress func(Progress[R])
 	outcomes map[R]Outcome
 	examined map[R]bool // runs whose folder was searched for an earlier outcome
+	plan     plan[R]
 	running  map[R]*job
 	free     []int // slots without a run, ascending
 	messages chan message[R]
 
 	began  time.Time
 	gained float64 // costs of steps since then
+}
+
+// plan is what remains of a set. It changes only when a run ends.
+type plan[R Run] struct {
+	needed int     // runs that are known to be needed
+	open   []R     // those that have not ended, in the order in which they are begun
+	cost   float64 // of open and later
+	later  Later
 }
 
 // job is a run in progress.
@@ -155,15 +164,15 @@ func (t reporter[R]) steps(done, of int) steps {
 func (x *execution[R]) loop(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var failure error
+	failure := x.replan()
 	for {
-		waiting, err := x.waiting()
-		if failure == nil {
-			failure = err
-		}
-		for failure == nil && ctx.Err() == nil && len(waiting) > 0 && len(x.free) > 0 {
-			failure = x.start(ctx, waiting[0])
-			waiting = waiting[1:]
+		for _, r := range x.plan.open {
+			if failure != nil || ctx.Err() != nil || len(x.free) == 0 {
+				break
+			}
+			if x.running[r] == nil {
+				failure = x.start(ctx, r)
+			}
 		}
 		if failure != nil {
 			cancel()
@@ -172,26 +181,31 @@ func (x *execution[R]) loop(ctx context.Context) error {
 			break
 		}
 		ended, err := x.take(ctx, <-x.messages)
+		if ended != nil {
+			err = errors.Join(err, x.replan())
+		}
 		if failure == nil {
 			failure = err
 		}
 		x.report(ended)
 	}
-	if failure == nil && ctx.Err() != nil {
-		if needed, later := x.set.Needed(x.outcomes); later.Runs > 0 || x.done(needed) < len(needed) {
-			return ErrInterrupted
-		}
+	if failure == nil && ctx.Err() != nil && len(x.plan.open)+x.plan.later.Runs > 0 {
+		return ErrInterrupted
 	}
 	return failure
 }
 
-// waiting lists the runs that are known to be needed, and have neither ended nor begun.
-func (x *execution[R]) waiting() (rs []R, err error) {
-	needed, _, err := x.set.recall(x.outcomes, x.examined)
-	return slices.DeleteFunc(needed, func(r R) bool {
-		_, ended := x.outcomes[r]
-		return ended || x.running[r] != nil
-	}), err
+// replan finds the outcomes of earlier executions and plans what remains.
+func (x *execution[R]) replan() error {
+	needed, later, err := x.set.recall(x.outcomes, x.examined)
+	x.plan = plan[R]{needed: len(needed), later: later, cost: later.Cost}
+	for _, r := range needed {
+		if _, ended := x.outcomes[r]; !ended {
+			x.plan.open = append(x.plan.open, r)
+			x.plan.cost += x.set.cost(r)
+		}
+	}
+	return err
 }
 
 // start begins a run in the first free slot.
@@ -202,8 +216,8 @@ func (x *execution[R]) start(ctx context.Context, r R) error {
 	}
 	j := &job{slot: x.free[0]}
 	from, to := x.set.span(r)
-	o := train.Options{Resume: true, StopAfter: to, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker, Concurrent: max(1, x.options.Jobs),
-		Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
+	o := train.Options{Resume: true, StopAfter: to, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker,
+		Concurrent: max(1, x.options.Jobs), Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
 	if names := x.options.Devices; len(names) > 0 {
 		j.device = names[j.slot%len(names)]
 		c.Pipeline.Devices = []string{j.device}
@@ -242,28 +256,18 @@ func (x *execution[R]) take(ctx context.Context, m message[R]) (*Ended[R], error
 	return &Ended[R]{m.run, o, x.set.Folder(m.run)}, x.set.keep(m.run, o)
 }
 
-func (x *execution[R]) done(needed []R) (n int) {
-	for _, r := range needed {
-		if _, ok := x.outcomes[r]; ok {
-			n++
-		}
-	}
-	return n
-}
-
 // report reports the progress of the set.
 func (x *execution[R]) report(ended *Ended[R]) {
 	if x.progress == nil {
 		return
 	}
-	needed, later := x.set.Needed(x.outcomes)
-	p := Progress[R]{Done: x.done(needed), Total: len(needed) + later.Runs, AtMost: later.Runs > 0, Ended: ended, Outcomes: x.outcomes}
-	left := later.Cost
-	for _, r := range needed {
-		if _, ok := x.outcomes[r]; ok {
-			continue
+	p := Progress[R]{Done: x.plan.needed - len(x.plan.open), Total: x.plan.needed + x.plan.later.Runs, AtMost: x.plan.later.Runs > 0,
+		Ended: ended, Outcomes: x.outcomes}
+	left := x.plan.cost
+	for _, r := range x.plan.open {
+		if len(p.Running) == len(x.running) {
+			break
 		}
-		left += x.set.cost(r)
 		if j := x.running[r]; j != nil {
 			left -= x.set.cost(r) * j.steps.share()
 			text := fmt.Sprintf("%s: step %d/%d", r, j.steps.done, j.steps.of)

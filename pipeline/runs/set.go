@@ -98,7 +98,7 @@ func (s *Set[R]) recall(outcomes map[R]Outcome, examined map[R]bool) (needed []R
 			examined[r] = true
 			o, ended, err := s.kept(r)
 			if err != nil {
-				return nil, later, err
+				return needed, later, err
 			}
 			if ended {
 				outcomes[r], found = o, true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"image/png"
 	"math"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -23,19 +23,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// fake replaces training: it writes the files of a run, with losses from a world.
-type fake struct {
-	world world
-	fail  func(Run) error // before the first step; nil: never
-	stop  func(Run)       // after the second step
-	mu    sync.Mutex      // of the rest
-	runs  map[string]int  // how often each was begun
-	at    map[string]int  // steps that were saved
-	now   int             // in progress
-	most  int
-	begin func(running int) // waits, in the tests of concurrency
-}
 
 // runOf finds the run of a config.
 func runOf(c config.Config) Run {
@@ -49,79 +36,34 @@ func runOf(c config.Config) Run {
 	return Run{c.Optimizer.Name(), mode, c.Pipeline.Stages, c.Optimizer.Algorithm.LearningRate(), c.Init.Seed}
 }
 
-func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res train.Result, err error) {
-	r := runOf(c)
-	f.mu.Lock()
-	if f.runs == nil {
-		f.runs, f.at = map[string]int{}, map[string]int{}
-	}
-	f.runs[r.String()]++
-	f.now++
-	f.most = max(f.most, f.now)
-	now, first := f.now, f.at[r.String()]
-	f.mu.Unlock()
-	defer func() {
-		f.mu.Lock()
-		f.now--
-		f.mu.Unlock()
-	}()
-	if f.begin != nil {
-		f.begin(now)
-	}
-	if f.fail != nil {
-		if err := f.fail(r); err != nil {
-			return res, err
+// faked replaces training. Losses are those of a world from the second step on.
+func faked(w world) *runtest.Fake {
+	return &runtest.Fake{Loss: func(c config.Config, step int) float64 {
+		loss := w(runOf(c))
+		if step == 1 {
+			loss = min(9, loss)
 		}
-	}
-	if err := os.MkdirAll(c.Run.Dir, 0o777); err != nil {
-		return res, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Run.Dir, "config.yaml"), c.YAML(), 0o666); err != nil {
-		return res, err
-	}
-	log, err := metrics.Resume(filepath.Join(c.Run.Dir, "metrics.jsonl"), first)
-	if err != nil {
-		return res, err
-	}
-	defer log.Close()
-	loss := f.world(r)
-	o.Report.Start(train.Start{FirstStep: first, Steps: c.Train.Steps})
-	for step := first + 1; step <= c.Train.Steps; step++ {
-		if err := log.Append(step, metrics.Value{Name: "loss", Value: min(9, loss) + 1/float64(step)}); err != nil {
-			return res, err
-		}
-		o.Report.Step(train.Progress{Step: step, Steps: c.Train.Steps})
-		if step == 2 && f.stop != nil {
-			f.stop(r)
-		}
-		if step == 2 && math.IsInf(loss, 1) {
-			return res, usererror.New(fmt.Errorf("step 2: the loss is NaN: %w", train.ErrDiverged))
-		}
-		if ctx.Err() != nil && step < c.Train.Steps {
-			f.mu.Lock()
-			f.at[r.String()] = step
-			f.mu.Unlock()
-			return train.Result{Interrupted: true, Step: step}, nil
-		}
-	}
-	return train.Result{ValLoss: &loss, Step: c.Train.Steps}, nil
+		return loss
+	}}
 }
 
-func (f *fake) count() (n int) {
-	for _, k := range f.runs {
-		n += k
+// afterTwo calls f after the second step of each run.
+func afterTwo(f func(Run)) func(config.Config, int) {
+	return func(c config.Config, step int) {
+		if step == 2 {
+			f(runOf(c))
+		}
 	}
-	return n
 }
 
 func TestAStudy(t *testing.T) {
 	g := threeModes(t, "")
-	f := &fake{world: truth}
+	f := faked(truth)
 	var all []runs.Progress[Run]
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, func(p runs.Progress[Run]) { all = append(all, p) })
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, func(p runs.Progress[Run]) { all = append(all, p) })
 	require.NoError(t, err)
-	assert.Equal(t, 21, f.count())
-	assert.Equal(t, 1, f.most, "one at a time")
+	assert.Len(t, f.Begun, 21)
+	assert.Equal(t, 1, f.Most[""], "one at a time")
 	last := all[len(all)-1]
 	assert.Equal(t, 21, last.Done)
 	assert.Equal(t, 21, last.Total)
@@ -151,35 +93,32 @@ func TestAStudy(t *testing.T) {
 	assert.Equal(t, []string{"gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json", "runs", "table.csv", "table.md"}, names)
 	assert.Len(t, rep.Files, 8)
 
-	again := &fake{world: truth}
-	same, err := Execute(context.Background(), g, runs.Options{Train: again.train}, nil)
+	again := faked(truth)
+	same, err := Execute(context.Background(), g, runs.Options{Train: again.Train}, nil)
 	require.NoError(t, err)
-	assert.Zero(t, again.count(), "what has ended is not repeated")
+	assert.Empty(t, again.Begun, "what has ended is not repeated")
 	assert.Equal(t, rep, same)
 }
 
 func TestSeveralAtATime(t *testing.T) {
 	g := threeModes(t, "")
-	two := make(chan struct{})
-	f := &fake{world: truth, begin: func(running int) {
+	two, once := make(chan struct{}), sync.Once{}
+	f := faked(truth)
+	f.Begin = func(running int) {
 		if running == 2 {
-			select {
-			case <-two:
-			default:
-				close(two)
-			}
+			once.Do(func() { close(two) })
 		}
 		<-two // the first waits for a second
-	}}
+	}
 	train := func(ctx context.Context, c config.Config, o train.Options) (train.Result, error) {
 		assert.Equal(t, 2, o.Concurrent)
-		return f.train(ctx, c, o)
+		return f.Train(ctx, c, o)
 	}
 	rep, err := Execute(context.Background(), g, runs.Options{Train: train, Jobs: 2}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 2, f.most)
+	assert.Equal(t, 2, f.Most[""])
 	alone := threeModes(t, "")
-	one, err := Execute(context.Background(), alone, runs.Options{Train: (&fake{world: truth}).train}, nil)
+	one, err := Execute(context.Background(), alone, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, one.Cells, rep.Cells, "the order of runs changes nothing")
 }
@@ -188,14 +127,15 @@ func TestInterruptedStudyResumes(t *testing.T) {
 	g := threeModes(t, "")
 	ctx, cancel := context.WithCancel(context.Background())
 	stopAt := Run{"muon", "delay", 1, 0.02, 2}
-	f := &fake{world: truth, stop: func(r Run) {
+	f := faked(truth)
+	f.Step = afterTwo(func(r Run) {
 		if r == stopAt {
 			cancel()
 		}
-	}}
-	_, err := Execute(ctx, g, runs.Options{Train: f.train}, nil)
+	})
+	_, err := Execute(ctx, g, runs.Options{Train: f.Train}, nil)
 	require.ErrorIs(t, err, runs.ErrInterrupted)
-	before := f.count()
+	before := len(f.Begun)
 	assert.Less(t, before, 21)
 	assert.NoFileExists(t, filepath.Join(g.Dir, "table.md"))
 	p, err := Plan(g)
@@ -203,20 +143,19 @@ func TestInterruptedStudyResumes(t *testing.T) {
 	assert.Len(t, p.Ended, before-1)
 	assert.Len(t, p.Waiting, 21-(before-1))
 	assert.Zero(t, p.Later)
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 22, f.count())
-	for run, n := range f.runs {
-		want := 1
-		if run == stopAt.String() {
-			want = 2
-		}
-		assert.Equal(t, want, n, run)
+	assert.Len(t, f.Begun, 22)
+	begun := map[Run]int{}
+	for _, c := range f.Begun {
+		begun[runOf(c)]++
 	}
+	assert.Len(t, begun, 21)
+	assert.Equal(t, 2, begun[stopAt], "only this run is resumed")
 	records, err := metrics.Read(filepath.Join(g.Folder(stopAt), "metrics.jsonl"))
 	require.NoError(t, err)
 	assert.Len(t, records, 4, "it went on after its second step")
-	whole, err := Execute(context.Background(), threeModes(t, ""), runs.Options{Train: (&fake{world: truth}).train}, nil)
+	whole, err := Execute(context.Background(), threeModes(t, ""), runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, whole.Cells, rep.Cells)
 }
@@ -226,10 +165,10 @@ func TestStudyInterruptedBeforeItsFirstRun(t *testing.T) {
 	g.Dir = filepath.Join(g.Dir, "new", "study")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	f := &fake{world: truth}
-	_, err := Execute(ctx, g, runs.Options{Train: f.train}, nil)
+	f := faked(truth)
+	_, err := Execute(ctx, g, runs.Options{Train: f.Train}, nil)
 	assert.ErrorIs(t, err, runs.ErrInterrupted)
-	assert.Zero(t, f.count())
+	assert.Empty(t, f.Begun)
 	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
 	_, err = Execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
@@ -241,21 +180,23 @@ func TestFailureStopsStudy(t *testing.T) {
 	g := threeModes(t, "")
 	bad := Run{"adamw", "sync", 1, 0.002, 1}
 	started := make(chan struct{})
-	f := &fake{world: truth, fail: func(r Run) error {
-		if r == bad {
+	f := faked(truth)
+	f.Fail = func(c config.Config) error {
+		if runOf(c) == bad {
 			<-started
 			return errors.New("device lost")
 		}
 		return nil
-	}, stop: func(r Run) { close(started) }}
-	_, err := Execute(context.Background(), g, runs.Options{Train: f.train, Jobs: 2}, nil)
+	}
+	f.Step = afterTwo(func(Run) { close(started) })
+	_, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Jobs: 2}, nil)
 	require.Error(t, err)
 	assert.ErrorContains(t, err, "adamw, sync, lr 0.002, seed 1 ("+g.Folder(bad)+"): device lost")
 	var user *usererror.Error
 	assert.False(t, errors.As(err, &user))
-	assert.LessOrEqual(t, f.count(), 3, "no more are begun")
-	f = &fake{world: truth}
-	_, err = Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
+	assert.LessOrEqual(t, len(f.Begun), 3, "no more are begun")
+	f = faked(truth)
+	_, err = Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "and it goes on")
 	_, err = Execute(context.Background(), threeModes(t, ""), runs.Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
 		return train.Result{}, nil
@@ -265,13 +206,13 @@ func TestFailureStopsStudy(t *testing.T) {
 
 func TestDivergedRunsAreShown(t *testing.T) {
 	g := threeModes(t, "tuning: each\n")
-	f := &fake{world: func(r Run) float64 {
+	f := faked(func(r Run) float64 {
 		if r.Optimizer == "adamw" && (r.LR == 0.004 || r.Mode == "delay" && r.Seed == 2) || r.Optimizer == "muon" && r.Mode == "delay" {
 			return math.Inf(1)
 		}
 		return truth(r)
-	}}
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.train}, nil)
+	})
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err)
 	again, err := Execute(context.Background(), g, runs.Options{Train: nil}, nil)
 	require.NoError(t, err, "diverged runs have ended")
@@ -305,7 +246,7 @@ func TestDivergedRunsAreShown(t *testing.T) {
 // A study in which every run diverges has a report.
 func TestNothingConverges(t *testing.T) {
 	g := threeModes(t, "tuning: both\n")
-	rep, err := Execute(context.Background(), g, runs.Options{Train: (&fake{world: func(Run) float64 { return math.Inf(1) }}).train}, nil)
+	rep, err := Execute(context.Background(), g, runs.Options{Train: faked(func(Run) float64 { return math.Inf(1) }).Train}, nil)
 	require.NoError(t, err)
 	assert.Len(t, rep.Files, 3, "there is nothing to draw")
 	assert.Contains(t, rep.Markdown(g), "| adamw     | –  | diverged | diverged | –")
@@ -315,42 +256,42 @@ func TestStudyRefusesAFolderWithAnotherConfig(t *testing.T) {
 	text := smallBase + twoOptimizers + "modes: [sync]\ndir: " + t.TempDir() + "\n"
 	g, err := grid(t, text)
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
+	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	patient, err := grid(t, text, "pipeline.isolate=process", "pipeline.watchdog=1h", "pipeline.restarts=9")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), patient, runs.Options{Train: (&fake{world: truth}).train}, nil)
+	_, err = Execute(context.Background(), patient, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err, "what becomes of a device that fails is no matter of the results")
 	longer, err := grid(t, text, "train.steps=5")
 	require.NoError(t, err)
-	f := &fake{world: truth}
-	_, err = Execute(context.Background(), longer, runs.Options{Train: f.train}, nil)
+	f := faked(truth)
+	_, err = Execute(context.Background(), longer, runs.Options{Train: f.Train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "config.yaml: train.steps: found 4, but the study has 5 now: choose another dir")
-	assert.Zero(t, f.count())
+	assert.Empty(t, f.Begun)
 	_, err = Plan(longer)
 	assert.ErrorContains(t, err, "train.steps: found 4")
 	elsewhere, err := grid(t, text, "pipeline.devices=[null]")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), elsewhere, runs.Options{Train: f.train}, nil)
+	_, err = Execute(context.Background(), elsewhere, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "on another device it is the same study")
 	moved, err := grid(t, text)
 	require.NoError(t, err)
 	moved.Dir = filepath.Join(t.TempDir(), "moved")
 	require.NoError(t, os.Rename(g.Dir, moved.Dir))
-	_, err = Execute(context.Background(), moved, runs.Options{Train: f.train}, nil)
+	_, err = Execute(context.Background(), moved, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "and in another place")
-	assert.Zero(t, f.count())
+	assert.Empty(t, f.Begun)
 	more, err := grid(t, text+"seeds: [1, 2, 3, 4]\n")
 	require.NoError(t, err)
 	more.Dir = moved.Dir
-	_, err = Execute(context.Background(), more, runs.Options{Train: f.train}, nil)
+	_, err = Execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err, "a grid can grow")
-	assert.Equal(t, 2, f.count())
+	assert.Len(t, f.Begun, 2)
 	for text, want := range map[string]string{"{": "outcome.json: ", "{}": "neither val_loss nor diverged"} {
 		require.NoError(t, os.WriteFile(filepath.Join(more.Folder(Run{"muon", "sync", 1, 0.02, 4}), "outcome.json"), []byte(text), 0o666))
-		_, err = Execute(context.Background(), more, runs.Options{Train: f.train}, nil)
+		_, err = Execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 	}
@@ -361,12 +302,12 @@ func TestStudyFolderIsLocked(t *testing.T) {
 	release, err := lock.Folder(g.Dir)
 	require.NoError(t, err)
 	defer release()
-	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
+	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	assert.ErrorIs(t, err, lock.ErrHeld)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
 	g.Dir = filepath.Join(file, "study")
-	_, err = Execute(context.Background(), g, runs.Options{Train: (&fake{world: truth}).train}, nil)
+	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "dir: ")

@@ -106,7 +106,8 @@ func newKey(d *strictyaml.Document, e strictyaml.Entry, at string) (k Key, err e
 			return k, err
 		}
 	default:
-		return k, d.Errorf(e.Value, at, "found %s, expected a list of values, or a range such as {min: 1e-4, max: 1e-2, log: true}", strictyaml.Describe(e.Value))
+		return k, d.Errorf(e.Value, at, "found %s, expected a list of values, or a range such as {min: 1e-4, max: 1e-2, log: true}",
+			strictyaml.Describe(e.Value))
 	}
 	r := k.interval
 	r.integer = described.Type == "integer"

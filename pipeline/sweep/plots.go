@@ -43,8 +43,8 @@ func (rep *Report) scatter(s *Sweep, key int) (axes metrics.Axes, series []metri
 		return axes, nil
 	}
 	goal := map[string]string{Min: "lower", Max: "higher"}[rep.Goal]
-	axes = metrics.Axes{Title: fmt.Sprintf("%s by %s", rep.Metric, s.Keys[key].Name), Subtitle: fmt.Sprintf("%d trials, each at its last step; %s is better", len(scored), goal),
-		X: s.Keys[key].Name, Y: rep.Metric}
+	axes = metrics.Axes{Title: fmt.Sprintf("%s by %s", rep.Metric, s.Keys[key].Name), X: s.Keys[key].Name, Y: rep.Metric,
+		Subtitle: fmt.Sprintf("%d trials, each at its last step; %s is better", len(scored), goal)}
 	place := func(v value) float64 { return v.number }
 	if slices.ContainsFunc(values, func(v value) bool { return math.IsNaN(v.number) }) {
 		for _, v := range allValues(s.Keys[key], values) {

@@ -22,7 +22,7 @@ type RateOptions struct {
 	Min, Max float64 // the first and the last value of optimizer.lr; the config's other rates keep their ratio to it
 	Steps    int
 	Out      string        // folder of the result; it may exist
-	Options  train.Options // Resume, StopAfter, RateFactor and Report do not count
+	Options  train.Options // Resume, StopAfter, Unsaved, RateFactor and Report do not count
 	Train    runs.Train    // nil: train.Run
 	Step     func(RatePoint, int)
 }
@@ -101,7 +101,8 @@ func FindRate(ctx context.Context, c config.Config, o RateOptions) (*RateTest, e
 		return nil, err
 	}
 	if len(t.Points) < leastPoints {
-		return nil, usererror.Errorf("the test ended after %d steps, expected at least %d: %s; a smaller --min may help", len(t.Points), leastPoints, t.Stopped)
+		return nil, usererror.Errorf("the test ended after %d steps, expected at least %d: %s; a smaller --min may help",
+			len(t.Points), leastPoints, t.Stopped)
 	}
 	t.suggest(c, o)
 	return t, t.write(dir, o)
@@ -116,7 +117,7 @@ func (o RateOptions) train(ctx context.Context, c config.Config, t *RateTest) er
 		return usererror.Errorf("%s: found %g, expected a positive number, to which other rates keep their ratio", rateKey, base)
 	}
 	run := o.Options
-	run.Resume, run.StopAfter = false, 0
+	run.Resume, run.StopAfter, run.Unsaved = false, 0, true
 	run.RateFactor = func(step int) float64 { return o.rate(step) / base }
 	run.Report = &rateReporter{test: t, options: o, cancel: cancel}
 	do := o.Train
@@ -261,6 +262,7 @@ func (t *RateTest) plot(path string) error {
 	}
 	axes := metrics.Axes{Title: "Learning-rate range test", X: "learning rate (" + t.Key + ")", Y: "training loss (nats per token)", LogX: true,
 		Subtitle: fmt.Sprintf("suggested %g; smallest loss at %g, steepest fall at %g", t.Suggested, t.Lowest, t.Steepest)}
-	mark := metrics.Series{Name: fmt.Sprintf("suggested: %g", t.Suggested), X: []float64{t.Suggested, t.Suggested}, Y: []float64{t.lowestLoss(), highest}}
+	mark := metrics.Series{Name: fmt.Sprintf("suggested: %g", t.Suggested), X: []float64{t.Suggested, t.Suggested},
+		Y: []float64{t.lowestLoss(), highest}}
 	return metrics.Draw(path, axes, smoothed, loss, mark)
 }

@@ -55,7 +55,8 @@ func descent(best float64, diverges bool) func(context.Context, config.Config, t
 
 func smallConfig(t *testing.T) config.Config {
 	t.Helper()
-	c, err := config.Parse("c.yaml", []byte("model: {preset: tiny}\ndata: {train: [a.txt]}\noptimizer: {name: adamw, lr: 0.003}\nrun: {dir: untouched}\n"), nil)
+	text := "model: {preset: tiny}\ndata: {train: [a.txt]}\noptimizer: {name: adamw, lr: 0.003}\nrun: {dir: untouched}\n"
+	c, err := config.Parse("c.yaml", []byte(text), nil)
 	require.NoError(t, err)
 	return c
 }
@@ -93,7 +94,8 @@ func TestRateRange(t *testing.T) {
 
 func TestRateRangeMistakes(t *testing.T) {
 	for want, o := range map[string]RateOptions{
-		"--min and --max: found 0 and 1": {Max: 1, Steps: 100}, "--min and --max: found 1 and 0.1": {Min: 1, Max: 0.1, Steps: 100}, "--steps: found 9": {Min: 1, Max: 2, Steps: 9},
+		"--min and --max: found 0 and 1":   {Max: 1, Steps: 100},
+		"--min and --max: found 1 and 0.1": {Min: 1, Max: 0.1, Steps: 100}, "--steps: found 9": {Min: 1, Max: 2, Steps: 9},
 		"the test ended after 1 steps": {Min: 0.2, Max: 2, Steps: 20, Train: descent(0.001, true)},
 	} {
 		o.Out = filepath.Join(t.TempDir(), "out")
@@ -103,9 +105,10 @@ func TestRateRangeMistakes(t *testing.T) {
 		assert.NoDirExists(t, o.Out)
 	}
 	failed := errors.New("device lost")
-	_, err := FindRate(t.Context(), smallConfig(t), RateOptions{Min: 1, Max: 2, Steps: 20, Out: t.TempDir(), Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
+	fails := func(context.Context, config.Config, train.Options) (train.Result, error) {
 		return train.Result{}, failed
-	}})
+	}
+	_, err := FindRate(t.Context(), smallConfig(t), RateOptions{Min: 1, Max: 2, Steps: 20, Out: t.TempDir(), Train: fails})
 	assert.ErrorIs(t, err, failed)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -120,12 +123,20 @@ func TestRateRangeOnAModel(t *testing.T) {
 		return traintest.Demo(t, dir, append([]string{"optimizer={name: adamw, lr: 0.001}"}, overrides...)...)
 	}
 	c := demo()
-	r, err := FindRate(t.Context(), c, RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"), Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})})
+	o := RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"), Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})}
+	o.Train = func(ctx context.Context, c config.Config, o train.Options) (train.Result, error) {
+		res, err := train.Run(ctx, c, o)
+		assert.Empty(t, res.Checkpoint)
+		assert.Empty(t, traintest.Listing(t, filepath.Join(c.Run.Dir, "checkpoints")))
+		return res, err
+	}
+	r, err := FindRate(t.Context(), c, o)
 	require.NoError(t, err)
 	assert.NoDirExists(t, c.Run.Dir, "the user's run folder is not touched")
 	assert.True(t, r.Suggested > 1e-4 && r.Suggested < 0.3, r.Suggested)
 	last := func(lr float64) float64 {
-		c := demo("train.steps=30", fmt.Sprintf("optimizer.lr=%g", lr), "train.eval_every=0", "train.save_every=0", "lr.schedule=constant", "run.dir="+filepath.Join(dir, fmt.Sprint(lr)))
+		c := demo("train.steps=30", fmt.Sprintf("optimizer.lr=%g", lr), "train.eval_every=0", "train.save_every=0", "lr.schedule=constant",
+			"run.dir="+filepath.Join(dir, fmt.Sprint(lr)))
 		res, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		return *res.Loss

@@ -273,7 +273,7 @@ func (rep *Report) bestConfig(s *Sweep) ([]byte, error) {
 		return nil, err
 	}
 	c.Run.Dir = filepath.Join(s.Dir, "best")
-	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.path),
+	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.file.path),
 		s.Trials[rep.Best.Trial-1].name, s.Metric.text(rep.Best.Score.Mean))
 	return append([]byte(text), c.YAML()...), nil
 }

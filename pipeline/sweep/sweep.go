@@ -32,13 +32,29 @@ type Sweep struct {
 	Rungs  []int // steps after which trials are compared, ascending; the last ends the runs. nil: at the end only
 	Dir    string
 
-	factor    int    // of halving
-	seed      uint64 // of draws
+	factor int    // of halving
+	seed   uint64 // of draws
+	file   source
+}
+
+// source is what a sweep is read from.
+type source struct {
 	path      string
-	doc       *strictyaml.Document // the sweep's own file
+	doc       *strictyaml.Document
 	base      *strictyaml.Document // the common config of all runs
 	set       runs.Assignments
 	overrides []string // from the command line, section.key=value
+}
+
+// at is the place of a key in the file.
+func (f source) at(key string) string { return f.doc.At(key) }
+
+// compose begins the config of a run.
+func (f source) compose() *runs.Composer {
+	c := runs.Compose(f.base)
+	c.Assign(f.set)
+	c.Override(f.overrides)
+	return c
 }
 
 // sweepFile is the YAML of a sweep.
@@ -78,7 +94,8 @@ func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, err
 	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
-	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed, path: path, doc: d, set: f.Set, overrides: overrides}
+	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed,
+		file: source{path: path, doc: d, set: f.Set, overrides: overrides}}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
@@ -86,7 +103,7 @@ func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, err
 	if s.Metric, err = newMetric(f.Metric, f.Goal); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.At("metric"), err)
 	}
-	if s.base, err = f.Base.Open(d, filepath.Dir(path)); err != nil {
+	if s.file.base, err = f.Base.Open(d, filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	if s.Trials, err = s.choose(f.Runs); err != nil {
@@ -104,7 +121,7 @@ func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, err
 const noun = "sweep"
 
 func (s *Sweep) bad(key, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %s", s.doc.At(key), key, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%s: %s: %s", s.file.at(key), key, fmt.Sprintf(format, args...))
 }
 
 func (s *Sweep) validate() error {
@@ -142,10 +159,10 @@ func (s *Sweep) validateKeys() error {
 	for _, k := range s.Keys {
 		reserved.Keys[k.Name] = "keys." + k.Name
 	}
-	if err := reserved.CheckAssignments(s.set); err != nil {
+	if err := reserved.CheckAssignments(s.file.set); err != nil {
 		return err
 	}
-	return reserved.CheckOverrides(s.overrides)
+	return reserved.CheckOverrides(s.file.overrides)
 }
 
 // checkConfigs resolves the config of every trial.
@@ -168,15 +185,13 @@ func (s *Sweep) checkConfigs() error {
 
 // compose makes the config of a run.
 func (s *Sweep) compose(r Run) *runs.Composer {
-	c := runs.Compose(s.base)
-	c.Assign(s.set)
-	c.Override(s.overrides)
+	c := s.file.compose()
 	for i, v := range s.Trials[r.Trial-1].values {
 		k := s.Keys[i]
 		c.Assign(runs.Assignments{{Key: k.Name, Value: v.node, Where: k.where}})
 	}
-	c.Put("init.seed", r.Seed, s.doc.At("seeds"))
-	c.Put("data.seed", r.Seed, s.doc.At("seeds"))
-	c.Put("run.dir", s.Folder(r), s.doc.At("dir"))
+	c.Put("init.seed", r.Seed, s.file.at("seeds"))
+	c.Put("data.seed", r.Seed, s.file.at("seeds"))
+	c.Put("run.dir", s.Folder(r), s.file.at("dir"))
 	return c
 }

@@ -23,23 +23,23 @@ type Run struct {
 	Trial int    // from 1
 	Seed  uint64 // of the initial weights and the order of the data
 	Rung  int    // from 0
-	text  string
+	sweep *Sweep
 }
 
 // String describes the run, as in "lr 0.001, name muon, seed 1, to step 50".
-func (r Run) String() string { return r.text }
+func (r Run) String() string {
+	text := r.sweep.Trials[r.Trial-1].name
+	if len(r.sweep.Seeds) > 1 {
+		text += fmt.Sprintf(", seed %d", r.Seed)
+	}
+	if len(r.sweep.Rungs) > 1 {
+		text += fmt.Sprintf(", to step %d", r.sweep.Rungs[r.Rung])
+	}
+	return text
+}
 
 // run is a run of a trial by its index.
-func (s *Sweep) run(trial int, seed uint64, rung int) Run {
-	text := s.Trials[trial].name
-	if len(s.Seeds) > 1 {
-		text += fmt.Sprintf(", seed %d", seed)
-	}
-	if len(s.Rungs) > 1 {
-		text += fmt.Sprintf(", to step %d", s.Rungs[rung])
-	}
-	return Run{trial + 1, seed, rung, text}
-}
+func (s *Sweep) run(trial int, seed uint64, rung int) Run { return Run{trial + 1, seed, rung, s} }
 
 // Folder is the folder of a run, which it shares with those of the other rungs.
 func (s *Sweep) Folder(r Run) string {

@@ -161,10 +161,10 @@ func (t *trainer) saveMeanwhile(ctx context.Context) error {
 	return t.beginSave(ctx, s.Snapshot)
 }
 
-// beginSave begins to write a checkpoint. It waits for the one before, so that there is one copy of the variables at a
-// time.
+// beginSave begins to write a checkpoint, unless Options.Unsaved is set. It waits for the one before, so that there is
+// one copy of the variables at a time.
 func (t *trainer) beginSave(ctx context.Context, variables func() Variables) error {
-	if err := t.awaitSave(); err != nil {
+	if err := t.awaitSave(); err != nil || t.job.options.Unsaved {
 		return err
 	}
 	if err := t.recorder.logs.steps.Sync(); err != nil {

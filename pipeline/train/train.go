@@ -30,6 +30,7 @@ import (
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	StopAfter  int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
+	Unsaved    bool // write no checkpoint
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
