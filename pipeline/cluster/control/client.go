@@ -66,19 +66,14 @@ type Client struct {
 
 	loops sync.WaitGroup
 	hurry chan struct{} // says hello now
+	first chan struct{} // closed at the first welcome
 	done  chan struct{} // closed when the client ends
 
-	mu         sync.Mutex
-	handlers   map[string]handler
-	session    *clientSession
-	welcomed   bool // on this connection
-	restarting bool // the next welcome begins a session that replaces another
-	lease      time.Duration
-	silence    silence // since the last frame from the coordinator
-	first      chan struct{}
-	lastErr    error // of an attempt to connect
-	ended      bool
-	cause      error // of the end
+	mu       sync.Mutex
+	handlers map[string]handler
+	session  *clientSession
+	contact  contact
+	ended    error // why the client has ended; nil: it has not
 }
 
 type handler struct {
@@ -95,8 +90,8 @@ func Connect(ctx context.Context, o ClientOptions) (*Client, error) {
 	if o.Note == nil {
 		o.Note = func(string, ...any) {}
 	}
-	c := &Client{o: o, id: o.Credentials.Identity().ID, handlers: map[string]handler{}, lease: defaultLease,
-		first: make(chan struct{}), hurry: make(chan struct{}, 1), done: make(chan struct{}), silence: newSilence()}
+	c := &Client{o: o, id: o.Credentials.Identity().ID, handlers: map[string]handler{}, contact: newContact(),
+		first: make(chan struct{}), hurry: make(chan struct{}, 1), done: make(chan struct{})}
 	if o.Setup != nil {
 		o.Setup(c)
 	}
@@ -110,7 +105,7 @@ func Connect(ctx context.Context, o ClientOptions) (*Client, error) {
 	case <-c.first:
 		return c, nil
 	case <-c.done:
-		return nil, fmt.Errorf("connect: %w", c.cause)
+		return nil, fmt.Errorf("connect: %w", c.ended)
 	case <-ctx.Done():
 		c.end(ctx.Err())
 		return nil, fmt.Errorf("connect: no welcome from the coordinator: %w", ctx.Err())
@@ -255,10 +250,7 @@ func (c *Client) publish(f frame) {
 func (c *Client) disconnected(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil {
-		c.lastErr = explain(err)
-	}
-	c.welcomed = false
+	c.contact.disconnected(err)
 	c.session.pause()
 }
 
@@ -267,23 +259,6 @@ func (c *Client) sayHello() {
 	case c.hurry <- struct{}{}:
 	default:
 	}
-}
-
-// silence is the time in which a running process has heard nothing. While it is stopped, or its computer sleeps, or its
-// tab is frozen, it cannot hear: when it continues, it has to ask first.
-type silence struct {
-	length   time.Duration
-	measured time.Time
-}
-
-func newSilence() silence { return silence{measured: time.Now()} }
-
-// measure returns the time so far. Two calls that are farther apart than longest count as longest.
-func (s *silence) measure(longest time.Duration) time.Duration {
-	now := time.Now()
-	s.length += min(now.Sub(s.measured), longest)
-	s.measured = now
-	return s.length
 }
 
 // renew says hello until the coordinator welcomes the member, then renews the lease.
@@ -304,21 +279,21 @@ func (c *Client) renew() {
 
 func (c *Client) renewOnce() (pause time.Duration, ok bool) {
 	c.mu.Lock()
-	s, welcomed, lease, silent, err := c.session, c.welcomed, c.lease, c.silence.measure(c.lease), c.lastErr
+	s, silent, now := c.session, c.contact.silent(), c.contact
 	resume := s.knownInstance() != 0
 	c.mu.Unlock()
-	pause = lease / renewalsOfLease
+	pause = now.lease / renewalsOfLease
 	if silent > c.o.Timeout {
-		go c.lost(fmt.Errorf("the coordinator has not answered for %v: %w", silent.Round(time.Millisecond), cmp.Or(err, errSilent)))
+		go c.lost(fmt.Errorf("the coordinator has not answered for %v: %w", silent.Round(time.Millisecond), cmp.Or(now.lastErr, errSilent)))
 		return 0, false
 	}
-	if welcomed && silent > 3*pause {
+	if now.welcomed && silent > 3*pause {
 		c.o.Note("control: no answer for %v: connecting again", silent.Round(time.Millisecond))
 		c.disconnected(errSilent)
 		_ = c.nats.ForceReconnect()
 		return pause, true
 	}
-	if welcomed {
+	if now.welcomed {
 		c.publish(s.frame(frameRenew, nil))
 		return pause, true
 	}
@@ -341,7 +316,7 @@ func (c *Client) receive(b []byte) {
 		c.mu.Unlock()
 		return // for another process with this certificate, or for an earlier session
 	}
-	c.silence = newSilence()
+	c.contact.heard()
 	c.mu.Unlock()
 	switch f.kind {
 	case frameWelcome:
@@ -370,11 +345,9 @@ func (c *Client) welcome(f frame) {
 		return
 	}
 	c.mu.Lock()
-	s, restarted := c.session, c.restarting
+	s := c.session
 	s.setInstance(f.instance)
-	again := c.welcomed
-	c.welcomed, c.restarting, c.lastErr = true, false, nil
-	c.lease = time.Duration(w.LeaseMillis) * time.Millisecond
+	again, restarted := c.contact.welcome(time.Duration(w.LeaseMillis) * time.Millisecond)
 	c.mu.Unlock()
 	if again {
 		return // the answer to a second hello
@@ -394,11 +367,11 @@ func (c *Client) welcome(f frame) {
 func (c *Client) forgotten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended {
+	if c.ended != nil {
 		return
 	}
 	c.newSession()
-	c.welcomed, c.restarting = false, true
+	c.contact.restart()
 	c.sayHello()
 }
 
@@ -438,14 +411,14 @@ func (c *Client) lost(err error) {
 	}
 }
 
-// end closes the connection. It reports whether this call did.
+// end closes the connection because of an error. It reports whether this call did.
 func (c *Client) end(err error) bool {
 	c.mu.Lock()
-	if c.ended {
+	if c.ended != nil {
 		c.mu.Unlock()
 		return false
 	}
-	c.ended, c.cause = true, err
+	c.ended = err
 	c.session.end()
 	c.mu.Unlock()
 	close(c.done)
@@ -467,7 +440,7 @@ func (c *Client) Instance() string {
 func (c *Client) Close() error {
 	for deadline := time.Now().Add(goodbyeTimeout); ; {
 		c.mu.Lock()
-		s, connected, ended := c.session, c.welcomed, c.ended
+		s, connected, ended := c.session, c.contact.welcomed, c.ended != nil
 		c.mu.Unlock()
 		if ended {
 			break

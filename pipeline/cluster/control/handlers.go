@@ -44,7 +44,7 @@ func (c *Client) deliver(s *clientSession, m message) {
 func (c *Client) start(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.ended {
+	if c.ended == nil {
 		c.loops.Go(f)
 	}
 }
