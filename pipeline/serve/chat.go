@@ -1,8 +1,6 @@
 package serve
 
-import (
-	"net/http"
-)
+import "net/http"
 
 type chatRequest struct {
 	settings
@@ -39,11 +37,11 @@ type chatToken struct {
 // chat serves POST /v1/chat/completions.
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	var c chatRequest
-	err := decode(r, &c)
-	var outputs []*output
-	if err == nil {
-		outputs, err = s.converse(r, &c)
+	if err := decode(r, &c); err != nil {
+		writeError(w, err)
+		return
 	}
+	outputs, err := s.converse(r, &c)
 	if err != nil {
 		writeError(w, err)
 		return

@@ -28,8 +28,8 @@ func invalid(field, format string, args ...any) *apiError {
 }
 
 // withStatus is an error of another status, with a code.
-func withStatus(status int, code, message string) *apiError {
-	e := &apiError{status: status, Message: message, Type: "invalid_request_error"}
+func withStatus(status int, code, format string, args ...any) *apiError {
+	e := &apiError{status: status, Message: fmt.Sprintf(format, args...), Type: "invalid_request_error"}
 	if status >= http.StatusInternalServerError {
 		e.Type = "server_error"
 	}
@@ -47,13 +47,13 @@ func asAPI(err error) *apiError {
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &tooLarge):
-		return withStatus(http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit))
+		return withStatus(http.StatusRequestEntityTooLarge, "request_too_large", "the body: found more than %d bytes", tooLarge.Limit)
 	case errors.Is(err, errBusy):
-		return withStatus(http.StatusTooManyRequests, "rate_limit_exceeded", err.Error())
+		return withStatus(http.StatusTooManyRequests, "rate_limit_exceeded", "%v", err)
 	case errors.Is(err, errClosed):
-		return withStatus(http.StatusServiceUnavailable, "", err.Error())
+		return withStatus(http.StatusServiceUnavailable, "", "%v", err)
 	}
-	return withStatus(http.StatusInternalServerError, "", err.Error())
+	return withStatus(http.StatusInternalServerError, "", "%v", err)
 }
 
 // writeError writes the response of a request that failed before it wrote anything.
@@ -68,7 +68,7 @@ func writeError(w http.ResponseWriter, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		status, text = http.StatusInternalServerError, []byte(`{"error":{"message":"the response is no JSON"}}`)
+		status, text = http.StatusInternalServerError, []byte(`{"error":{"message":"the response cannot be written as JSON"}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -81,5 +81,5 @@ func Refuse(w http.ResponseWriter, status int, message string) {
 	if status == http.StatusUnauthorized {
 		code = "invalid_api_key"
 	}
-	writeError(w, withStatus(status, code, message))
+	writeError(w, withStatus(status, code, "%s", message))
 }

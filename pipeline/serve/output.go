@@ -140,7 +140,7 @@ func (o *output) logprobs(events []event) *logprobs {
 // finite is x, or for −∞ the least float32: JSON has no infinity.
 func finite(x float64) float64 { return max(x, -math.MaxFloat32) }
 
-// word is the text of one token; empty for an id that the tokenizer has not.
+// word is the text of one token; empty for an id that the tokenizer does not have.
 func (s *Server) word(id uint32) []byte {
 	text, err := s.tok.Decode([]uint32{id})
 	if err != nil {

@@ -113,7 +113,7 @@ func (p *prompts) UnmarshalJSON(text []byte) error {
 // decode reads a request's body, which must be one JSON object of known fields.
 func decode(r *http.Request, into any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
-		return withStatus(http.StatusUnsupportedMediaType, "", "the header Content-Type: found "+fmt.Sprintf("%q", kind)+", expected application/json")
+		return withStatus(http.StatusUnsupportedMediaType, "", "the header Content-Type: found %q, expected application/json", kind)
 	}
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *settings) check() error {
 	case s.PresencePenalty != 0:
 		return invalid("presence_penalty", "found %v, expected 0: penalties are not offered", s.PresencePenalty)
 	case len(s.LogitBias) > 0:
-		return invalid("logit_bias", "it is not offered")
+		return invalid("logit_bias", "found %s, expected none: biases are not offered", plural(len(s.LogitBias), "token"))
 	case s.Temperature != nil && *s.Temperature > maxTemperature:
 		return invalid("temperature", "found %v, expected at most %d", *s.Temperature, maxTemperature)
 	case s.MaxTokens != nil && *s.MaxTokens < 0:
@@ -148,7 +148,7 @@ func (s *settings) check() error {
 	case len(s.Stop) > maxStops:
 		return invalid("stop", "found %d strings, expected at most %d", len(s.Stop), maxStops)
 	case s.StreamOptions != nil && !s.Stream:
-		return invalid("stream_options", "it needs stream: true")
+		return invalid("stream_options", "expected none unless stream is true")
 	}
 	for _, stop := range s.Stop {
 		if stop == "" || len(stop) > maxStopBytes {
@@ -173,7 +173,7 @@ func (r *completionRequest) check() error {
 	case r.BestOf != nil && *r.BestOf != r.choices():
 		return invalid("best_of", "found %d, expected %d, as n: the best of more is not offered", *r.BestOf, r.choices())
 	case r.Suffix != nil && *r.Suffix != "":
-		return invalid("suffix", "it is not offered")
+		return invalid("suffix", "found %.40q, expected none: to insert into a text is not offered", *r.Suffix)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 // batch is what a scheduler needs of inference.Batch.
 type batch interface {
 	Slots() int
-	Context() int
 	Fill(slot, from int, ids []uint32) error
 	Score(slot, from int, ids []uint32, each func(i int, logits []float32) error) error
 	Decode(tokens []inference.Token) ([][]float32, error)
@@ -25,6 +24,7 @@ type scheduler struct {
 
 	mu      sync.Mutex
 	waiting []*sequence
+	last    uint64        // the number of the newest sequence
 	err     error         // of the device: nothing can be computed any more
 	wake    chan struct{} // holds a value after a change
 	done    chan struct{}
@@ -55,6 +55,10 @@ func (s *scheduler) submit(all []*sequence) error {
 	case len(s.waiting)+len(all) > s.limit:
 		return errBusy
 	}
+	for _, q := range all {
+		s.last++
+		q.number = s.last
+	}
 	s.waiting = append(s.waiting, all...)
 	s.notify()
 	return nil
@@ -73,6 +77,13 @@ func (s *scheduler) fail(err error) {
 		s.err = err
 	}
 	s.notify()
+}
+
+// failure is why nothing can be computed any more; nil: it can.
+func (s *scheduler) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 // notify wakes the goroutine. s.mu is held.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/pipeline/inference"
 )
@@ -15,7 +14,7 @@ import (
 type sequence struct {
 	ctx    context.Context // of the request; cancel ends the sequence alone
 	cancel context.CancelFunc
-	number uint64 // in the order of requests
+	number uint64 // in the order of submission
 	asked  decoding
 
 	ids     []uint32 // the prompt, then the tokens made
@@ -36,11 +35,9 @@ type decoding struct {
 	top     int  // how many likeliest tokens to report for each token; -1: no probabilities at all
 }
 
-var sequences atomic.Uint64
-
 // newSequence makes the sequence of a prompt.
 func newSequence(ctx context.Context, ids []uint32, asked decoding) *sequence {
-	q := &sequence{number: sequences.Add(1), asked: asked, ids: slices.Clone(ids), prompt: len(ids), events: newEventQueue()}
+	q := &sequence{asked: asked, ids: slices.Clone(ids), prompt: len(ids), events: newEventQueue()}
 	q.ctx, q.cancel = context.WithCancel(ctx)
 	if asked.scored {
 		q.events.add(event{id: ids[0], logProb: math.NaN()})

@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -66,7 +65,7 @@ func New(b *inference.Batch, o Options) (*Server, error) {
 		s.mux.Handle("GET "+path, files)
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, withStatus(http.StatusNotFound, "", "there is no "+r.Method+" "+r.URL.Path+" here"))
+		writeError(w, withStatus(http.StatusNotFound, "", "there is no %s %s here", r.Method, r.URL.Path))
 	})
 	return s, nil
 }
@@ -79,12 +78,11 @@ func (s *Server) Done() <-chan struct{} { return s.scheduler.done }
 
 // Err is the error of the device; nil: there was none.
 func (s *Server) Err() error {
-	s.scheduler.mu.Lock()
-	defer s.scheduler.mu.Unlock()
-	if errors.Is(s.scheduler.err, errClosed) {
+	err := s.scheduler.failure()
+	if errors.Is(err, errClosed) {
 		return nil
 	}
-	return s.scheduler.err
+	return err
 }
 
 // Public reports whether a request needs no token: those for the page and its files, which hold nothing of the model.
@@ -123,14 +121,11 @@ func (s *Server) checkModel(name string) error {
 	if name == s.o.Name {
 		return nil
 	}
-	return withStatus(http.StatusNotFound, "model_not_found", fmt.Sprintf("model: found %q, expected %q", name, s.o.Name))
+	return withStatus(http.StatusNotFound, "model_not_found", "model: found %q, expected %q", name, s.o.Name)
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
-	s.scheduler.mu.Lock()
-	err := s.scheduler.err
-	s.scheduler.mu.Unlock()
-	if err != nil {
+	if err := s.scheduler.failure(); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -158,7 +153,7 @@ func (s *Server) tokens(p prompt) ([]uint32, error) {
 func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
 	room := s.context - prompt + 1
 	if room < 1 {
-		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", plural(prompt, "token")+" of the prompt exceed the context of "+plural(s.context, "token"))
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt exceed the context of %s", plural(prompt, "token"), plural(s.context, "token"))
 	}
 	most := room
 	if s.o.MaxTokens > 0 {
@@ -168,7 +163,8 @@ func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
 		return min(most, otherwise), nil
 	}
 	if *asked > room {
-		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", plural(prompt, "token")+" of the prompt and max_tokens "+plural(*asked, "token")+" exceed the context of "+plural(s.context, "token"))
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt and max_tokens %s exceed the context of %s",
+			plural(prompt, "token"), plural(*asked, "token"), plural(s.context, "token"))
 	}
 	if *asked > most {
 		return 0, invalid("max_tokens", "found %d, expected at most %d", *asked, most)

@@ -59,10 +59,9 @@ func (t *task) fail(w http.ResponseWriter, err error) {
 
 // each calls f with the parts of an answer, until its end.
 func (o *output) each(f func(p piece) error) error {
-	for more := true; more && !o.stopped; {
-		var events []event
-		var err error
-		if events, more, err = o.q.next(); err != nil {
+	for {
+		events, more, err := o.q.next()
+		if err != nil {
 			return err
 		}
 		for _, e := range events {
