@@ -70,7 +70,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	if out.UnigramEntropy, err = text.UnigramEntropy(); err != nil {
 		return out, usererror.New(err)
 	}
-	return out, out.measure(ctx, evaluator{s, windows, o.BatchSize}, src, o.Progress)
+	return out, out.measure(ctx, evaluator{s, o.BatchSize}, windows, src, o.Progress)
 }
 
 // masks reports whether the model was trained to attend within documents only, and so reads texts.
@@ -124,14 +124,14 @@ func (src *Source) setSeqLen(seqLen int) error {
 }
 
 // measure computes the loss and what follows from it.
-func (out *Evaluation) measure(ctx context.Context, e evaluator, src *Source, progress func(done, total int64)) (err error) {
+func (out *Evaluation) measure(ctx context.Context, e evaluator, windows *data.Batcher, src *Source, progress func(done, total int64)) (err error) {
 	decodes, done, seqLen := true, int64(0), int64(src.Model.Size().SeqLen) // decodes: the tokens have a text
-	out.Loss, err = e.loss(ctx, func(predicted []uint32, rows int) {
+	out.Loss, err = e.loss(ctx, windows, func(predicted []uint32, rows int) {
 		text, err := src.Tokenizer.Decode(predicted)
 		out.Tokens, out.Bytes = out.Tokens+int64(len(predicted)), out.Bytes+int64(len(text))
 		decodes = decodes && err == nil
 		if done += int64(rows) * seqLen; progress != nil {
-			progress(done, e.windows.Windows()*seqLen)
+			progress(done, windows.Windows()*seqLen)
 		}
 	})
 	if err != nil {
@@ -155,39 +155,29 @@ func (out *Evaluation) measure(ctx context.Context, e evaluator, src *Source, pr
 // evalProgram is the program of an evaluator.
 const evalProgram = "eval"
 
-// evaluator computes the loss of a batcher's windows in their order.
+// evaluator computes losses, a batch of sequences at a time.
 type evaluator struct {
 	session engine.Session
-	windows *data.Batcher
-	rows    int // windows per run of the program
+	rows    int // sequences of a batch
 }
 
-// loss is the mean negative log-likelihood in nats per predicted token, summed in float64 on the host. It collects the
-// results of a run after it has started the next one. each gets the tokens that a run predicts, and its windows.
-func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows int)) (float64, error) {
-	total := e.windows.Windows()
+// loss is the mean negative log-likelihood of windows, in nats per predicted token, summed in float64 on the host. each
+// gets the tokens that a batch predicts, and its windows.
+func (e evaluator) loss(ctx context.Context, windows *data.Batcher, each func(predicted []uint32, rows int)) (float64, error) {
+	total, rows := windows.Windows(), int64(e.rows)
 	var sum, weight float64 // of windows, by the share of their tokens that are predicted
-	var last func() error
-	for at := int64(0); at < total; at += int64(e.rows) {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		inputs, targets, segments, err := e.windows.Evaluated(at / int64(e.rows))
+	err := overlap(ctx, (total+rows-1)/rows, func(i int64) (collect func() error, err error) {
+		inputs, targets, segments, err := windows.Evaluated(i)
 		if err != nil {
-			return 0, usererror.New(err)
+			return nil, usererror.New(err)
 		}
 		p, err := e.start(inputs, targets, segments)
 		if err != nil {
-			return 0, err
-		}
-		if last != nil {
-			if err := last(); err != nil {
-				return 0, err
-			}
+			return nil, err
 		}
 		// After the last window the batcher starts over: rows beyond it do not count.
-		valid, seqLen := int(min(int64(e.rows), total-at)), len(targets)/e.rows
-		last = func() error {
+		valid, seqLen := int(min(rows, total-i*rows)), len(targets)/e.rows
+		return func() error {
 			b, err := p.Wait()
 			if err != nil {
 				return err
@@ -199,12 +189,29 @@ func (e evaluator) loss(ctx context.Context, each func(predicted []uint32, rows 
 			weight += float64(len(predicted)) / float64(seqLen)
 			each(predicted, valid)
 			return nil
+		}, nil
+	})
+	return sum / weight, err
+}
+
+// overlap starts n batches in order. It collects each after it has started the next one, so that the device has work
+// meanwhile.
+func overlap(ctx context.Context, n int64, start func(i int64) (collect func() error, err error)) error {
+	last := func() error { return nil }
+	for i := range n {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
+		next, err := start(i)
+		if err != nil {
+			return err
+		}
+		if err := last(); err != nil {
+			return err
+		}
+		last = next
 	}
-	if err := last(); err != nil {
-		return 0, err
-	}
-	return sum / weight, nil
+	return last()
 }
 
 // start runs the program on sequences and enqueues the read of their losses. segments is nil if it has no such input.

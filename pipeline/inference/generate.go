@@ -167,6 +167,7 @@ func (src *Source) Encode(prompt []byte) ([]uint32, error) {
 	return ids, err
 }
 
+// tail returns the last n ids, at least one.
 func tail(ids []uint32, n int) []uint32 { return ids[max(0, len(ids)-max(1, n)):] }
 
 // next feeds tokens and draws the one after them.
@@ -193,7 +194,7 @@ type TextStream struct {
 	known int      // how many of ids are context
 }
 
-const streamContext = 8
+const streamContext = 8 // tokens that are decoded again
 
 // NewTextStream decodes the tokens after a prompt. emit takes the text as it grows, in whole characters.
 func NewTextStream(tok tokenizer.Tokenizer, prompt []uint32, emit func(text []byte) error) *TextStream {
@@ -207,6 +208,7 @@ func (s *TextStream) start(prompt []uint32) {
 	s.known = len(s.ids)
 }
 
+// fresh returns the text of the tokens that are not emitted yet.
 func (s *TextStream) fresh() ([]byte, error) {
 	before, err := s.tok.Decode(s.ids[:s.known])
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/tasks"
-	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -48,7 +47,7 @@ func AnswerTasks(ctx context.Context, o TaskOptions) (out TaskEvaluation, err er
 		return out, err
 	}
 	defer s.Close()
-	losses, err := rowLosses{evaluator{session: s, rows: o.BatchSize}, src.Model.Size().SeqLen}.of(ctx, rows, o.Progress)
+	losses, err := evaluator{s, o.BatchSize}.rowLosses(ctx, rows, src.Model.Size().SeqLen, o.Progress)
 	if err != nil {
 		return out, err
 	}
@@ -88,46 +87,30 @@ func (src *Source) questions(o TaskOptions) (all []*tasks.Task, rows []tasks.Row
 	return all, rows, err
 }
 
-// rowLosses computes the losses of rows in batches.
-type rowLosses struct {
-	evaluator
-	seqLen int
-}
-
-// of returns the negative log-likelihood of each row's scored tokens. It collects a batch's results after it has started
-// the next one.
-func (r rowLosses) of(ctx context.Context, rows []tasks.Row, progress func(done, total int64)) ([]float64, error) {
+// rowLosses returns the negative log-likelihood of the scored tokens of each row, of seqLen tokens at most.
+func (e evaluator) rowLosses(ctx context.Context, rows []tasks.Row, seqLen int, progress func(done, total int64)) ([]float64, error) {
 	losses := make([]float64, 0, len(rows))
-	var last device.Pending
-	collect := func() error {
-		if last == nil {
+	err := overlap(ctx, int64((len(rows)+e.rows-1)/e.rows), func(i int64) (collect func() error, err error) {
+		batch := rows[int(i)*e.rows:]
+		batch = batch[:min(e.rows, len(batch))]
+		inputs, targets := tasks.Batch(batch, e.rows, seqLen, model.NoTarget)
+		p, err := e.start(inputs, targets, nil)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			b, err := p.Wait()
+			if err != nil {
+				return err
+			}
+			for _, l := range exec.ToF32(b)[:len(batch)] {
+				losses = append(losses, float64(l)*float64(seqLen))
+			}
+			if progress != nil {
+				progress(int64(len(losses)), int64(len(rows)))
+			}
 			return nil
-		}
-		b, err := last.Wait()
-		if err != nil {
-			return err
-		}
-		for _, l := range exec.ToF32(b)[:min(r.rows, len(rows)-len(losses))] {
-			losses = append(losses, float64(l)*float64(r.seqLen))
-		}
-		if progress != nil {
-			progress(int64(len(losses)), int64(len(rows)))
-		}
-		return nil
-	}
-	for at := 0; at < len(rows); at += r.rows {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		inputs, targets := tasks.Batch(rows[at:min(at+r.rows, len(rows))], r.rows, r.seqLen, model.NoTarget)
-		p, err := r.start(inputs, targets, nil)
-		if err != nil {
-			return nil, err
-		}
-		if err := collect(); err != nil {
-			return nil, err
-		}
-		last = p
-	}
-	return losses, collect()
+		}, nil
+	})
+	return losses, err
 }

@@ -117,7 +117,7 @@ func (o TopKOptions) check() error {
 	case err != nil:
 		return err
 	case !st.Mode().IsRegular():
-		return fmt.Errorf("%s: expected a file to write", o.Out)
+		return fmt.Errorf("%s: found a folder or a special file, expected a file to write", o.Out)
 	case !o.Force:
 		return fmt.Errorf("%s: it is there already: replace it with --force, or choose another file", o.Out)
 	}
@@ -137,8 +137,8 @@ type predictor struct {
 
 // predicted is a batch in progress.
 type predicted struct {
-	at, tokens int64 // of the text
-	ids, logs  device.Pending
+	at, tokens    int64 // of the text
+	ids, logProbs device.Pending
 }
 
 // store writes the file. The file holds one tensor after the other, so the second one is collected in a temporary file.
@@ -173,32 +173,26 @@ func (p *predictor) store(ctx context.Context) error {
 	return usererror.New(err)
 }
 
-// predict writes the predictions of the whole text. It collects a batch after it has started the next one.
-func (p *predictor) predict(ctx context.Context, ids, logs io.Writer) error {
-	var last *predicted
+// predict writes the predictions of the whole text.
+func (p *predictor) predict(ctx context.Context, ids, logProbs io.Writer) error {
 	step := int64(p.options.BatchSize) * int64(p.model.Size().SeqLen)
-	for at := int64(0); at < p.text.Len(); at += step {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	return overlap(ctx, (p.text.Len()+step-1)/step, func(i int64) (collect func() error, err error) {
 		tokens := make([]int32, step) // tokens after the text do not affect those before
+		at := i * step
 		n := min(step, p.text.Len()-at)
 		if err := p.text.Read(tokens[:n], at); err != nil {
-			return usererror.New(err)
+			return nil, usererror.New(err)
 		}
-		next, err := p.start(tokens)
+		b, err := p.start(tokens)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		next.at, next.tokens = at, n
-		if err := p.collect(last, ids, logs); err != nil {
-			return err
-		}
-		last = next
-	}
-	return p.collect(last, ids, logs)
+		b.at, b.tokens = at, n
+		return func() error { return p.collect(b, ids, logProbs) }, nil
+	})
 }
 
+// start runs the program on tokens and enqueues the read of its predictions.
 func (p *predictor) start(tokens []int32) (out *predicted, err error) {
 	out = &predicted{}
 	if err = p.session.SetInput(topKProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
@@ -216,20 +210,17 @@ func (p *predictor) start(tokens []int32) (out *predicted, err error) {
 	if out.ids, err = p.session.Output(topKProgram, model.TopIDsOutput); err != nil {
 		return nil, err
 	}
-	out.logs, err = p.session.Output(topKProgram, model.TopLogProbsOutput)
+	out.logProbs, err = p.session.Output(topKProgram, model.TopLogProbsOutput)
 	return out, err
 }
 
-// collect waits for a batch, unless it is nil, and writes its predictions.
-func (p *predictor) collect(b *predicted, ids, logs io.Writer) error {
-	if b == nil {
-		return nil
-	}
+// collect waits for a batch and writes its predictions.
+func (p *predictor) collect(b *predicted, ids, logProbs io.Writer) error {
 	i, err := b.ids.Wait()
 	if err != nil {
 		return err
 	}
-	l, err := b.logs.Wait()
+	l, err := b.logProbs.Wait()
 	if err != nil {
 		return err
 	}
@@ -242,7 +233,7 @@ func (p *predictor) collect(b *predicted, ids, logs io.Writer) error {
 	if _, err := ids.Write(i[:size]); err != nil {
 		return usererror.New(err)
 	}
-	if _, err := logs.Write(l[:size]); err != nil {
+	if _, err := logProbs.Write(l[:size]); err != nil {
 		return usererror.New(err)
 	}
 	if p.options.Progress != nil {
