@@ -18,7 +18,7 @@ import (
 
 // EvalOptions select what to evaluate, and on what.
 type EvalOptions struct {
-	From      string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	From      string   // as OpenModel takes it
 	Data      []string // files; empty: the validation text of the run
 	Tokenizer string   // empty: the model's own
 	Weights   Version  // "": x

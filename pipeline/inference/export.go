@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,7 +24,7 @@ import (
 
 // ExportOptions select what to export, and as what.
 type ExportOptions struct {
-	From       string // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	From       string // as OpenModel takes it
 	Step       *int   // of a run's checkpoint; nil: the latest good one
 	Weights    Version
 	Tokenizer  string // empty: the model's own
@@ -146,7 +147,7 @@ func checkOut(path string, force bool) error {
 	}
 	for _, e := range entries {
 		if !exportFile.MatchString(e.Name()) {
-			return fmt.Errorf("%s: it holds %s, which is no file of an export: choose another folder", path, e.Name())
+			return fmt.Errorf("%s: found %s, expected only files of an export: choose another folder", path, e.Name())
 		}
 	}
 	if len(entries) > 0 && !force {
@@ -229,9 +230,7 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 		}
 		ends["eos_token_id"], words["eos_token"] = id, strings.ToValidUTF8(string(text), "")
 	}
-	for k, v := range ends {
-		fields[k] = v
-	}
+	maps.Copy(fields, ends)
 	return slices.Concat([]safetensors.Output{
 		jsonFile("config.json", fields), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
 		textFile("tokenizer.json", src.Tokenizer.JSON()),

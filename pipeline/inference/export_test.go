@@ -143,8 +143,8 @@ func TestExportReplacesExportsOnly(t *testing.T) {
 	assert.Equal(t, []string{"out"}, traintest.Listing(t, parent))
 
 	refused(ExportOptions{From: run, Out: filepath.Join(out, "config.json"), Force: true}, "config.json: a file, expected a folder to make")
-	refused(ExportOptions{From: run, Out: run, Force: true}, ", which is no file of an export: choose another folder")
-	refused(ExportOptions{From: run, Out: traintest.StepDir(run, 2), Force: true}, "manifest.json, which is no file of an export")
+	refused(ExportOptions{From: run, Out: run, Force: true}, ", expected only files of an export: choose another folder")
+	refused(ExportOptions{From: run, Out: traintest.StepDir(run, 2), Force: true}, "found manifest.json, expected only files of an export")
 	refused(ExportOptions{From: run}, "out: found nothing")
 	assert.NotEmpty(t, version(t, traintest.StepDir(run, 2), VersionX))
 }

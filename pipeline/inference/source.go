@@ -1,8 +1,9 @@
-// Package inference uses trained models: those of runs, of their checkpoints, and of folders in Hugging Face's layout.
-// It evaluates them, generates text, exports them, and stores their most likely tokens for distillation.
+// Package inference uses trained models: those of runs, of checkpoints, of folders in Hugging Face's layout, and of GGUF
+// files. It evaluates them, answers tasks, generates text, exports models, and stores their most likely tokens for
+// distillation.
 //
-// OpenWeights opens a model as a Source. Evaluate, TopK and NewGenerator load it on a device and run a program there;
-// Export copies it.
+// OpenWeights opens a model as a Source. Evaluate, AnswerTasks, TopK, NewGenerator and NewBatch load it on a device and
+// run programs there; Export copies it.
 package inference
 
 import (
@@ -45,11 +46,14 @@ type Source struct {
 	damaged    []checkpoint.Problem   // checkpoints that were passed over
 }
 
-// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, a folder in Hugging Face's Llama
+// places are where OpenModel finds models.
+const places = "a run folder, a checkpoint, a GGUF file, or a folder with config.json and model.safetensors"
+
+// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, a folder in Hugging Face's
 // layout, or a GGUF file. tok names a tokenizer other than the model's own.
 func OpenModel(path, tok string) (*Source, error) {
 	src := &Source{Dir: path}
-	c, err := openCheckpoint(path, src)
+	c, err := src.openCheckpoint(path)
 	if err != nil {
 		return nil, err
 	}
@@ -161,17 +165,18 @@ func (src *Source) readRun(c *checkpoint.Checkpoint) error {
 	return err
 }
 
-// openCheckpoint returns nil for a folder that is neither a run nor a checkpoint.
-func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err error) {
+// openCheckpoint opens the checkpoint that a path names, and records the damaged ones that it passes over. It returns nil
+// for a model that is not in a checkpoint.
+func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err error) {
 	if path == "" {
-		return nil, errors.New("no model is named: expected a run folder, a checkpoint, or a folder with config.json and model.safetensors")
+		return nil, errors.New("no model is named: expected " + places)
 	}
 	if st, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if gguf.IsFile(path) {
 		return nil, nil
 	} else if !st.IsDir() {
-		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, a GGUF file, or a folder with config.json and model.safetensors", path)
+		return nil, fmt.Errorf("%s: found a file that is not GGUF, expected %s", path, places)
 	}
 	if _, err := os.Stat(filepath.Join(path, checkpoint.Folder)); err == nil {
 		c, src.damaged, err = checkpoint.Latest(path)
@@ -181,11 +186,12 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 		return checkpoint.Open(path)
 	}
 	if _, err := os.Stat(filepath.Join(path, "config.json")); errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s: no model here: expected a run folder with checkpoints, a checkpoint, or a folder with config.json and model.safetensors", path)
+		return nil, fmt.Errorf("%s: no model here: expected %s", path, places)
 	}
 	return nil, nil
 }
 
+// tokenizer opens the named tokenizer; "": the model's own.
 func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 	own, err := tokenizer.In(src.Dir)
 	switch {
@@ -212,7 +218,7 @@ func (src *Source) validationText(ctx context.Context, files []string) (text *da
 		return text, strings.Join(files, ", "), err
 	}
 	if src.config == nil {
-		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
+		return nil, "", src.noRun()
 	}
 	c := src.config.Data
 	o.Val = c.Val
@@ -243,7 +249,7 @@ func (src *Source) trainingText(ctx context.Context, files []string, field strin
 		return text, strings.Join(files, ", "), data.FieldSetting(err, "--field")
 	}
 	if src.config == nil {
-		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
+		return nil, "", src.noRun()
 	}
 	h, err := src.mappers()
 	if err != nil {
@@ -254,6 +260,11 @@ func (src *Source) trainingText(ctx context.Context, files []string, field strin
 	o.Map = h.Documents.Open()
 	text, _, err = data.Load(ctx, o)
 	return text, "training text of the run", data.FieldSetting(fielderror.In("data", err), "data.field")
+}
+
+// noRun is the error of a model that is not a checkpoint of a run, and so has no text.
+func (src *Source) noRun() error {
+	return fmt.Errorf("%s: found a model without the run that made it, expected a text to be named with --data", src.Dir)
 }
 
 // trainingFiles sets the training files of a run.
@@ -290,7 +301,7 @@ type Target struct {
 	Execute engine.Executor // nil: runtime/exec
 }
 
-// load brings the model and a program to a device.
+// load loads programs with the model's weights on a device. The session closes the device.
 func (src *Source) load(t Target, programs map[string]*graph.Graph) (s engine.Session, err error) {
 	execute := t.Execute
 	if execute == nil {

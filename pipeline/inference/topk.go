@@ -26,7 +26,7 @@ const MaxTopK = 64
 
 // TopKOptions select what to predict, and where to store it.
 type TopKOptions struct {
-	From      string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	From      string   // as OpenModel takes it
 	Data      []string // files; empty: the training and validation text of the run, as its hooks mapped it
 	Field     string   // of a jsonl object; "": text
 	K         int      // predictions a token
