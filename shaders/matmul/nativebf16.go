@@ -8,6 +8,8 @@ import (
 )
 
 var (
+	//go:embed native/amx.c
+	nativeAMX string
 	//go:embed native/bf16tile.c
 	nativeBF16Tile string
 	//go:embed native/bf16.c
@@ -24,12 +26,13 @@ type matrixUnit struct {
 	block int     // rows that are computed at a time
 	panel int     // columns of a panel of B
 	speed float64 // in multiples of that of products of f32
+	code  string  // of its instructions; "": nativeBF16Tile has it
 }
 
 var matrixUnits = []matrixUnit{
-	{target.AMX, "amx bf16", "UNIT_AMX", 32, 32, 6},
-	{target.AVX512, "avx512 bf16", "UNIT_AVX512", 24, 32, 1.5}, // of AMD's; see pairVariants
-	{target.NEON, "neon bf16", "UNIT_NEON", 24, 8, 1.5},
+	{target.AMX, "amx bf16", "UNIT_AMX", 32, 32, 6, nativeAMX},
+	{target.AVX512, "avx512 bf16", "UNIT_AVX512", 24, 32, 1.5, ""}, // of AMD's; see pairVariants
+	{target.NEON, "neon bf16", "UNIT_NEON", 24, 8, 1.5, ""},
 }
 
 // pairs is the product of bf16 by a matrix unit, cut into groups as other products are.
@@ -113,7 +116,7 @@ func (p pairs) kernel() Kernel {
 	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
 	p.define(t, line, matrixA, part)
-	k.Passes = append(k.Passes, t.pass(nativeBF16Tile+nativeBF16, p.count(p.rows), a, b, c))
+	k.Passes = append(k.Passes, t.pass(p.unit.code+nativeBF16Tile+nativeBF16, p.count(p.rows), a, b, c))
 	if p.splits > 1 {
 		k.Passes = append(k.Passes, p.reduce(part, c))
 	}

@@ -134,10 +134,10 @@ func (p terms) kernel() Kernel {
 	}
 	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
-	code, bindings := nativeTerms, []Binding{{Operand: A}, b, c}
+	code, bindings := nativeAMX+nativeTerms, []Binding{{Operand: A}, b, c}
 	if p.spec.Grouping != graph.Ungrouped {
 		t.defineGroups(p.spec)
-		code, bindings = nativeGroups+nativeTerms, append(bindings, Binding{Operand: Offsets})
+		code, bindings = nativeGroups+nativeAMX+nativeTerms, append(bindings, Binding{Operand: Offsets})
 	}
 	t.define("GROUP_B", p.groupB)
 	t.define("SYMMETRIC", p.symmetric())
