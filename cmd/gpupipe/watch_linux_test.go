@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"image"
@@ -10,6 +11,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +90,39 @@ func TestWatchALiveRun(t *testing.T) {
 	stop()
 	require.Equal(t, exitInterrupted, <-ended, "%s", &out)
 	require.NoError(t, tab.Await(ctx, `document.querySelector("#run-list .state").textContent === "stopped"`))
+	photograph(ctx, t, tab)
+}
+
+// The page shows the newest load of every expert of a mixture.
+func TestWatchExperts(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	write := func(name, line string) {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+		require.NoError(t, err)
+		_, err = f.WriteString(line + "\n")
+		require.NoError(t, errors.Join(err, f.Close()))
+	}
+	write("metrics.jsonl", `{"step":1,"tokens":64,"loss":5,"tokens_per_s":100}`)
+	tab := watchPage(ctx, t, dir)
+	require.NoError(t, tab.Await(ctx, "gpupipeWatch.drawn.points > 0"))
+	assert.True(t, evaluate[bool](ctx, t, tab, `document.getElementById("loads").hidden`), "the run has no experts")
+	write("experts.jsonl", `{"step":1,"layers.0/loads":[4,4,8,0],"layers.1/loads":[4,4,4,4]}`)
+	const label = `document.querySelector("#loads canvas")?.getAttribute("aria-label")`
+	const first = "Load over mean load at step 1. layer 0: largest 2.00, expert 2, 1 idle; layer 1: largest 1.00, expert 0"
+	require.NoError(t, tab.Await(ctx, fmt.Sprintf("%s === %q", label, first)))
+	// cells are the colors of the experts of the first layer.
+	const cells = `(() => {
+		const c = document.querySelector("#loads canvas"), r = devicePixelRatio, w = (c.width / r - 64) / 4;
+		return [0, 1, 2, 3].map((i) => [...c.getContext("2d").getImageData((64 + (i + 0.5) * w) * r, 5 * r, 1, 1).data].slice(0, 3).join());
+	})()`
+	colors := evaluate[[]string](ctx, t, tab, cells)
+	assert.Equal(t, colors[0], colors[1])
+	assert.Len(t, slices.Compact(slices.Clone(colors)), 3, "even, twice the mean and idle: %v", colors)
+	write("experts.jsonl", `{"step":2,"layers.0/loads":[4,4,4,4],"layers.1/loads":[4,4,4,4]}`)
+	require.NoError(t, tab.Await(ctx, label+`.includes("step 2. layer 0: largest 1.00")`))
+	assert.Len(t, slices.Compact(evaluate[[]string](ctx, t, tab, cells)), 1)
 	photograph(ctx, t, tab)
 }
 

@@ -7,7 +7,8 @@
 //	lines     follows one file: complete new lines, from the beginning again if the file was replaced
 //	table     the measurements of a run by step, from metrics.jsonl and system.jsonl; thinned for the page
 //	timeline  the newest events of trace.json, for the drawing of the pipeline
-//	run       the files of one run together: its table, timeline, events and samples
+//	experts   the newest loads of experts.jsonl
+//	run       the files of one run together: its table, timeline, experts, events and samples
 //	Watcher   polls the runs that pages show, and wakes up the streams
 //	stream    sends one page what it does not have yet, as server-sent events
 //

@@ -22,6 +22,7 @@ const (
 	metricsFile = "metrics.jsonl"
 	systemFile  = "system.jsonl"
 	eventsFile  = "events.jsonl"
+	expertsFile = "experts.jsonl"
 )
 
 // notRuns are the folders in a run folder.
@@ -54,7 +55,7 @@ type run struct {
 	active   time.Time // when metrics.jsonl was last written
 }
 
-// contents are what was read from the files of a run. The three counters grow with what changes, so that a stream can
+// contents are what was read from the files of a run. The counters grow with what changes, so that a stream can
 // see what is new.
 type contents struct {
 	files    []*lines
@@ -63,11 +64,13 @@ type contents struct {
 	timeline *timeline
 	events   []Event
 	start    start
+	experts  experts
 	badLines int
 
 	generation int // of the table: rows that a stream has sent have changed
-	revision   int // of all but the table and the timeline
+	revision   int // of all but the table, the timeline and the experts
 	drawn      int // of the timeline
+	loaded     int // of the experts
 }
 
 // Event is a line of events.jsonl, or a sample.
@@ -135,8 +138,9 @@ func (r *run) load() {
 // forget drops what was read, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
 	was := r.contents
-	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1}
-	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile} {
+	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1,
+		loaded: was.loaded + 1}
+	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, expertsFile} {
 		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
 	}
 }
@@ -161,7 +165,7 @@ func (r *run) poll() (changed bool) {
 		return changed
 	}
 	problem, again := "", false
-	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent}
+	takers := []func([]byte){r.takeMetrics, r.takeMetrics, r.takeTrace, r.takeEvent, r.contents.experts.take}
 	for i, file := range r.contents.files {
 		err := file.poll(func() { again = true }, func(line []byte) { takers[i](line); changed = true })
 		if again {
@@ -177,6 +181,7 @@ func (r *run) poll() (changed bool) {
 	}
 	if changed {
 		r.contents.table.elapse()
+		r.readExperts()
 	}
 	if problem != r.problem {
 		r.problem, changed = problem, true
@@ -200,6 +205,18 @@ func (r *run) takeMetrics(line []byte) {
 func (r *run) takeTrace(line []byte) {
 	r.contents.timeline.take(line)
 	r.contents.drawn++
+}
+
+// readExperts reads the newest line of experts.jsonl, if there is a new one.
+func (r *run) readExperts() {
+	read, err := r.contents.experts.read()
+	switch {
+	case err != nil:
+		r.contents.badLines++
+		r.contents.revision++
+	case read:
+		r.contents.loaded++
+	}
 }
 
 func (r *run) takeEvent(line []byte) {

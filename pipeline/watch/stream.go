@@ -33,7 +33,7 @@ const (
 // view is what a page shows.
 type view struct {
 	runs     []string // none: the newest
-	focus    string   // the run whose pipeline, events and samples are shown; "": the first
+	focus    string   // the run whose pipeline, experts, events and samples are shown; "": the first
 	axis     string   // the column of the x axis that from and to are of; "": steps
 	from, to float64
 	zoomed   bool
@@ -72,6 +72,7 @@ type cursor struct {
 	columns    int
 	revision   int
 	drawn      int
+	loaded     int // of the experts
 }
 
 // message is a server-sent event.
@@ -134,7 +135,7 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 		}
 		c := s.sent[name]
 		if c == nil || c.run != r.run {
-			c = &cursor{run: r.run, generation: -1, revision: -1, drawn: -1}
+			c = &cursor{run: r.run, generation: -1, revision: -1, drawn: -1, loaded: -1}
 		}
 		sent[name] = c
 		messages = append(messages, c.news(s.view)...)
@@ -185,6 +186,10 @@ func (c *cursor) news(v view) (messages []message) {
 	if v.focus == r.name && c.drawn != r.contents.drawn {
 		c.drawn = r.contents.drawn
 		messages = append(messages, encode("pipeline", map[string]any{"name": r.name, "picture": r.contents.timeline.picture()}))
+	}
+	if v.focus == r.name && c.loaded != r.contents.loaded {
+		c.loaded = r.contents.loaded
+		messages = append(messages, encode("experts", map[string]any{"name": r.name, "loads": r.contents.experts.loads}))
 	}
 	return messages
 }

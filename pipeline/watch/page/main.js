@@ -1,6 +1,7 @@
 // The page: takes the stream of server-sent events and draws what it brings.
 
 import { Charts, color } from "./charts.js";
+import { drawExperts } from "./experts.js";
 import { RunList, drawConfig, drawEvents, drawFacts, drawSamples, marks } from "./lists.js";
 import { drawPipeline } from "./pipeline.js";
 import { Run } from "./store.js";
@@ -12,7 +13,7 @@ const query = new URLSearchParams(location.search);
 // state is what the page shows. The runs that the server chose are not in the address.
 const state = {
   runs: new Map(), shown: [], focus: null, chosen: query.getAll("run"), wanted: query.get("focus") ?? "",
-  axis: query.get("axis") ?? "step", zoom: null, smooth: Number(keep("smooth") ?? 0), log: keep("log") === "1", marks: {}, summaries: [], picture: null,
+  axis: query.get("axis") ?? "step", zoom: null, smooth: Number(keep("smooth") ?? 0), log: keep("log") === "1", marks: {}, summaries: [], picture: null, loads: null,
 };
 
 function keep(name, value) {
@@ -25,9 +26,9 @@ function keep(name, value) {
 
 let close = null, scheduled = false, dirty = new Set();
 
-// redraw draws at the next frame what has changed: "rows", "about", "runs", "pipeline".
+// redraw draws at the next frame what has changed: "rows", "about", "runs", "pipeline", "experts".
 function redraw(...what) {
-  for (const w of what.length ? what : ["rows", "about", "runs", "pipeline"]) dirty.add(w);
+  for (const w of what.length ? what : ["rows", "about", "runs", "pipeline", "experts"]) dirty.add(w);
   if (scheduled) return;
   scheduled = true;
   requestAnimationFrame(draw);
@@ -53,6 +54,7 @@ function draw() {
   }
   if (what.has("runs")) list.draw(state.summaries, state);
   if (what.has("pipeline")) drawPipeline(state.picture, state.focus?.about?.config?.schedule);
+  if (what.has("experts")) drawExperts(state.loads);
   drawn.frames++;
   drawn.drawMillis = performance.now() - began;
   if (drawn.points > 0 && drawn.firstMillis === 0) drawn.firstMillis = performance.now();
@@ -130,7 +132,7 @@ const takers = {
     state.shown = shown.filter((name) => runs.some((r) => r.name === name)).map(run);
     paint();
     state.focus = state.shown.find((r) => r.name === focus) ?? state.shown[0] ?? null;
-    if (focused !== state.focus?.name) state.picture = null;
+    if (focused !== state.focus?.name) state.picture = state.loads = null;
     if (before === state.shown.map((r) => r.name).join("\n") && focused === state.focus?.name) redraw("runs");
     else redraw();
   },
@@ -145,6 +147,10 @@ const takers = {
   pipeline({ name, picture }) {
     if (name === state.focus?.name) state.picture = picture;
     redraw("pipeline");
+  },
+  experts({ name, loads }) {
+    if (name === state.focus?.name) state.loads = loads;
+    redraw("experts");
   },
 };
 
@@ -207,4 +213,5 @@ byId("theme").addEventListener("click", () => {
 });
 dark.addEventListener("change", restyle);
 new ResizeObserver(() => redraw("pipeline")).observe(byId("pipeline-picture"));
+new ResizeObserver(() => redraw("experts")).observe(byId("loads-picture"));
 connect();
