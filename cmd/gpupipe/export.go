@@ -8,7 +8,7 @@ import (
 )
 
 type exportCommand struct {
-	From      string `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
+	From      string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	Out       string `help:"Folder to create, or the file with --format gguf." required:"" placeholder:"PATH"`
 	Format    string `help:"hf: a folder for transformers. gguf: a file for llama.cpp." enum:"hf,gguf" default:"hf"`
 	Step      *int   `help:"Step of the checkpoint to export. Default: the run's latest." placeholder:"N"`

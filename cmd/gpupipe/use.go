@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
@@ -14,7 +15,7 @@ import (
 )
 
 type evalCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
+	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
 	Task      []string `help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
 	Shots     int      `help:"With --task: the first questions of a file, which come as examples before each of the others." default:"0"`
@@ -114,7 +115,7 @@ func windowFlags(batchSize, seqLen int) error {
 }
 
 type generateCommand struct {
-	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's layout."`
+	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`
@@ -140,7 +141,7 @@ Examples:
 func (c *generateCommand) Run(a *app) error {
 	s := inference.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed}
 	if err := s.Validate(); err != nil {
-		return usererror.New(fmt.Errorf("--%w", err)) // the settings have the flags' names
+		return usererror.New(fielderror.Rename(err, func(field string) string { return "--" + strings.ReplaceAll(field, "_", "-") }))
 	}
 	if c.Tokens < 1 {
 		return usererror.New(fmt.Errorf("--tokens: found %d, expected at least 1", c.Tokens))

@@ -118,7 +118,7 @@ func (g *Generator) Close() error { return errors.Join(g.session.Close(), g.src.
 // tokens.
 func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampling, emit func(text []byte) error) (int, error) {
 	if err := s.Validate(); err != nil {
-		return 0, err
+		return 0, usererror.New(err)
 	}
 	ids, err := g.src.Encode(prompt)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestSamplerFollowsTheDistribution(t *testing.T) {
 func TestSamplingIsRefused(t *testing.T) {
 	for want, s := range map[string]Sampling{
 		"temperature: found -1": {-1, 0, 1, 1}, "temperature: found NaN": {math.NaN(), 0, 1, 1},
-		"top-k: found -1": {1, -1, 1, 1}, "top-p: found 0": {1, 0, 0, 1}, "top-p: found 1.5": {1, 0, 1.5, 1},
+		"top_k: found -1": {1, -1, 1, 1}, "top_p: found 0": {1, 0, 0, 1}, "top_p: found 1.5": {1, 0, 1.5, 1},
 	} {
 		assert.ErrorContains(t, s.Validate(), want)
 	}

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 )
 
@@ -17,15 +17,15 @@ type Sampling struct {
 	Seed        uint64
 }
 
-// Validate returns an error, marked by usererror, for settings out of range.
+// Validate returns a *fielderror.Error for settings out of range: of temperature, top_k or top_p.
 func (s Sampling) Validate() error {
 	switch {
 	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
-		return usererror.Errorf("temperature: found %v, expected a number of at least 0", graph.Real(s.Temperature))
+		return fielderror.New("temperature", s.Temperature, "a number of at least 0")
 	case s.TopK < 0:
-		return usererror.Errorf("top-k: found %d, expected at least 0 (0: no limit)", s.TopK)
+		return fielderror.New("top_k", s.TopK, "at least 0 (0: no limit)")
 	case !(s.TopP > 0) || s.TopP > 1:
-		return usererror.Errorf("top-p: found %v, expected a number above 0 and at most 1", graph.Real(s.TopP))
+		return fielderror.New("top_p", s.TopP, "a number above 0 and at most 1")
 	}
 	return nil
 }

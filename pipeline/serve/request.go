@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
 )
 
@@ -155,8 +156,11 @@ func (s *settings) check() error {
 			return invalid("stop", "found a string of %d bytes, expected 1 to %d", len(stop), maxStopBytes)
 		}
 	}
-	if err := s.sampling(0).Validate(); err != nil {
-		return invalid("", "%v", err)
+	var field *fielderror.Error
+	if err := s.sampling(0).Validate(); errors.As(err, &field) {
+		return invalid(field.Field, "found %s, expected %s", fielderror.Text(field.Found), field.Expected)
+	} else if err != nil {
+		return err
 	}
 	return nil
 }

@@ -233,7 +233,7 @@ func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 		`{"model": "m", "max_tokens": 21}`:                            "400 max_tokens: found 21, expected at most 20",
 		`{"model": "m", "max_tokens": 40}`:                            "400 1 token of the prompt and max_tokens 40 tokens exceed the context of 32 tokens",
 		`{"model": "m", "prompt": "` + strings.Repeat("x", 40) + `"}`: "400 40 tokens of the prompt exceed the context of 32 tokens",
-		`{"model": "m", "temperature": -1}`:                           "400 temperature: found -1", `{"model": "m", "top_p": 0}`: "400 top-p",
+		`{"model": "m", "temperature": -1}`:                           "400 temperature: found -1", `{"model": "m", "top_p": 0}`: "400 top_p: found 0, expected a number above 0",
 		`{"model": "m", "n": 0}`: "400 n: found 0", `{"model": "m", "n": 1000}`: "400 n: found 1000",
 		`{"model": "m", "best_of": 2}`: "400 best_of", `{"model": "m", "suffix": "x"}`: "400 suffix",
 		`{"model": "m", "stop": ""}`: "400 stop", `{"model": "m", "logprobs": 21}`: "400 logprobs",
@@ -246,6 +246,9 @@ func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 		e := out["error"].(map[string]any)
 		assert.Contains(t, fmt.Sprint(status, " ", e["message"]), want, body)
 		assert.Equal(t, "invalid_request_error", e["type"])
+		if e["param"] != nil {
+			assert.Contains(t, want, " "+e["param"].(string), body)
+		}
 	}
 	status, _ := ask(t, h, "/v1/nothing", `{}`)
 	assert.Equal(t, http.StatusNotFound, status)
