@@ -7,7 +7,7 @@ import (
 )
 
 type topKCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
+	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	Data      []string `help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
