@@ -139,5 +139,5 @@ func TestTheExampleIsAStudy(t *testing.T) {
 	require.NoError(t, err)
 	p, err = study.Plan(g)
 	require.NoError(t, err)
-	assert.Equal(t, 18, len(p.Ended)+len(p.Waiting)+p.Later)
+	assert.Equal(t, 21, len(p.Ended)+len(p.Waiting)+p.Later)
 }
