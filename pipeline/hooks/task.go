@@ -36,6 +36,9 @@ func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligne
 	if err != nil {
 		return t, err
 	}
+	if err := s.checkSegments(c, m); err != nil {
+		return t, err
+	}
 	t.Inputs = added
 	in := graphhook.Inputs{Rows: c.Rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
 	for _, a := range all {
@@ -52,6 +55,26 @@ func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligne
 		t.Unread = len(aligned) - len(t.Inputs.Aligned)
 	}
 	return t, nil
+}
+
+// checkSegments refuses data.document_mask with a module's model that attends beyond documents.
+func (s *Set) checkSegments(c config.Config, m model.Model) error {
+	if s.model == nil || !c.Data.DocumentMask {
+		return nil
+	}
+	g, err := m.Eval(1, true)
+	if err != nil {
+		return usererror.New(err)
+	}
+	reads := func(n *graph.Node) bool {
+		in, ok := n.Op.(*graph.Input)
+		return ok && in.Label() == model.SegmentsInput
+	}
+	if !slices.ContainsFunc(g.Nodes, reads) {
+		return usererror.Errorf("hook %s: %s: the model does not read the input %q, expected one that does with data.document_mask",
+			s.model.config.File, hook.BuildModel, model.SegmentsInput)
+	}
+	return nil
 }
 
 // Build is the loss as models take it; nil: cross-entropy.
