@@ -219,7 +219,7 @@ func describePacked(pieces []packed, weights []float32, segments []uint32) {
 
 // describeWindow describes a window: a separator is the last token of its document, and predicts nothing.
 func (b *Batcher) describeWindow(inputs []int32, weights []float32, segments []uint32) {
-	copy(segments, Segments(inputs, len(inputs), b.cfg.Separator))
+	numberDocuments(segments, inputs, b.cfg.Separator)
 	for i, id := range inputs {
 		if uint32(id) != b.cfg.Separator {
 			weights[i] = 1
@@ -230,17 +230,22 @@ func (b *Batcher) describeWindow(inputs []int32, weights []float32, segments []u
 // Segments numbers the documents in each window of seqLen consecutive tokens, from 0. A separator is the last token of
 // its document.
 func Segments(tokens []int32, seqLen int, separator uint32) []uint32 {
-	segments, document := make([]uint32, len(tokens)), uint32(0)
-	for i, id := range tokens {
-		if i%seqLen == 0 {
-			document = 0
-		}
+	segments := make([]uint32, len(tokens))
+	for at := 0; at < len(tokens); at += seqLen {
+		numberDocuments(segments[at:], tokens[at:min(at+seqLen, len(tokens))], separator)
+	}
+	return segments
+}
+
+// numberDocuments writes the segments of a window.
+func numberDocuments(segments []uint32, window []int32, separator uint32) {
+	document := uint32(0)
+	for i, id := range window {
 		segments[i] = document
 		if uint32(id) == separator {
 			document++
 		}
 	}
-	return segments
 }
 
 // fill reads the row of a window.

@@ -66,11 +66,8 @@ func (s *Set) checkSegments(c config.Config, m model.Model) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	reads := func(n *graph.Node) bool {
-		in, ok := n.Op.(*graph.Input)
-		return ok && in.Label() == model.SegmentsInput
-	}
-	if !slices.ContainsFunc(g.Nodes, reads) {
+	segments := func(v *graph.Value) bool { return v.Node.Op.(graph.Source).Label() == model.SegmentsInput }
+	if !slices.ContainsFunc(g.Sources("input"), segments) {
 		return usererror.Errorf("hook %s: %s: the model does not read the input %q, expected one that does with data.document_mask",
 			s.model.config.File, hook.BuildModel, model.SegmentsInput)
 	}
