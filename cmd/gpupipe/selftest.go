@@ -100,7 +100,7 @@ type suite struct {
 // suites lists the tests. Those that have not begun when the time has expired are omitted.
 func (c *selftestCommand) suites(expired func() bool) []suite {
 	check := devicetest.Check
-	chains := 2 * devicetest.RandomGraphs
+	chains := 3 * devicetest.RandomGraphs
 	once := func(dev device.Device, tasks []devicetest.Task) []devicetest.Result {
 		return devicetest.CheckOnce(dev, tasks, nil)
 	}

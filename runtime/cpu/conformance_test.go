@@ -10,4 +10,4 @@ import (
 )
 
 // The thousands of kernels of the suite stay in the user's cache for later runs.
-func TestConformance(t *testing.T) { devicetest.Run(t, gputest.Device(t), 0) }
+func TestConformance(t *testing.T) { devicetest.Run(t, gputest.Device(t), 2) }

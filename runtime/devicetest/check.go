@@ -6,6 +6,7 @@ package devicetest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	_ "github.com/gpupipe/gpupipe/graph/op" // the catalogue
@@ -33,6 +34,7 @@ func Case(c graph.Case) Task {
 			name := fmt.Sprint("x", i)
 			t.Inputs[name] = x
 			args[i] = b.Input(name, x.Type)
+			t.Claim += x.DType.String() + " "
 		}
 		for i, y := range b.Apply(c.Op, args...) {
 			b.Output(fmt.Sprint("y", i), y)
@@ -55,25 +57,27 @@ func Cases(o graph.Op) []Task {
 
 // Check runs tasks on the device, once with each kernel variant, and compares with the reference. If a task has several
 // kernels, the n-th run uses the n-th variant of each kernel that has so many.
-func Check(dev device.Device, tasks []Task) []Result {
-	var results []Result
-	rounds := map[*graph.Graph]int{}
+func Check(dev device.Device, tasks []Task) []Result { return check(dev, tasks, nil) }
+
+// check makes the runs of Check that the coverage takes.
+func check(dev device.Device, tasks []Task, c *coverage) []Result {
+	var byRound [][]Task
 	for _, t := range tasks {
-		rounds[t.Graph] = variants(dev, t)
-	}
-	left := tasks
-	for i := 0; len(left) > 0; i++ {
-		choose := func(Task) exec.Chooser { return &nth{n: i} }
-		for _, batch := range batches(left) {
-			results = append(results, run(dev, batch, choose)...)
-		}
-		var more []Task
-		for _, t := range left {
-			if rounds[t.Graph] > i+1 {
-				more = append(more, t)
+		for i, ks := range rounds(dev, t) {
+			if i == len(byRound) {
+				byRound = append(byRound, nil)
+			}
+			if c.takes(t, ks) {
+				byRound[i] = append(byRound[i], t)
 			}
 		}
-		left = more
+	}
+	var results []Result
+	for i, tasks := range byRound {
+		choose := func(Task) exec.Chooser { return &nth{n: i} }
+		for _, batch := range batches(tasks) {
+			results = append(results, run(dev, batch, choose)...)
+		}
 	}
 	return results
 }
@@ -87,25 +91,31 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	return results
 }
 
-// variants returns the largest number of variants of a task's kernels; zero for a task that cannot be lowered, which
-// was reported when it ran.
-func variants(dev device.Device, t Task) int {
-	choose := &nth{}
-	plan := func() (err error) {
-		defer caught(&err)
-		_, err = exec.NewPlan(dev, map[string]*graph.Graph{"task": t.Graph}, exec.Options{Tune: choose})
-		return err
-	}
-	if plan() != nil {
-		return 0
-	}
-	return choose.most
+// checkOnce runs those tasks with the static choice that the coverage takes.
+func checkOnce(dev device.Device, tasks []Task, c *coverage) []Result {
+	tasks = slices.DeleteFunc(tasks, func(t Task) bool {
+		ks, err := kernels(dev, t, nil)
+		return err == nil && !c.takes(t, ks)
+	})
+	return CheckOnce(dev, tasks, nil)
 }
 
 // nth chooses the n-th variant of each kernel that has so many.
-type nth struct{ n, most int }
+type nth struct {
+	n       int
+	several [][]shaders.Kernel // the variants that it chose among
+}
 
 func (c *nth) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int, error) {
-	c.most = max(c.most, len(ks))
+	c.several = append(c.several, ks)
 	return min(c.n, len(ks)-1), nil
+}
+
+// most returns the largest number of variants of a kernel.
+func (c *nth) most() int {
+	n := 1
+	for _, ks := range c.several {
+		n = max(n, len(ks))
+	}
+	return n
 }

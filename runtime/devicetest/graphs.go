@@ -37,7 +37,7 @@ func exact(name string, build func(m *maker)) Task {
 
 func (c *chain) made(name string, build func(m *maker)) Task {
 	c.r, c.prefix = rand.New(rand.NewPCG(1, 13)), name+"."
-	c.task.Op, c.task.Name, c.task.Runs, c.task.Floor = "graph", name, 2, 1
+	c.task.Op, c.task.Name, c.task.Claim, c.task.Runs, c.task.Floor = "graph", name, name, 2, 1
 	c.task.Inputs, c.task.Variables = map[string]*graph.Tensor{}, map[string]*graph.Tensor{}
 	var err error
 	c.task.Graph, err = graph.Build(func(b *graph.Builder) {

@@ -8,22 +8,25 @@ import (
 )
 
 // RandomGraphs is the number of random graphs that Run checks.
-const RandomGraphs = 100
+const RandomGraphs = 60
 
 // RandomMixedGraphs is the number of random graphs with 16-bit floats that Run checks.
 const RandomMixedGraphs = 16
 
-// Run checks loops, conversions, every case of every op, and graphs that fuse on a device. Backends that compile the same
-// text divide random graphs among them: seed is that of the first.
-func Run(t *testing.T, dev device.Device, seed uint64) {
+// Run checks loops, conversions, every case of every op, and graphs that fuse on a device. Backends have different
+// shares: each has its own random graphs. Shares 0 and 1 are of the backends that run on software adapters, where they
+// divide the suite: see coverage.
+func Run(t *testing.T, dev device.Device, share uint32) {
+	c := newCoverage(dev, share)
 	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
 	t.Run("conversions", func(t *testing.T) { report(t, CheckConversions(dev)) })
 	for _, o := range graph.Catalogue() {
-		t.Run(o.Name(), func(t *testing.T) { report(t, Check(dev, Cases(o))) })
+		t.Run(o.Name(), func(t *testing.T) { report(t, check(dev, Cases(o), c)) })
 	}
-	t.Run("graphs", func(t *testing.T) { report(t, Check(dev, Graphs())) })
-	t.Run("chains", func(t *testing.T) { report(t, CheckOnce(dev, ChainsFrom(seed, RandomGraphs), nil)) })
-	t.Run("mixed chains", func(t *testing.T) { report(t, CheckOnce(dev, MixedChains(RandomMixedGraphs), nil)) })
+	t.Run("graphs", func(t *testing.T) { report(t, check(dev, Graphs(), c)) })
+	first := uint64(share) * RandomGraphs
+	t.Run("chains", func(t *testing.T) { report(t, checkOnce(dev, ChainsFrom(first, RandomGraphs), c)) })
+	t.Run("mixed chains", func(t *testing.T) { report(t, checkOnce(dev, MixedChains(RandomMixedGraphs), c)) })
 }
 
 func report(t *testing.T, results []Result) {

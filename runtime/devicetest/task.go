@@ -18,6 +18,7 @@ import (
 // reference.
 type Task struct {
 	Op, Name  string
+	Claim     string // what only tasks with this op and claim show, whatever their kernels: see coverage
 	Graph     *graph.Graph
 	Inputs    map[string]*graph.Tensor
 	Variables map[string]*graph.Tensor // names must differ between tasks

@@ -142,11 +142,14 @@ func (c *Compiler) start() (err error) {
 	return err
 }
 
+// translator is the checksum of the translator, which is megabytes.
+var translator = sync.OnceValue(func() [sha256.Size]byte { return sha256.Sum256(nagaWasm) })
+
 // key names a result by everything that it depends on.
 func key(wgsl string, f Features) string {
 	h := sha256.New()
-	translator := sha256.Sum256(nagaWasm)
-	h.Write(translator[:])
+	sum := translator()
+	h.Write(sum[:])
 	h.Write(binary.LittleEndian.AppendUint32(nil, uint32(f)))
 	h.Write(binary.LittleEndian.AppendUint32(nil, amendments))
 	h.Write([]byte(wgsl))
