@@ -184,6 +184,7 @@ func newTestRun(t *testing.T, steps int, set ...string) *testRun {
 		"data: {train: [" + quoted(text) + "], val_fraction: 0.1}",
 		fmt.Sprintf("train: {steps: %d, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 20, keep: 3}", steps),
 		"lr: {warmup: 2}",
+		"pipeline: {depth: 0}", // auto depends on measured links, and bits on the depth
 		"run: {dir: " + quoted(r.dir) + "}",
 	}
 	require.NoError(t, os.WriteFile(r.config, []byte(strings.Join(lines, "\n")+"\n"), 0o666))
@@ -287,11 +288,11 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 	}{
 		{"2 members, 2bw, muon, untied", 1, []string{"pipeline.schedule=2bw", "optimizer.name=muon"}},
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
-		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline={schedule: 2bw, stale_microbatches: all, error_feedback: true}",
+		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline.schedule=2bw", "pipeline.stale_microbatches=all", "pipeline.error_feedback=true",
 			"optimizer.name=muon", "model.tie_embeddings=true"}},
-		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline={schedule: 2bw, stale_microbatches: 5}",
+		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline.schedule=2bw", "pipeline.stale_microbatches=5",
 			"optimizer.name=muon", "model.tie_embeddings=true"}},
-		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline={schedule: 2bw, depth: 1}", "optimizer.name=adamw"}},
+		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline.schedule=2bw", "pipeline.depth=1", "optimizer.name=adamw"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const steps = 8

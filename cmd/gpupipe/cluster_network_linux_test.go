@@ -68,7 +68,7 @@ func trainsOverALossyLink(t *testing.T) {
 
 // The coordinator finds the latency and the bandwidth of a link, and chooses a depth that hides the latency.
 func TestClusterMeasuresALink(t *testing.T) {
-	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Bandwidth: 20e6}, 8, twoBW)
+	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Bandwidth: 20e6}, 8, twoBW, "pipeline.depth=auto")
 	host := r.host()
 	m := r.join(2, host.token())
 	found := host.await(`the slowest link has ([\d.]+) ms and ([\d.]+) Mbit/s; pipeline.depth: [1-9]`)
