@@ -100,13 +100,13 @@ func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
 	b.started[key] = c
 	b.running.Go(func() {
 		defer close(c.done)
-		select {
-		case b.slots <- struct{}{}:
-			defer func() { <-b.slots }()
-			c.kernel, c.err = build(b.ctx, d.kernels.compiler, source)
-		case <-b.ctx.Done():
+		b.slots <- struct{}{}
+		defer func() { <-b.slots }()
+		if b.ctx.Err() != nil {
 			c.err = device.ErrClosed
+			return
 		}
+		c.kernel, c.err = build(b.ctx, d.kernels.compiler, source)
 	})
 	return c, nil
 }
