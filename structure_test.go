@@ -94,7 +94,7 @@ var allowed = map[string]string{
 	"internal/kerneldump":          "runtime/device",
 	"internal/traintest":           "graph graph/eval runtime/device runtime/exec runtime/null pipeline/checkpoint/... pipeline/config pipeline/engine pipeline/metrics internal/wasmtest",
 	"internal/runtest":             "pipeline/config pipeline/metrics pipeline/train internal/traintest internal/usererror",
-	"internal/gputest":             "runtime/device runtime/cpu runtime/vulkan runtime/webgpu",
+	"internal/gputest":             "graph/target runtime/device runtime/cpu runtime/vulkan runtime/webgpu",
 	"internal/cooptest":            "graph graph/target shaders/...",
 	"cmd/...":                      "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }

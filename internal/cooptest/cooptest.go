@@ -26,6 +26,9 @@ var (
 	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
 )
 
+// Memory is how many bytes of workgroup memory a kernel of Scalar takes more.
+const Memory = 4
+
 // Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are
 // 16-bit floats, two in each word of the arrays that they are loaded from: bf16 where the kernel says so, f16
 // otherwise. Its error is a statement that is not understood.
@@ -44,28 +47,34 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	}
 	text := enable.ReplaceAllString(wgsl, "")
 	text = subgroup.ReplaceAllString(text, fmt.Sprintf("@builtin(local_invocation_index) coop_lane: u32) {\n  let $1 = coop_lane / %du;", lanes))
-	text = zero.ReplaceAllString(text, "var $1 = CoopMatrix();")
+	l := loops{size: size, factor: graph.F16, vectors: map[string]bool{}}
+	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
+		l.factor = graph.BF16
+	}
+	for _, m := range array.FindAllStringSubmatch(wgsl, -1) {
+		l.vectors[m[1]] = m[2] != "f32"
+	}
+	text = zero.ReplaceAllString(text, "var $1 = "+l.typ()+"();")
 	text = load.ReplaceAllStringFunc(text, func(s string) string {
 		m := load.FindStringSubmatch(s)
-		kind := "packed"
-		if m[3] == "C" {
-			kind = "singles"
-		}
-		return fmt.Sprintf("var %[2]s: CoopMatrix;\ncoop_%[1]s_%[3]s(&%[2]s, COOP_%[7]s, %[4]s, %[5]s, %[6]v);", kind, m[1], m[4], m[5], m[6], m[2] == "T", m[3])
+		return l.load(m[1], m[3], m[4], m[5], m[6], m[2] == "T")
 	})
-	text = multiply.ReplaceAllString(text, "coop_multiply(&$2, &$3, &$1);")
+	text = multiply.ReplaceAllStringFunc(text, func(s string) string {
+		m := multiply.FindStringSubmatch(s)
+		return l.multiply(m[2], m[3], m[1])
+	})
 	text = store.ReplaceAllStringFunc(text, func(s string) string {
 		m := store.FindStringSubmatch(s)
-		return fmt.Sprintf("coop_store_%s(&%s, COOP_C, %s, %s, %v);", m[3], m[2], m[4], m[5], m[1] == "T")
+		return l.store(m[2], m[3], m[4], m[5], m[1] == "T")
 	})
 	if left := unknown.FindString(text); left != "" {
 		return "", fmt.Errorf("%s: is not understood", left)
 	}
-	factor := graph.F16
-	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
-		factor = graph.BF16
+	text += "\nvar<workgroup> coop_zero: u32;\n"
+	if strings.Contains(text, "pack2x16float(") {
+		text = strings.ReplaceAll(text, "pack2x16float(", "coop_pack(") + packing()
 	}
-	return text + functions(text, size, factor), nil
+	return text, nil
 }
 
 // sizeOf finds the sizes of the matrices, which are of one product.
@@ -86,38 +95,93 @@ func sizeOf(wgsl string) (target.CooperativeMatrix, error) {
 	return target.CooperativeMatrix{M: c[0], N: c[1], K: a[1]}, nil
 }
 
-// functions are those that the text calls. Loops start at a number that is not constant, lest they are unrolled.
-func functions(text string, size target.CooperativeMatrix, factor graph.DType) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `
-const COOP_A = vec2<u32>(%[1]d, %[3]d); // rows and columns
-const COOP_B = vec2<u32>(%[3]d, %[2]d);
-const COOP_C = vec2<u32>(%[1]d, %[2]d);
-alias CoopMatrix = array<f32, %[4]d>;
-var<private> coop_zero: u32;
-fn coop_single(bits: u32) -> f32 { return %[5]s; }
-fn coop_multiply(a: ptr<function, CoopMatrix>, b: ptr<function, CoopMatrix>, c: ptr<function, CoopMatrix>) {
-  for (var i = coop_zero; i < COOP_C.x * COOP_C.y; i++) {
-    var sum = (*c)[i];
-    for (var k = coop_zero; k < COOP_A.y; k++) { sum += (*a)[i / COOP_C.y * COOP_A.y + k] * (*b)[k * COOP_C.y + i %% COOP_C.y]; }
-    (*c)[i] = sum;
-  }
+// loops writes statements. Its loops start at a number that is not constant, lest drivers unroll them: it is in workgroup
+// memory, which is zero.
+type loops struct {
+	size    target.CooperativeMatrix
+	factor  graph.DType
+	vectors map[string]bool // whether an array's elements are vec4<f32>, and not f32
 }
-fn coop_place(i: u32, columns: u32, stride: u32, rows: bool) -> u32 { return select(i %% columns * stride + i / columns, i / columns * stride + i %% columns, rows); }
-`, size.M, size.N, size.K, max(size.M*size.N, size.M*size.K, size.K*size.N), factor.Widen("bits"))
-	for _, m := range array.FindAllStringSubmatch(text, -1) {
-		word, width := "%s[place]", 1
-		if m[2] != "f32" {
-			word, width = "%s[place / 4u][place %% 4u]", 4
-		}
-		word = fmt.Sprintf(word, m[1])
-		half := fmt.Sprintf("let half = coop_place(i, size.y, stride * %du, rows);\n    let place = start * %du + half / 2u;\n    (*m)[i] = coop_single((bitcast<u32>(%s) >> (half %% 2u * 16u)) & 0xffffu);", 2*width, width, word)
-		place := fmt.Sprintf("let place = start * %[1]du + coop_place(i, size.y, stride * %[1]du, rows);\n    ", width)
-		for _, f := range [][2]string{{"packed", half}, {"singles", place + "(*m)[i] = " + word + ";"}, {"store", place + word + " = (*m)[i];"}} {
-			if name := "coop_" + f[0] + "_" + m[1]; strings.Contains(text, name+"(") {
-				fmt.Fprintf(&b, "fn %s(m: ptr<function, CoopMatrix>, size: vec2<u32>, start: u32, stride: u32, rows: bool) {\n  for (var i = coop_zero; i < size.x * size.y; i++) {\n    %s\n  }\n}\n", name, f[1])
-			}
-		}
+
+// typ is the type of all matrices, so that each has room for any.
+func (l loops) typ() string {
+	return fmt.Sprintf("array<f32, %d>", max(l.size.M*l.size.N, l.size.M*l.size.K, l.size.K*l.size.N))
+}
+
+func (l loops) multiply(a, b, c string) string {
+	return fmt.Sprintf(`for (var coop_i = coop_zero; coop_i < %[4]du; coop_i++) {
+  var coop_sum = %[3]s[coop_i];
+  for (var coop_k = coop_zero; coop_k < %[5]du; coop_k++) { coop_sum += %[1]s[coop_i / %[6]du * %[5]du + coop_k] * %[2]s[coop_k * %[6]du + coop_i %% %[6]du]; }
+  %[3]s[coop_i] = coop_sum;
+}`, a, b, c, l.size.M*l.size.N, l.size.K, l.size.N)
+}
+
+// load declares a matrix and loads it. A factor's elements are two in a word.
+func (l loops) load(matrix, role, array, start, stride string, rows bool) string {
+	words := 1
+	if l.vectors[array] {
+		words = 4
 	}
-	return b.String()
+	if role == "C" {
+		return fmt.Sprintf("var %s: %s;\n", matrix, l.typ()) +
+			l.each(role, fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s[coop_i] = %s;", start, words, l.place(role, stride, words, rows), matrix, l.word(array, "coop_at")))
+	}
+	return fmt.Sprintf("var %s: %s;\n", matrix, l.typ()) +
+		l.each(role, fmt.Sprintf("let coop_half = %s;\nlet coop_at = (%s) * %du + coop_half / 2u;\nlet coop_bits = (bitcast<u32>(%s) >> (coop_half %% 2u * 16u)) & 0xffffu;\n%s[coop_i] = %s;",
+			l.place(role, stride, 2*words, rows), start, words, l.word(array, "coop_at"), matrix, l.factor.Widen("coop_bits")))
+}
+
+func (l loops) store(matrix, array, start, stride string, rows bool) string {
+	words := 1
+	if l.vectors[array] {
+		words = 4
+	}
+	return l.each("C", fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s = %s[coop_i];", start, words, l.place("C", stride, words, rows), l.word(array, "coop_at"), matrix))
+}
+
+// each runs a statement for each element of a matrix, coop_i.
+func (l loops) each(role, statement string) string {
+	rows, columns := l.shape(role)
+	return fmt.Sprintf("for (var coop_i = coop_zero; coop_i < %du; coop_i++) {\n%s\n}", rows*columns, statement)
+}
+
+// place is where element coop_i lies behind a matrix's first, in elements of which units of the array have so many.
+func (l loops) place(role, stride string, elements int, rows bool) string {
+	_, columns := l.shape(role)
+	across, along := fmt.Sprintf("coop_i / %du", columns), fmt.Sprintf("coop_i %% %du", columns)
+	if !rows {
+		across, along = along, across
+	}
+	return fmt.Sprintf("%s * ((%s) * %du) + %s", across, stride, elements, along)
+}
+
+func (l loops) word(array, at string) string {
+	if l.vectors[array] {
+		return fmt.Sprintf("%s[%s / 4u][%s %% 4u]", array, at, at)
+	}
+	return fmt.Sprintf("%s[%s]", array, at)
+}
+
+func (l loops) shape(role string) (rows, columns int) {
+	switch role {
+	case "A":
+		return l.size.M, l.size.K
+	case "B":
+		return l.size.K, l.size.N
+	}
+	return l.size.M, l.size.N
+}
+
+// packing defines pack2x16float, which package native does not translate. What WGSL leaves to the device is zero: the
+// results for numbers that f16 has not.
+func packing() string {
+	var lets strings.Builder
+	count := 0
+	bits := graph.F16.Narrow("x", func(typ, expr string) string {
+		count++
+		fmt.Fprintf(&lets, "  let x%d: %s = %s;\n", count, typ, expr)
+		return fmt.Sprintf("x%d", count)
+	})
+	return "fn coop_half(x: f32) -> u32 {\n" + lets.String() + "  return select(" + bits + ", 0u, (bitcast<u32>(x) & 0x7fffffffu) >= 0x477ff000u); // from 65520 on\n}\n" +
+		"fn coop_pack(x: vec2<f32>) -> u32 { return coop_half(x.x) | (coop_half(x.y) << 16u); }\n"
 }

@@ -7,7 +7,9 @@
 //     runtime/device/checktest, one golden run of each model, training with hooks, worker processes that are lost, and
 //     in pipeline/verify one case of each invariant of the pipeline.
 //   - Parity between backends: goldentest trains pipelines of two backends, and pipeline/verify compares kinds.
-//   - Kernels for GPUs and for software adapters (runtime/devicetest, shaders/matmul) run on WebGPU's first adapter.
+//   - Kernels for GPUs and for software adapters (runtime/devicetest, shaders/matmul) run on Translated, which translates
+//     them into C, because drivers of software adapters take minutes to compile them. A small case of each kind of kernel
+//     runs on an adapter, too.
 package gputest
 
 import (
@@ -16,6 +18,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
@@ -69,6 +72,47 @@ func Device(t testing.TB) device.Device {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	return dev
+}
+
+// Translated opens the CPU as a device for kernels in WGSL, which it translates into C, until the test ends. It reports
+// itself as a software adapter with the limits that WebGPU guarantees, but more workgroup memory. The compiler optimizes
+// little, which changes no bit, because it takes longer than the kernels do. On other systems than Linux it is the first adapter.
+func Translated(t testing.TB) device.Device {
+	t.Helper()
+	d, err := openTranslated()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	return d
+}
+
+func openTranslated() (device.Device, error) {
+	if runtime.GOOS != "linux" {
+		return Open("webgpu:0")
+	}
+	dir, err := Cache("cpu")
+	if err != nil {
+		return nil, err
+	}
+	d, err := cpu.Open(cpu.Options{CacheDir: dir, CFlags: []string{"-O1"}})
+	if err != nil {
+		return nil, err
+	}
+	return translated{d}, nil
+}
+
+type translated struct{ device.Device }
+
+func (d translated) Info() device.Info {
+	info := d.Device.Info()
+	info.Kind = device.Software
+	return info
+}
+
+func (d translated) Limits() target.Limits {
+	l := target.DefaultLimits()
+	l.Software = true
+	l.MaxWorkgroupMemory = d.Device.Limits().MaxWorkgroupMemory
+	return l
 }
 
 // Cache returns the folder of a backend's compiled code. It is the commands' own, which all tests share: the name of

@@ -31,7 +31,8 @@ type Options struct {
 	// CacheDir is a folder for compiled kernels, to which only the user may write. "": nothing is kept for later
 	// processes. MakeCache prepares it.
 	CacheDir string
-	Compiler string // command of the C compiler; "": the first that exists of $CC, cc, gcc and clang
-	// Toolchain is the compiler with its cache. nil: Open finds it by CacheDir and Compiler, which count only then.
+	Compiler string   // command of the C compiler; "": the first that exists of $CC, cc, gcc and clang
+	CFlags   []string // of the compiler, after the device's own, so that -O1 replaces its -O3
+	// Toolchain is the compiler with its cache. nil: Open finds it by CacheDir, Compiler and CFlags, which count only then.
 	Toolchain *Toolchain
 }

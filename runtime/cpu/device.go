@@ -44,7 +44,7 @@ func Open(o Options) (*Device, error) {
 	t := o.Toolchain
 	if t == nil {
 		var err error
-		if t, err = newToolchain(o.Compiler, o.CacheDir); err != nil {
+		if t, err = newToolchain(o); err != nil {
 			return nil, device.Named("open", "", name, err)
 		}
 	}

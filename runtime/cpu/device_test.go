@@ -290,6 +290,25 @@ func TestKernelsAreCompiledOnce(t *testing.T) {
 	}
 }
 
+// CFlags are the compiler's last arguments, and kernels that were kept for other arguments are not used.
+func TestCFlags(t *testing.T) {
+	command, kernels := fake(t, `echo "$last" >> $0.last`)
+	o := Options{CacheDir: t.TempDir(), Compiler: command}
+	for i, flags := range [][]string{{"-O1", "-DFACTOR=3"}, {"-O1", "-DFACTOR=4"}, {"-O1", "-DFACTOR=3"}} {
+		o.CFlags = flags
+		before := kernels()
+		d := open(t, o)
+		b := alloc(t, d, 16)
+		p := &device.Program{Label: "factor", Shaders: []device.Shader{shader("factor", 1, "((u32 *)args[0].at)[group] = FACTOR;")}, Commands: []device.Command{dispatchOf(b, 1)}}
+		require.NoError(t, d.Run(checktest.Load(t, d, p)))
+		assert.EqualValues(t, 3+i%2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		assert.Equal(t, i < 2, kernels() > before)
+	}
+	last, err := os.ReadFile(command + ".last")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"-DFACTOR=3", "-DFACTOR=4"}, slices.Compact(strings.Fields(string(last))))
+}
+
 // A kept file that is whole but does not load is made again.
 func TestKeptFileThatDoesNotLoad(t *testing.T) {
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ type Toolchain struct {
 // FindToolchain finds the machine's compiler, and loads a kernel that it compiles. If the CPU cannot be a device, the
 // error says why: there is no C compiler, or its kernel does not load. cache is Options.CacheDir.
 func FindToolchain(cache string) (*Toolchain, error) {
-	t, err := newToolchain("", cache)
+	t, err := newToolchain(Options{CacheDir: cache})
 	if err != nil {
 		return nil, err
 	}
@@ -32,15 +32,15 @@ func FindToolchain(cache string) (*Toolchain, error) {
 	return t, nil
 }
 
-// newToolchain finds a compiler: Options.Compiler and Options.CacheDir.
-func newToolchain(command, cache string) (*Toolchain, error) {
-	if cache != "" {
-		if err := MakeCache(cache); err != nil {
+// newToolchain finds the compiler that o selects.
+func newToolchain(o Options) (*Toolchain, error) {
+	if o.CacheDir != "" {
+		if err := MakeCache(o.CacheDir); err != nil {
 			return nil, err
 		}
 	}
 	m := thisMachine()
-	c, err := cc.Find(cc.Options{Command: command, Cache: cache, CPU: m.identity()})
+	c, err := cc.Find(cc.Options{Command: o.Compiler, Cache: o.CacheDir, Last: o.CFlags, CPU: m.identity()})
 	if err != nil {
 		return nil, err
 	}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/mat"
@@ -110,9 +110,7 @@ func deviation(q *mat.Dense) float64 {
 
 // Eigenvectors that are not unique are still orthonormal eigenvectors.
 func TestEighOfDifficultMatrices(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		for name, out := range decompose(t, dev, in, n, func(x *graph.Value) []*graph.Value {
@@ -148,9 +146,7 @@ func eigenvectors(t *testing.T, a, values, v *mat.Dense, what ...any) {
 // TestDecompositionsForGPUs computes with the workgroups of GPUs, which are larger than those of software adapters
 // where matrices are.
 func TestDecompositionsForGPUs(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	const n = 270
 	in := map[string]*mat.Dense{"full rank": difficult(n)["full rank"]}
 	out := decompose(t, hardware{dev}, in, n, func(x *graph.Value) []*graph.Value {
@@ -163,9 +159,7 @@ func TestDecompositionsForGPUs(t *testing.T) {
 
 // For a matrix without full rank, Q is still orthonormal and R triangular.
 func TestQROfDifficultMatrices(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		delete(in, "infinite")

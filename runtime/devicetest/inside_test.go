@@ -11,7 +11,7 @@ import (
 )
 
 // watching instruments every third kernel that promises in-bounds indices, so that it reports a broken promise.
-// Software adapters take long to compile such kernels.
+// Compilers take long for such kernels.
 type watching struct {
 	device.Device
 	outside device.Buffer

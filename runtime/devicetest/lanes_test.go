@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders"
@@ -141,6 +142,13 @@ func inOrders(t *testing.T, d device.Device, g *graph.Graph, inputs []*graph.Ten
 		names := slices.DeleteFunc(sharing(t, d, g, choose), func(name string) bool { return !slices.Contains(want, name) })
 		if len(names) > 0 {
 			assert.Equal(t, compute(t, hardware{d}, g, inputs, choose), compute(t, shuffled{hardware{d}}, g, inputs, choose), "%v", names)
+			task := devicetest.Task{Op: fmt.Sprint(names), Graph: g, Inputs: map[string]*graph.Tensor{}, Runs: 1, Tolerance: 1e-4}
+			for i, x := range inputs {
+				task.Inputs[fmt.Sprint("x", i)] = x
+			}
+			for _, r := range devicetest.CheckOnce(hardware{d}, []devicetest.Task{task}, choose) {
+				assert.True(t, r.OK(), "%v: %s", r.Candidate, r.Failure)
+			}
 		}
 		seen = append(seen, names...)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -37,9 +38,7 @@ func TestProductsInParts(t *testing.T) {
 
 // Products of a matrix with itself, to which it is added: one array is both operands, and is read by the epilogue.
 func TestSquaresForGPUs(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	d := gputest.Translated(t)
 	x := graph.T(graph.F32, 2, 28, 28)
 	var tasks []devicetest.Task
 	for trans := range 4 {

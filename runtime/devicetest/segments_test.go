@@ -11,9 +11,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,9 +22,7 @@ import (
 // TestSegmentsThatAreOneChangeNoBit runs attention and its gradient by each kind of kernel with one segment and without
 // any.
 func TestSegmentsThatAreOneChangeNoBit(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer d.Close()
+	d := gputest.Translated(t)
 	for dim, length := range map[int]int{3: 5, 4: 70} { // scalars; vectors, and more than one tile
 		for _, k := range []struct {
 			dev  device.Device
@@ -101,9 +99,7 @@ func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
 // TestBlocksThatSeeLessChangeNoBit computes attention and its gradient of many layouts of documents. Walks that skip
 // what a block cannot see must give the bits of walks over everything.
 func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer d.Close()
+	d := gputest.Translated(t)
 	for _, k := range []struct {
 		dev    device.Device
 		kernel string

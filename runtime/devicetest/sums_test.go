@@ -5,8 +5,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -22,9 +22,7 @@ func sums(t *testing.T, x graph.Type, build func(b *graph.Builder, x *graph.Valu
 // Sums of few long rows are spread over a GPU: by workgroups where columns are neighbours in memory, else by
 // invocations.
 func TestSumsForGPUs(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer d.Close()
+	d := gputest.Translated(t)
 	var tasks []devicetest.Task
 	for _, c := range []struct {
 		shape graph.Shape

@@ -6,6 +6,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
@@ -28,19 +29,17 @@ func (d hardware) Limits() target.Limits {
 	return l
 }
 
-// TestAttentionForGPUs checks on any adapter the attention kernels that software adapters do not use. Another test
+// TestAttentionForGPUs checks the attention kernels that software adapters do not use. Another test
 // compares the bits of 16-bit inputs.
 func TestAttentionForGPUs(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	d := gputest.Translated(t)
 	gpu := hardware{watched(t, d)}
 	for _, name := range []string{"attention", "attention_grad"} {
 		o, err := graph.NewOp(name)
 		require.NoError(t, err)
 		var tasks []devicetest.Task
 		for _, c := range o.Cases() {
-			// Rows of more vectors repeat the same text, and software adapters compile it for long. Those of 44 are
+			// Rows of more vectors repeat the same text, and compilers take long for it. Those of 44 are
 			// eleven lanes'.
 			q := c.Inputs[0]
 			if dim := q.Shape[3]; (dim <= 8 || dim%4 != 0 || dim == 44) && !q.DType.Float16() && !positioned(c) {
@@ -63,9 +62,7 @@ func positioned(c graph.Case) bool { return len(c.Inputs) >= 4 && len(c.Inputs[3
 
 // TestAttentionOfACacheForGPUs checks the kernel whose lanes share the keys of a query.
 func TestAttentionOfACacheForGPUs(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	d := gputest.Translated(t)
 	var tasks []devicetest.Task
 	for _, c := range new(op.AttentionOp).Cases() {
 		if positioned(c) {

@@ -17,9 +17,7 @@ import (
 // TestBlocksOutsideOfWindowsAreNotRead computes attention and its gradient where some keys and values, or some queries,
 // are NaN. A kernel that multiplied them by 0, for rows whose windows are elsewhere, would give NaN for these rows.
 func TestBlocksOutsideOfWindowsAreNotRead(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer d.Close()
+	d := gputest.Translated(t)
 	for _, k := range []struct {
 		dev      device.Device
 		kernel   string

@@ -78,6 +78,9 @@ func TestCache(t *testing.T) {
 		func() {
 			require.NoError(t, compile(opened(t, Options{Command: command + " -DOTHER", Cache: dir}), unit))
 		},
+		func() { // the same words, but behind the others
+			require.NoError(t, compile(opened(t, Options{Command: command, Last: []string{"-DOTHER"}, Cache: dir}), unit))
+		},
 		func() {
 			require.NoError(t, os.Chtimes(command, time.Time{}, time.Unix(1e9, 0)))
 			require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir}), unit))
