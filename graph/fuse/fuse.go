@@ -130,7 +130,7 @@ func Run(g *graph.Graph, opt Options) (*Result, error) {
 	}
 	f := &fuser{g: g, opt: opt, kernels: map[*graph.Node]graph.Kernel{}, group: map[*graph.Node]*Group{},
 		alias: Aliases{}, stored: map[*graph.Value]bool{}, assigned: map[*graph.Value]*graph.Value{},
-		directs: map[*graph.Value]*graph.Value{}}
+		directs: map[*graph.Value]*graph.Value{}, apart: map[[2]*Group]bool{}}
 	f.classify()
 	f.mergeAll()
 	groups := f.finish()
@@ -148,6 +148,7 @@ type fuser struct {
 	assigned map[*graph.Value]*graph.Value // value → the variable that it is assigned to
 	users    map[*graph.Value][]*graph.Node
 	directs  map[*graph.Value]*graph.Value
+	apart    map[[2]*Group]bool // a producer and its reader that are no kernel together
 	ordered  []*Group
 }
 

@@ -70,7 +70,7 @@ func (f *fuser) merged(p, c *Group) *Group {
 		return nil
 	}
 	m := combine(p, c)
-	if m == nil || p.Kind == MatMul && f.onlyReduced(c) || f.indirect(p, c) {
+	if m == nil || f.apart[[2]*Group{p, c}] || p.Kind == MatMul && f.onlyReduced(c) || f.indirect(p, c) {
 		return nil
 	}
 	m.Scope = p.Scope
@@ -81,6 +81,7 @@ func (f *fuser) merged(p, c *Group) *Group {
 		m.members[n] = true
 	}
 	if !f.trace(m) || f.bindings(m) > f.opt.MaxBindings {
+		f.apart[[2]*Group{p, c}] = true
 		return nil
 	}
 	return m

@@ -2,8 +2,8 @@ package fuse
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -33,13 +33,10 @@ type Fixed struct {
 // unfusible is the panic of a walk that needs a fixed result elsewhere.
 type unfusible struct{ v *graph.Value }
 
-// innerName matches the names that depend on the column: the column itself and inner Let names.
-var innerName = regexp.MustCompile(`\b(col|c\d+)\b`)
-
-// Inner reports whether coordinates depend on the column.
-func Inner(at []graph.Index) bool {
-	for _, x := range at {
-		if innerName.MatchString(x.String()) {
+// isInner reports whether an expression depends on the column: on the column itself, or on an inner name of Let.
+func isInner(expr string) bool {
+	for name := range strings.FieldsFuncSeq(expr, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		if number, ok := strings.CutPrefix(name, "c"); ok && (name == "col" || number != "" && strings.Trim(number, "0123456789") == "") {
 			return true
 		}
 	}
@@ -63,19 +60,19 @@ func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
 		}
 		return f.Expr
 	}
-	inner := Inner(at)
-	var key strings.Builder
-	if inner {
-		key.WriteString("inner ")
-	}
-	fmt.Fprintf(&key, "%d.%d", v.Node.ID, v.Index)
+	key := fmt.Sprintf("%d.%d", v.Node.ID, v.Index)
+	inner := false
 	for _, x := range at {
-		key.WriteString("," + x.String())
+		expr := x.String()
+		key, inner = key+","+expr, inner || isInner(expr)
+	}
+	if inner {
+		key = "inner " + key
 	}
 	if w.memo == nil {
 		w.memo = map[string]string{}
 	}
-	if name, ok := w.memo[key.String()]; ok {
+	if name, ok := w.memo[key]; ok {
 		return name
 	}
 	var expr string
@@ -89,7 +86,7 @@ func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
 		expr = w.Load(v, at)
 	}
 	name := w.Let(inner, WGSLType(v.DType), expr)
-	w.memo[key.String()] = name
+	w.memo[key] = name
 	return name
 }
 
