@@ -118,7 +118,8 @@ func start(address string, more ...string) (*browser, error) {
 	cmd := exec.Command(path, append(append(flags(profile), more...), address)...)
 	b := &browser{cmd: cmd, profile: profile, console: &tail{}, ended: make(chan struct{}), remove: remove}
 	cmd.Stdout, cmd.Stderr = b.console, b.console
-	cmd.Env = append(os.Environ(), "HOME="+profile, "XDG_CONFIG_HOME="+filepath.Join(profile, "config"), "XDG_CACHE_HOME="+filepath.Join(profile, "cache"))
+	cmd.Env = append(os.Environ(), "HOME="+profile, "TMPDIR="+profile,
+		"XDG_CONFIG_HOME="+filepath.Join(profile, "config"), "XDG_CACHE_HOME="+filepath.Join(profile, "cache"))
 	cmd.WaitDelay = time.Second // children that outlive it hold its output
 	group(cmd)
 	if err := cmd.Start(); err != nil {
