@@ -14,9 +14,9 @@ demo: build ## train a small model on real text, then sample from it (without a 
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
-# lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. What
-# takes longest begins first.
-TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h
+# lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. Tests
+# link in half the time without tables for debuggers. What takes longest begins first.
+TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -ldflags=-w -timeout 2h
 LONG := cmd/tab runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
@@ -52,9 +52,9 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
-	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
