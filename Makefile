@@ -52,9 +52,9 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
-	GOOS=wasip1 GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	GOOS=wasip1 GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -ldflags=-w -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
@@ -62,7 +62,7 @@ REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || tr
 build: setup-build ## bin/gpupipe, with the page of gpupipe host --browser
 	@echo "building bin/gpupipe"
 	@REVISION="$(REVISION)" .ci/tab.sh
-	@go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
+	@go build -buildvcs=false -ldflags "-w -X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
 
 browser: setup-build ## the page of examples/browser, static files in build/browser
 	@.ci/browser.sh
