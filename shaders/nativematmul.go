@@ -2,7 +2,6 @@ package shaders
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,19 +97,31 @@ func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph
 	return s.String() + "fn epilogue(acc: f32, b: u32, i: u32, j: u32) -> " + result + " {\n" + body + "}\n", extra
 }
 
-var argument = regexp.MustCompile(`\bargs\[(\d+)\]`)
-
 // mergeArgs makes one argument of those that hold the same memory. A text may name more: those of other kinds of product.
 func (c *context) mergeArgs(text string, args []Arg) (string, []Arg) {
 	kept, place := c.merge(args)
 	if len(kept) == len(args) {
 		return text, args
 	}
-	return argument.ReplaceAllStringFunc(text, func(s string) string {
-		i, _ := strconv.Atoi(s[len("args[") : len(s)-1])
-		if i >= len(place) {
-			return s
+	return renumberArgs(text, place), kept
+}
+
+// renumberArgs replaces args[i] by args[place[i]].
+func renumberArgs(text string, place []int) string {
+	const name = "args["
+	var s strings.Builder
+	for {
+		before, after, found := strings.Cut(text, name)
+		s.WriteString(before)
+		if !found {
+			return s.String()
 		}
-		return fmt.Sprintf("args[%d]", place[i])
-	}), kept
+		s.WriteString(name)
+		digits, _, _ := strings.Cut(after, "]")
+		if i, err := strconv.Atoi(digits); err == nil && i < len(place) {
+			s.WriteString(strconv.Itoa(place[i]))
+			after = after[len(digits):]
+		}
+		text = after
+	}
 }

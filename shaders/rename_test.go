@@ -19,3 +19,9 @@ func TestRename(t *testing.T) {
 		assert.Equal(t, want, rename(text, "in1", "out0"))
 	}
 }
+
+// Arguments that hold the same memory become one. A text may name more arguments than there are.
+func TestRenumberedArguments(t *testing.T) {
+	text := "x = args[0][i] + args[12][j] * args[3];\nEPILOGUE(args[k])"
+	assert.Equal(t, "x = args[0][i] + args[12][j] * args[1];\nEPILOGUE(args[k])", renumberArgs(text, []int{0, 1, 2, 1}))
+}

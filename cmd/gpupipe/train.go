@@ -61,7 +61,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
+	o := train.Options{Resume: c.Resume, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}

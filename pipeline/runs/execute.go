@@ -216,7 +216,7 @@ func (x *execution[R]) start(ctx context.Context, r R) error {
 	}
 	j := &job{slot: x.free[0]}
 	from, to := x.set.span(r)
-	o := train.Options{Resume: true, StopAfter: to, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker,
+	o := train.Options{Resume: true, StopAfter: to, Plots: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker,
 		Concurrent: max(1, x.options.Jobs), Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
 	if names := x.options.Devices; len(names) > 0 {
 		j.device = names[j.slot%len(names)]

@@ -30,7 +30,9 @@ func TestRunWritesItsFolder(t *testing.T) {
 	dir := t.TempDir()
 	c := traintest.Demo(t, dir, "train.steps=30", "train.save_every=10", "train.eval_every=10")
 	n := &runtest.Notes{}
-	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
+	o := runtest.Options(&traintest.Reference{}, n)
+	o.Plots = true
+	res, err := train.Run(context.Background(), c, o)
 	require.NoError(t, err)
 	assert.Equal(t, 30, res.Step)
 	assert.Less(t, *res.ValLoss, 4.5, "it began at ln 256 = 5.5")

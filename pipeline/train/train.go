@@ -31,6 +31,7 @@ type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	StopAfter  int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
 	Unsaved    bool // write no checkpoint
+	Plots      bool // draw the losses and the loads of experts at the end
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
@@ -255,7 +256,7 @@ func (t *trainer) finish() (err error) {
 	if best := t.recorder.pace.best; best > 0 {
 		t.session.comparePrediction(float64(c.BatchTokens()) / best)
 	}
-	if t.step == 0 || !t.folder.begun {
+	if t.step == 0 || !t.folder.begun || !t.job.options.Plots {
 		return nil
 	}
 	if t.result.Plot, err = plotLoss(c, t.job.model.Count(), t.job.corpus.entropy); err != nil {

@@ -30,7 +30,7 @@ func (p *planner) atDepth() {
 	all := deep(delayedBy("muon", "error_feedback", true), deepMicrobatches)
 	p.sound(atDepth, all)
 	p.equal(atDepth, all, at(on2BW(all, 3), 4))
-	sync := undelayed("muon", true).with("muon, tied, 12 microbatches", "train.microbatches=12")
+	sync := undelayed("muon", true).with("muon, tied, 12 microbatches", microbatches(deepMicrobatches)...)
 	p.equal(synchronous, sync, at(sync.with(sync.name+", 1f1b, 3 stages", "pipeline.stages=3"), 2))
 	part := deep(delayedBy("muon", "error_feedback", true), 6)
 	p.stop(resumed, part, at(on2BW(part, 3), 4), at(on2BW(part, 4), 1))
@@ -38,8 +38,8 @@ func (p *planner) atDepth() {
 
 // deep is a delayed setting with 12 microbatches of which some are stale.
 func deep(s setting, stale int) setting {
-	return s.with(fmt.Sprintf("%s, %d of %d stale", s.name, stale, deepMicrobatches), fmt.Sprint("train.microbatches=", deepMicrobatches),
-		fmt.Sprint("pipeline.stale_microbatches=", stale))
+	return s.with(fmt.Sprintf("%s, %d of %d stale", s.name, stale, deepMicrobatches),
+		append(microbatches(deepMicrobatches), fmt.Sprint("pipeline.stale_microbatches=", stale))...)
 }
 
 // at is a pipeline at a depth.

@@ -142,7 +142,7 @@ func (p *planner) synchronous() {
 			}
 			want := base
 			if _, err := schedule.New(f.Name, schedule.Options{Stages: n, Chunks: f.Chunks, Microbatches: 4}); err != nil {
-				want = base.with("1 stage, 6 microbatches", "train.microbatches=6")
+				want = base.with("1 stage, 6 microbatches", microbatches(6)...)
 			}
 			if f.Chunks*n > 6 { // units: the embedding, four layers, the head
 				want = base.with("1 stage, 6 layers", "model.n_layers=6")
@@ -228,7 +228,7 @@ func (p *planner) partlyStale() {
 func (p *planner) fiveStages() {
 	for _, stale := range []int{4, 5, 10} {
 		s := delayedBy("muon", "error_feedback", stale != 5)
-		s = s.with(fmt.Sprintf("%s, %d of 10 stale", s.name, stale), "train.batch_size=10", "train.microbatches=10", fmt.Sprint("pipeline.stale_microbatches=", stale))
+		s = s.with(fmt.Sprintf("%s, %d of 10 stale", s.name, stale), append(microbatches(10), fmt.Sprint("pipeline.stale_microbatches=", stale))...)
 		p.equal(partlyStale, s, on2BW(s, 5))
 	}
 }
@@ -260,14 +260,14 @@ func (p *planner) stop(claim string, never, first, then setting) {
 // summed in another order.)
 func (p *planner) replicas() {
 	two := func(s setting, micro, n int) setting {
-		return s.with(fmt.Sprintf("%s, %d microbatches, 2 replicas of %s", s.name, micro, stages(n)), fmt.Sprint("train.microbatches=", micro),
-			"pipeline.replicas=2", fmt.Sprint("pipeline.stages=", n))
+		return s.with(fmt.Sprintf("%s, %d microbatches, 2 replicas of %s", s.name, micro, stages(n)),
+			append(microbatches(micro), "pipeline.replicas=2", fmt.Sprint("pipeline.stages=", n))...)
 	}
 	for _, tied := range []bool{false, true} {
 		s, d := undelayed("muon", tied), delayedBy("adamw", "error_feedback", tied)
 		if !tied {
-			p.near(replicated, p.here(s.with(s.name+", 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(s, 2, 2)))
-			p.near(replicated, p.here(d.with(d.name+", delay 1, 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(d, 2, 1)))
+			p.near(replicated, p.here(s.with(s.name+", 2 microbatches, 1 stage", microbatches(2)...)), p.here(two(s, 2, 2)))
+			p.near(replicated, p.here(d.with(d.name+", delay 1, 2 microbatches, 1 stage", microbatches(2)...)), p.here(two(d, 2, 1)))
 		} else if !p.quick {
 			p.equal(replicated, two(s, 4, 1), two(s, 4, 2))
 			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))

@@ -56,6 +56,11 @@ func (t *trainer) writeText() error {
 // clip is the largest norm of a gradient, below that of the first batches.
 const clip = 0.5
 
+// microbatches sets their number in a batch. Each has three sequences, so that all settings have the same kernels.
+func microbatches(n int) []string {
+	return []string{fmt.Sprint("train.microbatches=", n), fmt.Sprint("train.batch_size=", 3*n)}
+}
+
 // config is a setting in full.
 func (t *trainer) config(s setting, dir string) config.Config {
 	c, err := config.Parse("verify", nil, append([]string{

@@ -42,7 +42,9 @@ func TestExpertsOnStages(t *testing.T) {
 func TestRoutingIsRecorded(t *testing.T) {
 	records := func(overrides ...string) []metrics.Record {
 		c := traintest.Demo(t, t.TempDir(), append([]string{routed, "train={steps: 2, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}"}, overrides...)...)
-		res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+		o.Plots = true
+		res, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		assert.FileExists(t, res.ExpertsPlot)
 		rs, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
