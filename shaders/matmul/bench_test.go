@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas32"
 )
@@ -50,25 +52,34 @@ func cpuTime() time.Duration {
 // BenchmarkSoftware compares the variants for software adapters, except the naive one, with gonum by CPU time, which
 // depends little on other work on the machine. A ratio above 1 is faster than gonum.
 func BenchmarkSoftware(b *testing.B) {
-	g := openGPU(b)
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(b, err)
+	defer dev.Close()
 	for _, c := range benchSpecs {
 		s, r := c.Spec, rand.New(rand.NewPCG(1, 2))
 		x, y := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA), random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
-		bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(x), x), B: g.buffer(4*len(y), y), C: g.buffer(4*s.Batch*s.M*s.N, nil)}
+		operands := &bench{t: b, dev: dev, bufs: map[Operand]device.Buffer{}}
+		operands.bufs[A], operands.bufs[B], operands.bufs[C] = operands.buffer("a", floatBytes(x)), operands.buffer("b", floatBytes(y)), operands.buffer("c", make([]byte, 4*s.Batch*s.M*s.N))
 		flops := 2 * float64(s.Batch*s.M*s.N) * float64(s.K)
 		for _, k := range Variants(s, on(target.DefaultLimits(), true))[1:] {
 			b.Run(fmt.Sprintf("%s/%s", c.name, k.Name), func(b *testing.B) {
-				g.t = b
-				bufs[Scratch] = g.buffer(k.Scratch, nil)
+				operands.t, operands.bufs[Scratch] = b, operands.buffer("scratch", make([]byte, k.Scratch))
 				start := cpuTime()
-				l := g.load(k, bufs)
-				g.run(l, 1)
+				l, err := dev.Load(operands.program(k, asIs, nil))
+				require.NoError(b, err)
+				run := func(times int) {
+					for range times {
+						require.NoError(b, dev.Run(l))
+					}
+					require.NoError(b, dev.Sync())
+				}
+				run(1)
 				compile := cpuTime() - start
 				times := int(4e8/flops) + 1
 				best, gonum, wall, gonumWall := time.Hour, time.Hour, time.Hour, time.Hour
 				for b.Loop() {
 					cpu, at := cpuTime(), time.Now()
-					g.run(l, times)
+					run(times)
 					best, wall = min(best, cpuTime()-cpu), min(wall, time.Since(at))
 					cpu, at = cpuTime(), time.Now()
 					for range times {
@@ -82,8 +93,8 @@ func BenchmarkSoftware(b *testing.B) {
 				b.ReportMetric(gonumWall.Seconds()/wall.Seconds(), "wall-ratio")
 				b.ReportMetric(compile.Seconds()*1e3, "compile-ms")
 				b.ReportMetric(k.Cost/flops*8, "cost")
-				l.release()
-				bufs[Scratch].Release()
+				l.Release()
+				operands.bufs[Scratch].Release()
 			})
 		}
 	}

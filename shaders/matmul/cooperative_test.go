@@ -10,12 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/boundscheck"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -71,7 +69,7 @@ func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target
 	return l
 }
 
-var every = flag.Bool("every", false, "run every kernel on every case, and watch all for GPUs, which takes software an hour")
+var every = flag.Bool("every", false, "run every kernel on every case")
 
 // some returns two of the variants, different ones for each case, or all of them.
 func some(ks []Kernel, i int) []Kernel {
@@ -100,111 +98,10 @@ func floatBytes(x []float32) []byte {
 	return out
 }
 
-// bench has the operands of one case on a device.
-type bench struct {
-	t    *testing.T
-	dev  device.Device
-	bufs map[Operand]device.Buffer
-	bias device.Buffer
-	sums []byte // the content of the scratch before a kernel runs
-}
-
-func (b *bench) buffer(name string, data []byte) device.Buffer {
-	buf, err := b.dev.Alloc(name, int64(max(len(data), 16)))
-	require.NoError(b.t, err)
-	require.NoError(b.t, b.dev.Write(buf, 0, data))
-	return buf
-}
-
-func (b *bench) read(buf device.Buffer) []byte {
-	pending, err := b.dev.Read(buf, 0, buf.Size())
-	require.NoError(b.t, err)
-	bytes, err := pending.Wait()
-	require.NoError(b.t, err)
-	return bytes
-}
-
-// run runs a kernel that change rewrites, with bounds checks if it is WGSL. It returns C and the memory behind it.
-func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
-	const guard = 64
-	unwritten := make([]float32, n+guard)
-	for i := range unwritten {
-		unwritten[i] = float32(math.Inf(1))
-	}
-	b.bufs[C] = b.buffer("c", floatBytes(unwritten))
-	defer b.bufs[C].Release()
-	b.bufs[Scratch] = b.buffer("scratch", append(slices.Clone(b.sums), make([]byte, k.Scratch-len(b.sums))...))
-	defer b.bufs[Scratch].Release()
-	outside := b.buffer("outside", make([]byte, 16))
-	defer outside.Release()
-	p := &device.Program{Label: k.Name}
-	for i, pass := range k.Passes {
-		pass = change(pass)
-		c := device.Command{Shader: i, Groups: pass.Groups}
-		for _, bind := range pass.Bindings {
-			buf := b.bufs[bind.Operand]
-			r := device.Range{Buffer: buf, Offset: int64(bind.Offset), Size: buf.Size()}
-			if bind.Operand == Scratch {
-				r.Size = int64(bind.Size)
-			}
-			c.Args = append(c.Args, r)
-		}
-		if pass.Epilogue {
-			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
-		}
-		if !strings.HasPrefix(pass.WGSL, target.Assembly) {
-			pass.WGSL = boundscheck.Indices(pass.WGSL, len(c.Args))
-			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
-		}
-		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.WGSL, Bindings: make([]device.Access, len(c.Args)),
-			Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
-		p.Commands = append(p.Commands, c)
-	}
-	l, err := b.dev.Load(p)
-	require.NoError(b.t, err, "%s\n%s", k.Name, p.Shaders[0].WGSL)
-	defer l.Release()
-	require.NoError(b.t, b.dev.Run(l))
-	require.Zero(b.t, b.read(outside)[0], "%s: an index leaves its array", k.Name)
-	bytes := b.read(b.bufs[C])
-	out := make([]float32, n+guard)
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))
-	}
-	return out
-}
-
-// check compares every element of C with gonum, and the bits of two runs. The memory behind C must not change.
-func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func(Pass) Pass) {
-	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
-	x, xBits := randomFloat16(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
-	y, yBits := randomFloat16(r, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB, s.TypeB)
-	bias := random(r, s.N)
-	want := reference(s, x, y, bias)
-	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
-	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", xBits), b.buffer("b", yBits), b.buffer("bias", floatBytes(bias))
-	defer b.bufs[A].Release()
-	defer b.bufs[B].Release()
-	defer b.bias.Release()
-	if s.Grouping != graph.Ungrouped {
-		b.bufs[Offsets] = b.buffer("offsets", floatBytes(bitsOf(offsetsOf(groupRows(s)))))
-		defer b.bufs[Offsets].Release()
-	}
-	for _, k := range ks {
-		got := b.run(k, len(want), change)
-		requireClose(t, k, want, got, s.K)
-		for _, v := range got[len(want):] {
-			require.True(t, math.IsInf(float64(v), 1), "%s writes behind C", k.Name)
-		}
-		require.Equal(t, got, b.run(k, len(want), change), "%s: a second run gives other bits", k.Name)
-	}
-}
-
 // The kernels compute correct products on an emulation of subgroup matrices. The shapes are smaller than the real ones,
 // whose unrolled loops a software adapter would compile for minutes.
 func TestCooperativeKernelsEmulated(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	sizes := append([]target.CooperativeMatrix{square(8)}, oblong...)
 	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
 	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states", "grouped 2", "grouped 3", "grouped 4", "grouped 5"}
@@ -221,6 +118,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 			check(t, dev, c, []Kernel{shape.kernel(c.spec, tensorLimits(shape.size, shape.lanes, "f16"))}, func(p Pass) Pass {
 				var err error
 				p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+				p.WorkgroupMemory += cooptest.Memory
 				require.NoError(t, err)
 				return p
 			})
@@ -230,9 +128,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 
 // With split-K only the last pass rounds: its 16-bit floats are the rounded sums of the kernel that stores f32.
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Declarations: "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"}
 	s.Epilogue = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
 	half := s
@@ -247,6 +143,7 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	scalar := func(p Pass) Pass {
 		var err error
 		p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+		p.WorkgroupMemory += cooptest.Memory
 		require.NoError(t, err)
 		return p
 	}

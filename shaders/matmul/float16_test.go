@@ -9,9 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ import (
 // every way to read an operand: by element, by vec4, from a packed copy, by one invocation or by a workgroup. They are
 // small, since compilation takes most of the time.
 func TestFloat16HasTheBitsOfF32(t *testing.T) {
-	g := openGPU(t)
+	dev := gputest.Translated(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {
@@ -34,8 +35,7 @@ func TestFloat16HasTheBitsOfF32(t *testing.T) {
 		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			g.t = t
-			checkFloat16(g, c.spec, c.element, c.limits, c.software)
+			checkFloat16(t, dev, c.spec, c.element, c.limits, c.software)
 		})
 	}
 }
@@ -94,14 +94,14 @@ func plain(wgsl string) string {
 	}
 }
 
-func checkFloat16(g *gpu, s Spec, d Element, limits target.Limits, software bool) {
+func checkFloat16(t *testing.T, dev device.Device, s Spec, d Element, limits target.Limits, software bool) {
 	r := rand.New(rand.NewPCG(1, 2))
 	a, wordsA := randomFloat16Words(r, d, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
 	b, wordsB := randomFloat16Words(r, d, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 	want := map[string][]float32{}
 	var lanes []float32
 	for _, k := range Variants(s, on(limits, software)) {
-		want[k.Name] = product(g, k, s, a, b)
+		want[k.Name] = product(t, dev, k, s, a, b)
 		if strings.HasPrefix(k.Name, "lanes") {
 			lanes = want[k.Name]
 		}
@@ -110,17 +110,17 @@ func checkFloat16(g *gpu, s Spec, d Element, limits target.Limits, software bool
 	for _, k := range Variants(s, on(limits, software)) {
 		w := want[k.Name]
 		if w == nil { // it is not among the best for f32; all kernels of lanes add in the order of k
-			require.True(g.t, strings.HasPrefix(k.Name, "lanes"), k.Name)
+			require.True(t, strings.HasPrefix(k.Name, "lanes"), k.Name)
 			w = lanes
 		}
-		assert.Equal(g.t, w, product(g, k, s, wordsA, wordsB), k.Name)
+		assert.Equal(t, w, product(t, dev, k, s, wordsA, wordsB), k.Name)
 	}
 }
 
 // 16-bit results are the rounded f32 results of the same kernel, also with split-K. The conformance suite covers the
 // kernels for software adapters.
 func TestFloat16IsStored(t *testing.T) {
-	g := openGPU(t)
+	dev := gputest.Translated(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
@@ -136,11 +136,11 @@ func TestFloat16IsStored(t *testing.T) {
 		_, b := randomFloat16Words(r, F16, s.Batch*s.N*s.K)
 		want := map[string][]float32{}
 		for _, k := range Variants(s, few) {
-			want[k.Name] = product(g, k, s, a, b)
+			want[k.Name] = product(t, dev, k, s, a, b)
 		}
 		for _, k := range ks {
 			require.Len(t, want[k.Name], s.Batch*s.M*s.N, k.Name)
-			for i, word := range product(g, k, narrow16, a, b) {
+			for i, word := range product(t, dev, k, narrow16, a, b) {
 				require.Equal(t, rounded(want[k.Name][2*i:]), math.Float32bits(word), "%s: word %d", k.Name, i)
 			}
 		}
@@ -182,17 +182,12 @@ func randomFloat16Words(r *rand.Rand, d Element, n int) (x, words []float32) {
 	return x, words
 }
 
-// product runs a kernel on the operands and returns C.
-func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
+// product runs a kernel on the words of the operands and returns C.
+func product(t *testing.T, dev device.Device, k Kernel, s Spec, x, y []float32) []float32 {
 	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
-	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b),
-		C: g.buffer(4*n, nil), Scratch: g.buffer(k.Scratch, nil)}
-	l := g.load(k, bufs)
-	g.run(l, 1)
-	out := g.read(bufs[C], n)
-	l.release()
-	for _, x := range bufs {
-		x.Release()
-	}
-	return out
+	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
+	b.bufs[A], b.bufs[B] = b.buffer("a", floatBytes(x)), b.buffer("b", floatBytes(y))
+	defer b.bufs[A].Release()
+	defer b.bufs[B].Release()
+	return b.run(k, n, asIs)[:n]
 }

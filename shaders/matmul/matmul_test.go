@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
-	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/blas"
@@ -102,17 +104,39 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 }
 
 func TestVariantsComputeTheProduct(t *testing.T) {
-	g := openGPU(t)
-	g.outside = g.buffer(16, make([]float32, 4))
+	dev := gputest.Translated(t)
 	cases := testCases()
 	for _, software := range []bool{true, false} {
 		chosen := spread(cases, software)
 		for n, c := range cases {
-			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
-				g.t = t
-				checkVariants(g, c, software, n, chosen[n])
-			})
+			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) { check(t, dev, c, chosen[n], asIs) })
 		}
+	}
+}
+
+// TestKindsOnADriver runs the shortest kernel of each kind for GPUs on an adapter, whose driver makes workgroup memory and
+// barriers of what it is given.
+func TestKindsOnADriver(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	type use struct {
+		testCase
+		Kernel
+	}
+	shortest := map[string]use{}
+	for _, c := range testCases() {
+		for _, k := range Variants(c.spec, on(c.limits, false)) {
+			kind, _, _ := strings.Cut(k.Name, " ")
+			kind = fmt.Sprint(kind, c.spec.Grouping, len(k.Passes))
+			if u, ok := shortest[kind]; !ok || len(k.Passes[0].WGSL) < len(u.Passes[0].WGSL) {
+				shortest[kind] = use{c, k}
+			}
+		}
+	}
+	assert.Greater(t, len(shortest), 5)
+	for kind, u := range shortest {
+		t.Run(kind, func(t *testing.T) { check(t, dev, u.testCase, []Kernel{u.Kernel}, asIs) })
 	}
 }
 
@@ -149,56 +173,6 @@ func spread(cases []testCase, software bool) (chosen [][]Kernel) {
 		}
 	}
 	return chosen
-}
-
-// checkVariants compares kernels with gonum. Every third kernel for GPUs, a different one for each n, runs with bounds
-// checks, which software adapters compile slowly.
-func checkVariants(g *gpu, c testCase, software bool, n int, ks []Kernel) {
-	const guard = 64 // elements behind C that kernels must not touch
-	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
-	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
-	b := random(r, s.N*s.K+(max(s.Batch, s.Groups)-1)*s.BatchStrideB)
-	bias := random(r, s.N)
-	want := reference(s, a, b, bias)
-	unwritten := make([]float32, len(want)+guard)
-	for i := range unwritten {
-		unwritten[i] = float32(math.Inf(1))
-	}
-	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b), C: g.buffer(4*len(unwritten), nil)}
-	if s.Grouping != graph.Ungrouped {
-		bufs[Offsets] = g.buffer(4*(s.Groups+1), bitsOf(offsetsOf(groupRows(s))))
-		defer bufs[Offsets].Release()
-	}
-	biasBuf := g.buffer(4*len(bias), bias)
-	for i, k := range ks {
-		g.watching = !software && (*every || (i+n)%3 == 0)
-		bufs[Scratch] = g.buffer(k.Scratch, nil)
-		l := g.load(k, bufs, biasBuf)
-		var first []float32
-		for round := range 2 {
-			bufs[C] = resetC(g, bufs[C], unwritten)
-			g.run(l, 1)
-			got := g.read(bufs[C], len(unwritten))
-			if round == 0 {
-				first = got
-				requireClose(g.t, k, want, got, s.K)
-			}
-			require.Equal(g.t, first, got, "%s: a second run gives other bits", k.Name)
-		}
-		for _, v := range first[len(want):] {
-			require.True(g.t, math.IsInf(float64(v), 1), "%s writes behind C", k.Name)
-		}
-		l.release()
-		bufs[Scratch].Release()
-	}
-	for _, b := range []*wgpu.Buffer{bufs[A], bufs[B], bufs[C], biasBuf} {
-		b.Release()
-	}
-}
-
-func resetC(g *gpu, c *wgpu.Buffer, with []float32) *wgpu.Buffer {
-	require.NoError(g.t, g.queue.WriteBuffer(c, 0, wgpu.ToBytes(with)))
-	return c
 }
 
 func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms int) {

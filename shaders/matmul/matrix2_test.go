@@ -15,8 +15,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -118,9 +118,7 @@ func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 // The kernels compute correct products, including edges, split-K and batches. The machine runs the pass in assembly, and
 // a device runs the second pass. A store outside of C panics or changes the memory behind it.
 func TestMatrix2Kernels(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	for i, c := range float16Cases() {
 		t.Run(c.name, func(t *testing.T) {
 			s, r := c.spec, rand.New(rand.NewPCG(1, 2))
@@ -138,7 +136,7 @@ func TestMatrix2Kernels(t *testing.T) {
 				b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
 				b.bias = b.buffer("bias", floatBytes(bias))
 				k.Passes = k.Passes[1:]
-				requireClose(t, k, want, b.run(k, len(want), func(p Pass) Pass { return p }), s.K)
+				requireClose(t, k, want, b.run(k, len(want), asIs), s.K)
 				b.bias.Release()
 			}
 		})
@@ -161,15 +159,13 @@ func TestMatrix2StoresFloat16(t *testing.T) {
 	floats := s
 	floats.Epilogue = nil
 	want := reference(floats, x, y, nil)
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer dev.Close()
+	dev := gputest.Translated(t)
 	k := matrix2Variants(s, flexibleLimits())[0]
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
 	k.Passes = k.Passes[1:]
 	k.Passes[0].Epilogue = false // its epilogue reads no buffer
-	for i, word := range b.run(k, len(want)/2, func(p Pass) Pass { return p })[:len(want)/2] {
+	for i, word := range b.run(k, len(want)/2, asIs)[:len(want)/2] {
 		bits := BF16.Bits(float64(float32(want[2*i]))) | BF16.Bits(float64(float32(want[2*i+1])))<<16
 		require.Equal(t, bits, math.Float32bits(word), "word %d", i)
 	}
