@@ -78,8 +78,9 @@ func unzeroed(t *testing.T) device.Device {
 	return d
 }
 
-// TestKernelsMissNoBarrier runs every kernel whose invocations share memory with its invocations in another order,
-// which may change no bit.
+// TestKernelsMissNoBarrier runs every kind of kernel whose invocations share memory with its invocations in another order,
+// which may change no bit. It needs a driver: translated into C, invocations also wait where a loop around a barrier
+// begins and ends. So it compares with the reference, too.
 func TestKernelsMissNoBarrier(t *testing.T) {
 	d := unzeroed(t)
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
@@ -95,7 +96,7 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 		{"softmax", []graph.Type{f32(3, 300)}, apply(new(op.SoftmaxOp)), []string{"workgroup32", "workgroup256"}},
 		{"long rows", []graph.Type{f32(2, 5000)}, sumOver(1), []string{"spread4"}},
 		{"long columns", []graph.Type{f32(2000, 3)}, sumOver(0), []string{"spread125"}},
-		{"products", []graph.Type{f32(70, 40), f32(40, 68)}, apply(new(op.MatMulOp)), []string{"tile 32x32x16/64", "tile 64x64x16/256", "tile 64x64x16/64", "tile 128x64x16/256", "tile 128x64x16/128", "tile 128x128x8/256", "tile 128x128x16/256"}},
+		{"products", []graph.Type{f32(70, 40), f32(40, 68)}, apply(new(op.MatMulOp)), []string{"tile 32x32x16/64", "tile 64x64x16/256", "tile 128x64x16/128", "tile 128x128x8/256"}},
 		{"vectors", []graph.Type{f32(2, 300), f32(300, 70)}, apply(new(op.MatMulOp)), []string{"vector 4x16", "vector 8x32"}},
 		{"columns", []graph.Type{f32(2, 300), f32(70, 300)}, apply(&op.MatMulOp{TransB: true}), []string{"vector 64x1", "vector 32x8", "vector 16x4"}},
 		{"attention", []graph.Type{f32(1, 70, 2, 4), f32(1, 70, 1, 4), f32(1, 70, 1, 4), graph.T(graph.U32, 1, 70)}, attentionWithGradients, []string{"rows", "tiles"}},

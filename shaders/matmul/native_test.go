@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,8 +39,8 @@ type nativeCase struct {
 }
 
 // nativeSpecs are products of every kind: edges of tiles, panels and blocks, transpositions, batches, element types,
-// epilogues, sums that are split, and few rows.
-func nativeSpecs() []Spec {
+// epilogues, sums that are split, and few rows. CPUs without AMX have the same kernels for termSpecs as for others.
+func nativeSpecs(l target.Limits) []Spec {
 	var out []Spec
 	for n, d := range [][3]int{
 		{24, 32, 16}, {12, 16, 8}, {1, 1, 1}, {13, 33, 5}, {37, 48, 130}, {100, 96, 100}, {61, 15, 31}, {5, 80, 64}, {7, 300, 9},
@@ -68,7 +69,9 @@ func nativeSpecs() []Spec {
 	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
 	out = append(out, pairSpecs()...)
 	out = append(out, groupedSpecs()...)
-	out = append(out, termSpecs()...)
+	if slices.Contains(l.Cooperative, target.AMX) {
+		out = append(out, termSpecs()...)
+	}
 	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
 }
 
@@ -207,11 +210,12 @@ func checkNative(t *testing.T, c nativeCase, k Kernel, file string) {
 	}
 }
 
-// testNative checks the kernels of products. The naive one has no tiles, so every fourth product is enough for it.
-func testNative(t *testing.T, specs []Spec, l target.Limits, cc string, flags ...string) {
+// testNative checks the kernels of a quarter of the products. The naive one has no tiles, so every fourth of these is
+// enough for it.
+func testNative(t *testing.T, quarter int, l target.Limits, cc string, flags ...string) {
 	b := newNativeBuild(t)
 	var checks []func()
-	for i, s := range specs {
+	for i, s := range everyFourth(nativeSpecs(l), quarter) {
 		c := newNativeCase(s)
 		for _, k := range Variants(s, l) {
 			if k.Name == "naive" && (i+i/4)%4 > 0 {
@@ -228,8 +232,8 @@ func testNative(t *testing.T, specs []Spec, l target.Limits, cc string, flags ..
 }
 
 // everyFourth returns a quarter of the products, of all transpositions.
-func everyFourth(from int) (out []Spec) {
-	for i, s := range nativeSpecs() {
+func everyFourth(specs []Spec, from int) (out []Spec) {
+	for i, s := range specs {
 		if (i+i/4)%4 == from {
 			out = append(out, s)
 		}
@@ -237,19 +241,18 @@ func everyFourth(from int) (out []Spec) {
 	return out
 }
 
-// TestNativeComputesTheProduct checks every product on this CPU, together with TestNativeStaysInsideItsArrays: two
-// quarters by the device's flags, and one by clang.
+// TestNativeComputesTheProduct checks every product on this CPU, together with TestNativeStaysInsideItsArrays: a quarter
+// by the device's flags, one with fewer passes, and one by clang.
 func TestNativeComputesTheProduct(t *testing.T) {
-	device := []string{"-O3", "-march=native", "-mprefer-vector-width=512"}
-	for _, quarter := range []int{1, 2} {
-		testNative(t, everyFourth(quarter), thisCPU(t), "gcc", device...)
-	}
+	l := thisCPU(t)
+	testNative(t, 1, l, "gcc", "-O3", "-march=native", "-mprefer-vector-width=512")
+	testNative(t, 2, l, "gcc", fewerPasses, "-march=native", "-mprefer-vector-width=512")
 	if _, err := exec.LookPath("clang"); err != nil {
 		t.Log("no clang on this machine: only gcc was checked")
-		testNative(t, everyFourth(0), thisCPU(t), "gcc", device...)
+		testNative(t, 0, l, "gcc", fewerPasses, "-march=native")
 		return
 	}
-	testNative(t, everyFourth(0), thisCPU(t), "clang", fewerPasses, "-march=native")
+	testNative(t, 0, l, "clang", fewerPasses, "-march=native")
 }
 
 // fewerPasses compiles in less time than the device's -O3. The tests that use it are of the text of kernels, not of the
@@ -262,23 +265,24 @@ func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
 		t.Log("the flags are those of amd64")
 		return
 	}
-	testNative(t, everyFourth(1), nativeLimits, "gcc", fewerPasses, "-march=x86-64-v3")
-	testNative(t, everyFourth(2), nativeLimits, "gcc", fewerPasses, "-march=x86-64")
+	testNative(t, 1, nativeLimits, "gcc", fewerPasses, "-march=x86-64-v3")
+	testNative(t, 2, nativeLimits, "gcc", fewerPasses, "-march=x86-64")
 }
 
 func TestNativeStaysInsideItsArrays(t *testing.T) {
-	testNative(t, everyFourth(3), thisCPU(t), "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	testNative(t, 3, thisCPU(t), "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 }
 
 // Sizes of groups, blocks and passes are multiples of the sizes that they are made of, and depend on the shape alone.
 func TestNativeKernelsKeepTheirLimits(t *testing.T) {
-	specs := nativeSpecs()
+	l := target.Limits{Native: true, Cooperative: []target.CooperativeMatrix{target.AMX, target.AVX512, target.NEON}}
+	specs := nativeSpecs(l)
 	for _, s := range benchSpecs {
 		specs = append(specs, s.Spec)
 	}
 	for _, s := range append(specs, Spec{Batch: 1, M: 384, N: 1536, K: 2048, EpilogueC: testEpilogue(F32)}, Spec{Batch: 70, M: 700, N: 129, K: 8},
 		Spec{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}) {
-		ks := Variants(s, target.Limits{Native: true, Cooperative: []target.CooperativeMatrix{target.AMX, target.AVX512, target.NEON}})
+		ks := Variants(s, l)
 		assert.Equal(t, "naive", ks[0].Name)
 		names := map[string]bool{}
 		for i, k := range ks {
