@@ -55,7 +55,7 @@ func TestNewSocketMakesNothing(t *testing.T) {
 func TestKilledWhileOpening(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 1))
 	inFolder := 0
-	for i := range 30 {
+	for i := range 18 {
 		dir := memoryFolder(t)
 		nothingLeft := func() bool { return len(folders(t, dir)) == 0 && len(workersIn(dir)) == 0 }
 		host := exec.Command(os.Args[0])

@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -55,6 +56,9 @@ func checked(m *testing.M) int {
 		w.Close()
 	}
 	before := openFiles()
+	if err := flag.Set("test.parallel", "4"); err != nil { // tests that are parallel mostly wait
+		panic(err)
+	}
 	code := m.Run()
 	if left := leftovers(dir, before); left != "" {
 		fmt.Println("FAIL: the tests leave behind:", left)
