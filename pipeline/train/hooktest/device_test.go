@@ -27,9 +27,13 @@ func trainOnBatchesOfHooks(t *testing.T, name string) {
 		return traintest.Files(t, res.Checkpoint)
 	}
 	one := run(1)
-	for _, two := range []map[string]string{run(4), run(2, "pipeline.schedule=2bw", "pipeline.stages=2")} {
+	others := []map[string]string{run(2, "pipeline.schedule=2bw", "pipeline.stages=2")}
+	if name == gputest.Default() { // the number of instances is no matter of devices
+		others = append(others, run(4))
+	}
+	for _, other := range others {
 		for file := range one {
-			assert.True(t, one[file] == two[file], file)
+			assert.True(t, one[file] == other[file], file)
 		}
 	}
 }
