@@ -68,7 +68,13 @@ func Default() string { return Backends()[0] }
 // Device opens Default until the test ends.
 func Device(t testing.TB) device.Device {
 	t.Helper()
-	dev, err := Open(Default())
+	return opened(t, func() (device.Device, error) { return Open(Default()) })
+}
+
+// opened opens a device until the test ends.
+func opened(t testing.TB, open func() (device.Device, error)) device.Device {
+	t.Helper()
+	dev, err := open()
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	return dev
@@ -76,13 +82,11 @@ func Device(t testing.TB) device.Device {
 
 // Translated opens the CPU as a device for kernels in WGSL, which it translates into C, until the test ends. It reports
 // itself as a software adapter with the limits that WebGPU guarantees, but more workgroup memory. The compiler optimizes
-// little, which changes no bit, because it takes longer than the kernels do. On other systems than Linux it is the first adapter.
+// little, which changes no bit, because it takes longer than the kernels do. On other systems than Linux it is the first
+// adapter.
 func Translated(t testing.TB) device.Device {
 	t.Helper()
-	d, err := openTranslated()
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, d.Close()) })
-	return d
+	return opened(t, openTranslated)
 }
 
 func openTranslated() (device.Device, error) {
