@@ -62,7 +62,13 @@ type Plan struct {
 type lowered struct {
 	name     string
 	fused    *fuse.Result
-	variants [][]shaders.Kernel // by group
+	variants []variants // by group
+}
+
+// variants are the kernels of a group. Lowering asks of its values only which of them share memory.
+type variants struct {
+	kernels []shaders.Kernel
+	memory  map[*graph.Value]string // of each value that lowering asked about
 }
 
 type program struct {
@@ -70,8 +76,7 @@ type program struct {
 	graph   *graph.Graph
 	fused   *fuse.Result
 	memory  *plan.Plan
-	choice  map[*fuse.Group]choice // the chosen candidate
-	bytes   map[*fuse.Group]int64  // that the kernel reads and writes
+	kernels []kernel // by group
 	inputs  map[string]graph.Type
 	outputs map[string]graph.Type
 }
@@ -86,10 +91,11 @@ type Memory struct {
 	Total     int64 `json:"total"`
 }
 
-// choice is what the plan keeps of a kernel variant.
-type choice struct {
-	name      string
-	tolerance float64
+// kernel is the chosen variant of a group's kernel.
+type kernel struct {
+	shaders.Kernel
+	bytes  int64                   // that it reads and writes
+	memory map[*graph.Value]string // see variants
 }
 
 // KernelInfo describes one kernel of a program.
@@ -160,14 +166,18 @@ func lower(dev device.Device, graphs map[string]*graph.Graph) ([]lowered, error)
 		}
 		low := lowered{name: name, fused: fused}
 		for _, g := range fused.Groups {
-			ks, err := shaders.Lower(fused, g, lim, separate(fused))
+			memory := map[*graph.Value]string{}
+			ks, err := shaders.Lower(fused, g, lim, func(v *graph.Value) string {
+				memory[v] = separate(fused, v)
+				return memory[v]
+			})
 			if err != nil {
 				return nil, fmt.Errorf("program %s: %w", name, err)
 			}
 			if len(ks) == 0 {
 				return nil, fmt.Errorf("program %s: %s: no kernel has at most %d bindings", name, shaders.Label(g), lim.MaxBindings)
 			}
-			low.variants = append(low.variants, ks)
+			low.variants = append(low.variants, variants{ks, memory})
 		}
 		lows = append(lows, low)
 	}
@@ -177,9 +187,9 @@ func lower(dev device.Device, graphs map[string]*graph.Graph) ([]lowered, error)
 // choices returns the candidates of the kernels that have several.
 func choices(lows []lowered) (several [][]shaders.Kernel) {
 	for _, low := range lows {
-		for _, ks := range low.variants {
-			if len(ks) > 1 {
-				several = append(several, ks)
+		for _, v := range low.variants {
+			if len(v.kernels) > 1 {
+				several = append(several, v.kernels)
 			}
 		}
 	}
@@ -201,16 +211,16 @@ func newPlan(dev device.Device, lows []lowered, opts Options) (*Plan, error) {
 
 func (p *Plan) add(low lowered, tune Chooser) error {
 	fused := low.fused
-	q := &program{name: low.name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]choice{}, bytes: map[*fuse.Group]int64{},
+	q := &program{name: low.name, graph: fused.Graph, fused: fused,
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
 	for i, group := range fused.Groups {
-		k, err := p.choose(group, low.variants[i], tune)
+		k, err := p.choose(group, low.variants[i].kernels, tune)
 		if err != nil {
 			return err
 		}
-		q.choice[group], scratch[group] = choice{k.Name, k.Tolerance}, k.Scratch
-		q.bytes[group] = shaders.Bytes(fused, group, k)
+		q.kernels = append(q.kernels, kernel{k, shaders.Bytes(fused, group, k), low.variants[i].memory})
+		scratch[group] = k.Scratch
 	}
 	var err error
 	if q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] }, p.dev.Limits()); err != nil {
@@ -326,9 +336,10 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 		return nil
 	}
 	var infos []KernelInfo
-	for _, g := range q.fused.Groups {
-		infos = append(infos, KernelInfo{Label: shaders.Label(g), Scope: g.Scope, Candidate: q.choice[g].name, Tolerance: q.choice[g].tolerance,
-			Flops: shaders.Flops(g), Bytes: q.bytes[g]})
+	for i, g := range q.fused.Groups {
+		k := q.kernels[i]
+		infos = append(infos, KernelInfo{Label: shaders.Label(g), Scope: g.Scope, Candidate: k.Name, Tolerance: k.Tolerance,
+			Flops: shaders.Flops(g), Bytes: k.bytes})
 	}
 	return infos
 }
@@ -341,13 +352,8 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 		return nil, fmt.Errorf("there is no program %q", name)
 	}
 	var chosen []shaders.Kernel
-	for _, g := range q.fused.Groups {
-		ks, err := shaders.Lower(q.fused, g, p.dev.Limits(), separate(q.fused))
-		if err != nil {
-			return nil, err
-		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g].name })
-		chosen = append(chosen, ks[i])
+	for _, k := range q.kernels {
+		chosen = append(chosen, k.Kernel)
 	}
 	return chosen, nil
 }
@@ -363,14 +369,12 @@ func (p *Plan) Shaders(name string) ([]device.Shader, error) {
 	return r.shaders, err
 }
 
-// separate is a key by which every value has its own memory. Slices of other values and values stored over the variable
-// that they replace are exceptions, because fusion relies on one binding for them.
-func separate(r *fuse.Result) func(*graph.Value) string {
-	return func(v *graph.Value) string {
-		base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()
-		if u := r.Direct[base]; u != nil {
-			base = u
-		}
-		return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, offset, n)
+// separate names a value's memory where every value has its own. Slices of other values and values stored over the
+// variable that they replace are exceptions, because fusion relies on one binding for them.
+func separate(r *fuse.Result, v *graph.Value) string {
+	base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()
+	if u := r.Direct[base]; u != nil {
+		base = u
 	}
+	return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, offset, n)
 }

@@ -33,21 +33,16 @@ type command struct {
 func (p *Plan) record(q *program) (recording, error) {
 	var r recording
 	index := map[string]int{} // of shaders by source
-	key := func(v *graph.Value) string {
-		st := q.memory.Storage[v]
-		return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
-	}
 	for n, g := range q.fused.Groups {
-		ks, err := shaders.Lower(q.fused, g, p.dev.Limits(), key)
+		k, err := p.placed(q, n)
 		if err != nil {
 			return r, err
 		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g].name })
 		first := len(r.commands)
-		for _, pass := range ks[i].Passes {
+		for _, pass := range k.Passes {
 			r.dispatch(q, g, pass, index)
 		}
-		for _, part := range ks[i].Parts {
+		for _, part := range k.Parts {
 			from, to := q.memory.Storage[part.From], q.memory.Storage[g.Stores[0]]
 			to.Offset, to.Size = to.Offset+part.Offset, from.Size
 			r.copy(from, to)
@@ -64,6 +59,41 @@ func (p *Plan) record(q *program) (recording, error) {
 		r.copy(c.From, c.To)
 	}
 	return r, nil
+}
+
+// placed returns the kernel of group n on the memory that was planned, where more values may share it than before.
+func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
+	chosen := q.kernels[n]
+	if sameSharing(chosen.memory, q.storage) {
+		return chosen.Kernel, nil
+	}
+	ks, err := shaders.Lower(q.fused, q.fused.Groups[n], p.dev.Limits(), q.storage)
+	if err != nil {
+		return shaders.Kernel{}, err
+	}
+	return ks[slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == chosen.Name })], nil
+}
+
+// storage names the memory that was planned for a value.
+func (q *program) storage(v *graph.Value) string {
+	st := q.memory.Storage[v]
+	return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
+}
+
+// sameSharing reports whether values share memory in one placement exactly if they do in another.
+func sameSharing(memory map[*graph.Value]string, planned func(*graph.Value) string) bool {
+	to, from := map[string]string{}, map[string]string{}
+	for v, a := range memory {
+		b := planned(v)
+		if other, ok := to[a]; ok && other != b {
+			return false
+		}
+		if other, ok := from[b]; ok && other != a {
+			return false
+		}
+		to[a], from[b] = b, a
+	}
+	return true
 }
 
 // outputSpace is the memory that the host reads. plan does not place it.
