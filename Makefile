@@ -49,12 +49,14 @@ quick: ## what needs no GPU driver: gofmt, vet, staticcheck, the tests of the po
 WASI_TESTS := graph graph/fuse graph/plan pipeline/schedule pipeline/partition pipeline/trace pipeline/checkpoint/safetensors
 SHORT_WASI_TESTS := graph/autodiff graph/eval graph/split runtime/device runtime/null internal/strictyaml
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
+# Every build of WebAssembly trims paths, as that of the pages does, so each package is compiled once.
+TEST_WASM := GOARCH=wasm go test -trimpath -vet=off -short -timeout 1h
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
-	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js $(TEST_WASM) -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
@@ -86,7 +88,7 @@ vet: setup
 
 staticcheck: setup
 	go tool staticcheck ./...
-	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%) ./cmd/tab
+	GOOS=js GOARCH=wasm go vet -trimpath $(PAGE_TESTS:%=./%) ./cmd/tab
 
 lint: vet staticcheck ## gofmt, vet and staticcheck
 

@@ -219,7 +219,7 @@ func TestTheCoreIsPortable(t *testing.T) {
 		}
 	}
 	for _, target := range []string{"js", "wasip1"} {
-		cmd := exec.Command("go", append([]string{"build"}, portable...)...)
+		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, portable...)...)
 		cmd.Env = append(os.Environ(), "GOOS="+target, "GOARCH=wasm")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "GOOS=%s: %s", target, out)

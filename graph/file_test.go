@@ -241,7 +241,7 @@ func evaluateSmall(t *testing.T, g *graph.Graph) {
 // package of the project the errors of fields.
 func TestImports(t *testing.T) {
 	for _, platform := range [][2]string{{"js", "wasm"}, {"wasip1", "wasm"}} {
-		c := exec.Command("go", "build", "./...")
+		c := exec.Command("go", "build", "-trimpath", "./...")
 		c.Env = append(c.Environ(), "GOOS="+platform[0], "GOARCH="+platform[1])
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, "%v: %s", platform, out)

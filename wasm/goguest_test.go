@@ -14,7 +14,7 @@ import (
 // A module of Go's own compiler gets the functions that its runtime needs, and no access to this machine.
 func TestGoGuest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "guest.wasm")
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", file, "./testdata/goguest")
+	build := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-o", file, "./testdata/goguest")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", text)

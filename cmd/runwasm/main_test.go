@@ -21,7 +21,7 @@ func TestExitCodes(t *testing.T) {
 				t.Skip("left out, as CHROMIUM=none asks")
 			}
 			program := filepath.Join(t.TempDir(), "program.wasm")
-			build := exec.Command("go", "build", "-o", program, "./testdata/program")
+			build := exec.Command("go", "build", "-trimpath", "-o", program, "./testdata/program")
 			build.Env = append(os.Environ(), "GOOS="+system, "GOARCH=wasm")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)

@@ -179,7 +179,7 @@ func callable() (names []string) {
 // calls of the host.
 func TestEveryHookInAllLanguages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "go.wasm")
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", file, every+"go")
+	build := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-o", file, every+"go")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", text)
