@@ -16,11 +16,16 @@ import (
 func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[matmul.Operand]*graph.Value) ([]Kernel, error) {
 	var failed error
 	if spec.Epilogue != nil {
+		translated := map[string]string{} // most variants have the same epilogue
 		spec.EpilogueC = func(own []matmul.Binding) string {
 			wgsl, extra := c.epilogueModule(e, operands, own)
-			text, err := native.Functions(wgsl, native.Options{Inside: true})
-			if err != nil {
-				failed = fmt.Errorf("%s: %w", Label(c.g), err)
+			text, ok := translated[wgsl]
+			if !ok {
+				var err error
+				if text, err = native.Functions(wgsl, native.Options{Inside: true}); err != nil {
+					failed = fmt.Errorf("%s: %w", Label(c.g), err)
+				}
+				translated[wgsl] = text
 			}
 			return text + epilogueArrays(extra, len(own), operands[matmul.C])
 		}

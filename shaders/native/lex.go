@@ -28,7 +28,7 @@ var symbols = []string{"<<=", ">>=", "->", "==", "!=", "<=", ">=", "&&", "||", "
 
 // lex splits WGSL into tokens. ">>" stays two symbols, since it may close two templates.
 func lex(text string) ([]token, error) {
-	var out []token
+	out := make([]token, 0, len(text)/3)
 	line := 1
 	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)
