@@ -24,7 +24,7 @@ import transformers
 import llama_oracle as oracle
 
 WORDS, SEQ, WINDOWS, PROMPT, NEW, STEPS, ROWS = 47, 40, 4, 8, 20, 20, 4
-SIZES = {"vocab_size": WORDS, "max_position_embeddings": 64, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2,
+SIZES = {"vocab_size": WORDS, "max_position_embeddings": 64, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
          "num_attention_heads": 6, "num_key_value_heads": 3, "rms_norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": None,
          "pad_token_id": None, "tie_word_embeddings": False}
 
@@ -33,38 +33,38 @@ def rope(theta, **scaling):
     return {"rope_theta": theta, "rope_type": "default", **scaling}
 
 
-# Each row: the folder, transformers' class and what its config has besides SIZES.
+# Each row: the folder, transformers' class and what its config has besides SIZES. Families share sizes where they can,
+# so that their tests share kernels.
 CASES = {
     # Six heads on three, head_dim unlike d_model/n_heads, every branch of llama3's scaling.
     "llama": ("Llama", {"hidden_size": 18, "head_dim": 10, "tie_word_embeddings": True, "rope_parameters": rope(
         100.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=24)}),
-    # A window far below a block of keys, and one longer than the sequence's half.
-    "mistral": ("Mistral", {"head_dim": 6, "sliding_window": 5, "rope_parameters": rope(10000.0)}),
+    # A window far below a block of keys.
+    "mistral": ("Mistral", {"head_dim": 4, "sliding_window": 5, "rope_parameters": rope(10000.0)}),
     "qwen3": ("Qwen3", {"head_dim": 12, "rope_parameters": rope(1e6), "tie_word_embeddings": True}),
-    "olmo2": ("Olmo2", {"hidden_size": 24, "rope_parameters": rope(500000.0)}),
-    "olmo3": ("Olmo3", {"hidden_size": 24, "num_hidden_layers": 4, "intermediate_size": 12, "sliding_window": 7,
-                        "rope_parameters": {k: rope(5e5) for k in ("full_attention", "sliding_attention")}}),
-    "smollm3": ("SmolLM3", {"hidden_size": 24, "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "rope_parameters": rope(5e6),
+    "olmo2": ("Olmo2", {"rope_parameters": rope(10000.0)}),
+    "olmo3": ("Olmo3", {"num_hidden_layers": 4, "sliding_window": 5,
+                        "rope_parameters": {k: rope(1e4) for k in ("full_attention", "sliding_attention")}}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "rope_parameters": rope(10000.0),
                             "tie_word_embeddings": True}),
     # OLMoE: two of five experts, weights not normalized.
-    "olmoe": ("Olmoe", {"hidden_size": 24, "intermediate_size": 8, "num_experts": 5, "num_experts_per_tok": 2,
+    "olmoe": ("Olmoe", {"intermediate_size": 8, "num_experts": 5, "num_experts_per_tok": 2,
                         "norm_topk_prob": False, "rope_parameters": rope(10000.0)}),
     # A dense layer first, then all of four experts.
-    "qwen3-moe": ("Qwen3Moe", {"head_dim": 8, "moe_intermediate_size": 6, "num_experts": 4, "num_experts_per_tok": 4,
-                               "norm_topk_prob": True, "mlp_only_layers": [0], "rope_parameters": rope(1e6)}),
-    "one-expert": ("Qwen3Moe", {"head_dim": 8, "moe_intermediate_size": 14, "num_experts": 1, "num_experts_per_tok": 1,
-                                "norm_topk_prob": True, "rope_parameters": rope(1e6)}),
-    "mixtral": ("Mixtral", {"head_dim": 6, "intermediate_size": 8, "num_local_experts": 6, "num_experts_per_tok": 2,
-                            "sliding_window": 9, "rope_parameters": rope(1e6)}),
+    "qwen3-moe": ("Qwen3Moe", {"head_dim": 4, "moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 4,
+                               "norm_topk_prob": True, "mlp_only_layers": [0], "rope_parameters": rope(10000.0)}),
+    "one-expert": ("Qwen3Moe", {"head_dim": 4, "moe_intermediate_size": 8, "num_experts": 1, "num_experts_per_tok": 1,
+                                "norm_topk_prob": True, "rope_parameters": rope(10000.0)}),
+    "mixtral": ("Mixtral", {"head_dim": 4, "intermediate_size": 8, "num_local_experts": 6, "num_experts_per_tok": 2,
+                            "sliding_window": 5, "rope_parameters": rope(10000.0)}),
     # DeepSeek-V3's expert block with ordinary attention.
-    "glm4-moe": ("Glm4Moe", {"head_dim": 6, "moe_intermediate_size": 7, "n_routed_experts": 6, "num_experts_per_tok": 2,
+    "glm4-moe": ("Glm4Moe", {"head_dim": 4, "moe_intermediate_size": 8, "n_routed_experts": 6, "num_experts_per_tok": 2,
                              "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "use_qk_norm": True,
                              "norm_topk_prob": True, "num_mtp_layers": 0,
                              "rope_parameters": rope(10000.0, partial_rotary_factor=1.0)}),
     # Norms without weights, also after the embedding; squared ReLU; softcap; the class rotates the other way around.
-    "nanochat": ("NanoChat", {"hidden_size": 18, "num_key_value_heads": 3, "num_attention_heads": 3, "head_dim": 6, "final_logit_softcapping": 3.0,
-                              "rms_norm_eps": 1e-6, "rope_parameters": rope(10000.0)}),
-    "dots1": ("Dots1", {"head_dim": 6, "moe_intermediate_size": 7, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "nanochat": ("NanoChat", {"head_dim": 4, "final_logit_softcapping": 3.0, "rms_norm_eps": 1e-6, "rope_parameters": rope(10000.0)}),
+    "dots1": ("Dots1", {"head_dim": 4, "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
                         "n_shared_experts": 2, "first_k_dense_replace": 0, "routed_scaling_factor": 2.5, "sliding_window": None,
                         "norm_topk_prob": False, "rope_parameters": rope(10000.0)}),
 }
