@@ -14,11 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
-// Each thread has a share of a command's pieces, which lie side by side: threads that take the same share of each command
-// find in their core's cache what they wrote before. A thread without pieces takes those of the others.
+// Each thread has a share of a command's groups, which lie side by side: threads that take the same share of each command
+// find in their core's cache what they wrote before. A thread takes some groups at a time, at most half of what is left,
+// so that all end together. One whose share is empty takes from those of the others.
 //
 // The leader, which calls gp_pool_run, publishes a command by a ticket for each share: the command's index and the next
-// piece to be taken. Threads take pieces by adding to a ticket, so a piece always belongs to the command that the same
+// group to be taken. Threads take groups by exchanging a ticket, so a group always belongs to the command that the same
 // word names. A thread accesses the commands only while it counts as inside, and the leader returns from a run when none
 // is inside.
 
@@ -27,7 +28,7 @@
 #define SHORT_NS 50000      // a command that takes less on all threads may be faster on one
 #define RETRY 256           // runs after which the slower of both is tried again
 
-// gp_share is the ticket of a thread's pieces, in a cache line of its own.
+// gp_share is the ticket of a thread's groups, in a cache line of its own.
 typedef struct {
 	_Alignas(64) _Atomic uint64_t ticket;
 } gp_share;
@@ -45,7 +46,7 @@ struct gp_pool {
 	gp_share *shares; // the leader's is the first
 	gp_worker *workers;
 	gp_command *commands; // of the run
-	_Alignas(64) _Atomic uint32_t done; // pieces of the published command that are complete
+	_Alignas(64) _Atomic uint32_t done; // groups of the published command that are complete
 	_Atomic uint32_t waiting;           // the leader sleeps until done changes
 	_Alignas(64) _Atomic uint32_t inside;
 	_Alignas(64) _Atomic uint32_t epoch; // changes when there is something new for the workers
@@ -93,51 +94,50 @@ static int spin(gp_pool *p, _Atomic uint32_t *word, uint32_t value, int until) {
 	return 0;
 }
 
-static void piece(const gp_command *c, uint32_t i) {
+// run runs the groups from first to before last.
+static void run(const gp_command *c, uint32_t first, uint32_t last) {
 	if (c->kernel) {
-		uint32_t first = i * c->size, left = c->groups - first;
-		c->kernel(c->args, first, first + (left < c->size ? left : c->size), c->grid);
+		c->kernel(c->args, first, last, c->grid);
 		return;
 	}
-	uint64_t at = (uint64_t)i * GP_COPY_PIECE, left = c->bytes - at;
-	memcpy((char *)c->to + at, (const char *)c->from + at, left < GP_COPY_PIECE ? left : GP_COPY_PIECE);
+	uint64_t from = (uint64_t)first * GP_COPY_GROUP, to = (uint64_t)last * GP_COPY_GROUP;
+	memcpy((char *)c->to + from, (const char *)c->from + from, (to < c->bytes ? to : c->bytes) - from);
 }
 
 static uint32_t command_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
-static uint32_t piece_of(uint64_t ticket) { return (uint32_t)ticket; }
+static uint32_t group_of(uint64_t ticket) { return (uint32_t)ticket; }
 
-// first_piece returns the first piece of a share. Those of the next share follow its last.
-static uint32_t first_piece(const gp_pool *p, uint32_t pieces, int share) {
-	return (uint32_t)((uint64_t)pieces * (uint64_t)share / (uint64_t)p->count);
+// first_group returns the first group of a share. Those of the next share follow its last.
+static uint32_t first_group(const gp_pool *p, uint32_t groups, int share) {
+	return (uint32_t)((uint64_t)groups * (uint64_t)share / (uint64_t)p->count);
 }
 
 // publish begins a command, or NO_COMMAND.
-static void publish(gp_pool *p, uint32_t command, uint32_t pieces) {
+static void publish(gp_pool *p, uint32_t command, uint32_t groups) {
 	for (int s = 0; s < p->count; s++)
-		atomic_store(&p->shares[s].ticket, (uint64_t)command << 32 | first_piece(p, pieces, s));
+		atomic_store(&p->shares[s].ticket, (uint64_t)command << 32 | first_group(p, groups, s));
 }
 
-// take takes pieces of a share until none is left of the published command. The caller is the leader, or counts as inside.
+// take runs groups of a share until none is left of the published command. The caller is the leader, or counts as inside.
 static void take(gp_pool *p, int share) {
 	_Atomic uint64_t *ticket = &p->shares[share].ticket;
-	for (;;) {
-		uint64_t t = atomic_load(ticket);
-		if (command_of(t) == NO_COMMAND || piece_of(t) >= first_piece(p, p->commands[command_of(t)].pieces, share + 1))
-			return;
-		t = atomic_fetch_add(ticket, 1);
-		if (command_of(t) == NO_COMMAND)
-			return;
+	uint64_t t = atomic_load(ticket);
+	while (command_of(t) != NO_COMMAND) {
 		const gp_command *c = &p->commands[command_of(t)];
-		uint32_t pieces = c->pieces;
-		if (piece_of(t) >= first_piece(p, pieces, share + 1))
+		uint32_t groups = c->groups, first = group_of(t), end = first_group(p, groups, share + 1);
+		if (first >= end)
+			return;
+		uint32_t half = (end - first + 1) / 2, n = half < c->most ? half : c->most;
+		if (!atomic_compare_exchange_weak(ticket, &t, t + n))
 			continue;
-		piece(c, piece_of(t));
-		if (atomic_fetch_add(&p->done, 1) + 1 == pieces && atomic_load(&p->waiting))
+		run(c, first, first + n);
+		if (atomic_fetch_add(&p->done, n) + n == groups && atomic_load(&p->waiting))
 			futex_wake(&p->done, 1);
+		t = atomic_load(ticket);
 	}
 }
 
-// work takes the pieces of a thread's share, then what is left of the others.
+// work takes the groups of a thread's share, then what is left of the others.
 static void work(gp_pool *p, int share) {
 	for (int i = 0; i < p->count; i++)
 		take(p, (share + i) % p->count);
@@ -195,31 +195,23 @@ static void announce(gp_pool *p) {
 
 // together runs a command on all threads.
 static void together(gp_pool *p, uint32_t index) {
-	uint32_t pieces = p->commands[index].pieces;
+	uint32_t groups = p->commands[index].groups;
 	atomic_store(&p->done, 0);
-	publish(p, index, pieces);
+	publish(p, index, groups);
 	announce(p);
 	work(p, 0);
-	if (spin(p, &p->done, pieces, 1))
+	if (spin(p, &p->done, groups, 1))
 		return;
 	atomic_store(&p->waiting, 1);
-	for (uint32_t done; (done = atomic_load(&p->done)) != pieces;)
+	for (uint32_t done; (done = atomic_load(&p->done)) != groups;)
 		futex_wait(&p->done, done);
 	atomic_store(&p->waiting, 0);
-}
-
-static void alone(const gp_command *c) {
-	if (c->kernel) {
-		c->kernel(c->args, 0, c->groups, c->grid);
-		return;
-	}
-	memcpy(c->to, c->from, c->bytes);
 }
 
 // shared reports whether to run a command on all threads: a short one may be faster on one. Each is tried once, and the
 // faster is kept. The result is the same.
 static int shared(const gp_pool *p, const gp_command *c) {
-	if (p->threads == 1 || c->pieces == 1)
+	if (p->threads == 1 || c->groups == 1)
 		return 0;
 	if (!c->together || c->together >= SHORT_NS)
 		return 1;
@@ -249,7 +241,7 @@ void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) 
 		if (all)
 			together(p, i);
 		else
-			alone(c);
+			run(c, 0, c->groups);
 		uint64_t ended = now();
 		keep_least(all ? &c->together : &c->alone, ended - began);
 		c->runs++;
@@ -269,8 +261,8 @@ void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) 
 }
 
 void gp_pool_copy(gp_pool *p, void *to, const void *from, uint64_t bytes) {
-	uint64_t pieces = (bytes + GP_COPY_PIECE - 1) / GP_COPY_PIECE;
-	gp_command c = {.to = to, .from = from, .bytes = bytes, .pieces = (uint32_t)pieces};
+	uint64_t groups = (bytes + GP_COPY_GROUP - 1) / GP_COPY_GROUP;
+	gp_command c = {.to = to, .from = from, .bytes = bytes, .groups = (uint32_t)groups, .most = 1};
 	gp_pool_run(p, &c, bytes > 0, NULL);
 }
 

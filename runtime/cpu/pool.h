@@ -14,14 +14,13 @@ typedef struct {
 // gp_kernel runs the workgroups first … last-1 of a dispatch of grid[0]·grid[1]·grid[2] workgroups.
 typedef void (*gp_kernel)(const gp_arg *args, uint32_t first, uint32_t last, const uint32_t *grid);
 
-// gp_command is a dispatch, or a copy if kernel is NULL. Its pieces may run on different threads at once.
+// gp_command is a dispatch, or a copy if kernel is NULL. Its groups may run on different threads at once.
 typedef struct {
 	gp_kernel kernel;
 	const gp_arg *args;
 	uint32_t grid[3];
-	uint32_t groups; // in all
-	uint32_t size;   // workgroups of a piece
-	uint32_t pieces;
+	uint32_t groups; // workgroups, or parts of a copy, in all
+	uint32_t most;   // that a thread takes at a time
 	void *to;
 	const void *from;
 	uint64_t bytes;
@@ -29,7 +28,7 @@ typedef struct {
 	uint32_t alone, together, runs;
 } gp_command;
 
-#define GP_COPY_PIECE (256 << 10) // bytes
+#define GP_COPY_GROUP (256 << 10) // bytes
 
 typedef struct gp_pool gp_pool;
 

@@ -16,9 +16,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
-// piecesPerThread is how many pieces of a dispatch a thread takes on average: more balance unequal workgroups, and cost
-// time.
-const piecesPerThread = 16
+// takesPerThread is how often a thread takes workgroups of a dispatch, as many at a time as at first. Kernels use
+// neighboring workgroups to read operands less often.
+const takesPerThread = 4
 
 type loaded struct {
 	base.Program
@@ -78,7 +78,7 @@ func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
 
 func copyCommand(c *device.Command) C.gp_command {
 	size := c.Args[0].Size
-	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size), pieces: C.uint32_t((size + C.GP_COPY_PIECE - 1) / C.GP_COPY_PIECE)}
+	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size), groups: C.uint32_t((size + C.GP_COPY_GROUP - 1) / C.GP_COPY_GROUP), most: 1}
 }
 
 // dispatch sets the arguments of a dispatch, and how its workgroups are divided among threads.
@@ -93,8 +93,8 @@ func dispatch(to *C.gp_command, c *device.Command, args []C.gp_arg, threads int)
 	for i, r := range c.Args {
 		args[i] = C.gp_arg{at: at(r), bytes: C.ulonglong(r.Size)}
 	}
-	size := (groups + int64(piecesPerThread*threads) - 1) / int64(piecesPerThread*threads)
-	to.args, to.groups, to.size, to.pieces = &args[0], C.uint32_t(groups), C.uint32_t(size), C.uint32_t((groups+size-1)/size)
+	most := (groups + int64(takesPerThread*threads) - 1) / int64(takesPerThread*threads)
+	to.args, to.groups, to.most = &args[0], C.uint32_t(groups), C.uint32_t(most)
 	return nil
 }
 

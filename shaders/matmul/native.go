@@ -135,9 +135,6 @@ func (n *native) planBlocks(groups int) {
 	columns, rows, steps := cachedColumns, 4*tileRows, 256
 	if s.TransA { // A is packed, which fewer steps keep in the cache until it is used
 		steps = 128
-		if !n.packB && s.N%1024 == 0 { // the lines of a panel of B displace each other
-			steps = 64
-		}
 	}
 	if s.EpilogueC != nil {
 		columns = fewColumns
@@ -192,6 +189,7 @@ func (n native) kernel(name string, cost float64) Kernel {
 	}
 	c, part := n.sums(&k)
 	t := nativeText(s, n.splits == 1)
+	n.rows = tileRows // threads take several groups at a time, and few at the end
 	n.define(t, panels, part)
 	k.Passes = append(k.Passes, t.pass(nativeTile+nativeWhole+nativePanels+nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
 	if n.splits > 1 {

@@ -8,15 +8,19 @@ KERNEL {
 #if !IN_PLACE
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
 #endif
-	for (u32 group = first; group < last; group++) {
-		u64 at = group, row_blocks = (M + ROWS - 1) / ROWS, column_blocks = (N + COLUMNS - 1) / COLUMNS;
-		u64 i0 = at % row_blocks * ROWS, i1 = MIN(i0 + ROWS, M);
-		at /= row_blocks;
-		u64 j0 = at % column_blocks * COLUMNS, j1 = MIN(j0 + COLUMNS, N);
-		at /= column_blocks;
+	for (u32 group = first; group < last;) {
+		// The groups of one row after the other have the same columns: they are computed in blocks of about one height.
+		const u64 row_groups = (M + ROWS - 1) / ROWS, column_groups = (N + COLUMNS - 1) / COLUMNS;
+		u64 at = group, row = at % row_groups, taken = MIN(row_groups - row, last - group);
+		u64 i0 = row * ROWS, i1 = MIN(i0 + taken * ROWS, M);
+		group += taken;
+		at /= row_groups;
+		u64 j0 = at % column_groups * COLUMNS, j1 = MIN(j0 + COLUMNS, N);
+		at /= column_groups;
 		u64 n = at % BATCH, split = at / BATCH, k1 = MIN((split + 1) * SPLIT, K);
-		for (u64 i = i0; i < i1; i += BLOCK) {
-			u64 rows = MIN(BLOCK, i1 - i);
+		const u64 blocks = (taken * ROWS + BLOCK - 1) / BLOCK, height = ROWS_INSIDE ? (taken + blocks - 1) / blocks * ROWS : BLOCK;
+		for (u64 i = i0; i < i1; i += height) {
+			u64 rows = MIN(height, i1 - i);
 #if IN_PLACE
 			f32 *sums = c + split * PART + (n * M + i) * N + j0;
 			const u64 ld = N;

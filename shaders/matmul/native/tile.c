@@ -1,6 +1,7 @@
 // The product: args[0] is A; args[1] is B, or its panels where PACK_B; args[2] is C, or where SPLITS > 1 the partial
-// sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the
-// rows at a time, and STEPS of the k's. Each sum adds its k's in order, whatever these sizes are.
+// sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. Groups that follow one another are
+// computed together, at most BLOCK rows and STEPS of the k's at a time. Each sum adds its k's in order, whatever these
+// sizes are.
 
 #if PACK_B
 #define B_STEP NR
@@ -18,8 +19,9 @@
 #define A_STEP 1
 #endif
 
-// The sums lie in C where they are what is stored, and no vector of them crosses the end of a row.
-#if !defined(EPILOGUE) && N % 16 == 0
+// The sums lie in C where they are what is stored, and no vector of them crosses the end of a row. Rows that lie a
+// multiple of a cache's ways apart would displace each other.
+#if !defined(EPILOGUE) && N % 16 == 0 && (N % 1024 || SPLIT <= STEPS)
 #define IN_PLACE 1
 #else
 #define IN_PLACE 0
