@@ -87,7 +87,10 @@ func (c *Constant) UnmarshalJSON(b []byte) error {
 
 // Round is the value of the dtype nearest to x, ties to even; integers are x itself.
 func (d DType) Round(x float64) float64 {
-	if d.Float() {
+	switch {
+	case d == F32: // the most frequent
+		return float64(float32(x))
+	case d.Float():
 		return d.FromBits(d.Bits(x))
 	}
 	return x
