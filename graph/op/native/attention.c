@@ -10,7 +10,8 @@
 #else
 #define PART VEC
 #endif
-#define KEYS 32 // in a block: a multiple of VEC
+#define KEYS 32 // in a block: a multiple of 2·VEC
+#define HALF (KEYS / 2)
 #define QUERIES (TQ < 64 ? (TQ + PART - 1) / PART * PART : 64) // in a block: a multiple of PART
 #define BLOCKS ((TQ + QUERIES - 1) / QUERIES)
 #define LOWEST -3.0e38f
@@ -20,10 +21,11 @@
 #define UNROLL _Pragma("GCC unroll 8")
 
 // PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
+// If begin, c is set instead.
 #define PRODUCT(m, n) \
-  FN void product##m##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth) { \
+  FN void product##m##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth, bool begin) { \
     vecf sum[m][n]; \
-    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = *(vecfu *)(c + i * pitch + v * VEC); } \
+    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = begin ? (vecf){} : (vecf) * (vecfu *)(c + i * pitch + v * VEC); } \
     for (int k = 0; k < depth; k++) { \
       vecf y[n]; \
       UNROLL for (int v = 0; v < n; v++) y[v] = *(const vecfu *)(b + (i64)k * width + v * VEC); \
@@ -36,12 +38,12 @@
   }
 PRODUCT(4, 1) PRODUCT(4, 2) PRODUCT(4, 4) PRODUCT(8, 1) PRODUCT(8, 2)
 
-// multiply adds a·b to c, of rows (a multiple of 8) and cols (a multiple of VEC). The tiles fill the registers of AVX-512,
-// or of narrower instruction sets.
-static void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int rows, int cols, int depth) {
+// multiply adds a·b to c, or sets c, of rows (a multiple of 8) and cols (a multiple of VEC). The tiles fill the registers of
+// AVX-512, or of narrower instruction sets.
+FN void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int rows, int cols, int depth, bool begin) {
 #define TILES(m, n) \
   for (; j + n * VEC <= cols; j += n * VEC) \
-    for (int i = 0; i < rows; i += m) product##m##n(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth);
+    for (int i = 0; i < rows; i += m) product##m##n(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth, begin);
   int j = 0;
 #if VEC_BYTES == 64
   TILES(4, 4)
@@ -52,6 +54,12 @@ static void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f
   TILES(4, 1)
 #endif
 }
+
+// MULTIPLY defines a function that does so, of matrices with constant distances of their elements.
+#define MULTIPLY(name, pitch, row, step, width, cols, begin) \
+  static __attribute__((noinline)) void name(f32 *c, const f32 *a, const f32 *b, int rows, int depth) { \
+    multiply(c, pitch, a, row, step, b, width, rows, cols, depth, begin); \
+  }
 
 // ROWS defines a function that copies rows of an array, pitch elements apart, into padded rows; those from count on are
 // zeros.

@@ -3,6 +3,14 @@ ROWS(f32)
 // Σ go·o of each query is needed with every block of keys: it is computed once, where the stack holds all of them.
 #define DELTAS_KEPT (GROUP * TQ <= 16384)
 
+// The rows of sums of a block's gradients of queries.
+#define SUM_ROW (IN_PLACE ? HEADS * DIM : ROW)
+
+MULTIPLY(scores_half, KEYS, QUERY_ROW, 1, KEYS, HALF, true)   // of the first half of the keys
+MULTIPLY(scores, KEYS, QUERY_ROW, 1, KEYS, KEYS, true)
+MULTIPLY(over_queries, ROW, 1, KEYS, QUERY_ROW, ROW, false)
+MULTIPLY(over_keys, SUM_ROW, KEYS, 1, KEY_ROW, ROW, !IN_PLACE)
+
 static inline f32 delta(const f32 *go, const result *o, f32 glse) {
   f32 d = 0;
 #pragma omp simd reduction(+ : d)
@@ -40,7 +48,7 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
     for (int h = kv * GROUP; h < (kv + 1) * GROUP; h++) {
       for (int i0 = j0 / QUERIES * QUERIES; i0 < past; i0 += QUERIES) {
         const int rows = LEAST(QUERIES, TQ - i0), top = MOST(j0 - i0, 0) / 8 * 8; // queries above top see none of these keys
-        const int end = WINDOW ? LEAST((j0 + cols - 1 + WINDOW - i0 + 7) / 8 * 8, QUERIES) : QUERIES, height = end - top; // nor do those from end on
+        const int end = WINDOW ? LEAST((j0 + cols - 1 + WINDOW - i0 + 7) / 8 * 8, QUERIES) : QUERIES; // nor do those from end on
         const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row = ((i64)b * HEADS + h) * TQ + i0;
         const f32 *queries = placed(qs, q + from, HEADS * DIM, rows, QUERIES), *grads = go + from;
         if (!IN_PLACE) {
@@ -49,32 +57,46 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
         }
         const f32 *d = DELTAS_KEPT ? deltas + (h - kv * GROUP) * TQ + i0 : deltas;
         for (int i = 0; i < rows && !DELTAS_KEPT; i++) deltas[i] = DELTA(h, i0 + i);
-        memset(p, 0, sizeof p);
-        memset(gs, 0, sizeof gs);
-        multiply(p + top * KEYS, KEYS, queries + top * QUERY_ROW, QUERY_ROW, 1, kt, KEYS, height, KEYS, DIM);
-        multiply(gs + top * KEYS, KEYS, grads + top * QUERY_ROW, QUERY_ROW, 1, vt, KEYS, height, KEYS, DIM);
+        // Before split, queries see at most the first half of the keys. The others see none of the second half's before it.
+        const int split = MOST(top, LEAST(end, j0 - i0 + HALF));
+        scores_half(p + top * KEYS, queries + top * QUERY_ROW, kt, split - top, DIM);
+        scores_half(gs + top * KEYS, grads + top * QUERY_ROW, vt, split - top, DIM);
+        scores(p + split * KEYS, queries + split * QUERY_ROW, kt, end - split, DIM);
+        scores(gs + split * KEYS, grads + split * QUERY_ROW, vt, end - split, DIM);
         for (int i = top; i < end; i++) {
-          const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1;
+          const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1, seen = i < split ? HALF : KEYS;
           const f32 l = i < rows ? lse[row + i] : 0, di = i < rows ? d[i] : 0;
+          f32 *pi = p + i * KEYS, *gi = gs + i * KEYS;
+          if (!WINDOW && !SEGMENTS && last == KEYS - 1) { // the query sees all keys
 #pragma omp simd
-          for (int j = 0; j < KEYS; j++) {
-            bool is = j <= last;
-            if (WINDOW) is = is && j > i0 + i - WINDOW - j0;
-            if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];
-            f32 y = is ? exp_f32(p[i * KEYS + j] * SCALE - l) : 0.f;
-            p[i * KEYS + j] = y;
-            gs[i * KEYS + j] = is ? y * (gs[i * KEYS + j] - di) * SCALE : 0.f;
+            for (int j = 0; j < KEYS; j++) {
+              f32 y = exp_f32(fma_f32(pi[j], SCALE, -l));
+              pi[j] = y;
+              gi[j] = y * (gi[j] - di) * SCALE;
+            }
+            continue;
+          }
+for (int half = 0; half < seen; half += HALF) {
+#pragma omp simd
+            for (int j = half; j < half + HALF; j++) {
+              const f32 score = pi[j], grad = gi[j];
+              bool is = j <= last;
+              if (WINDOW) is = is && j > i0 + i - WINDOW - j0;
+              if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];
+              f32 y = is ? exp_f32(fma_f32(score, SCALE, -l)) : 0.f;
+              pi[j] = y;
+              gi[j] = is ? y * (grad - di) * SCALE : 0.f;
+            }
           }
         }
-        multiply(gvs, ROW, p + top * KEYS, 1, KEYS, grads + top * QUERY_ROW, QUERY_ROW, KEYS, ROW, height);
-        multiply(gks, ROW, gs + top * KEYS, 1, KEYS, queries + top * QUERY_ROW, QUERY_ROW, KEYS, ROW, height);
-        if (IN_PLACE) {
-          multiply(gq + from + top * QUERY_ROW, QUERY_ROW, gs + top * KEYS, KEYS, 1, keys, KEY_ROW, height, ROW, KEYS);
-          continue;
-        }
-        memset(gqs, 0, sizeof gqs);
-        multiply(gqs + top * ROW, ROW, gs + top * KEYS, KEYS, 1, keys, KEY_ROW, height, ROW, KEYS);
-        for (int i = top; i < LEAST(rows, end); i++)
+        over_queries(gvs, p + top * KEYS, grads + top * QUERY_ROW, HALF, end - top);
+        over_queries(gks, gs + top * KEYS, queries + top * QUERY_ROW, HALF, end - top);
+        over_queries(gvs + HALF * ROW, p + split * KEYS + HALF, grads + split * QUERY_ROW, HALF, end - split);
+        over_queries(gks + HALF * ROW, gs + split * KEYS + HALF, queries + split * QUERY_ROW, HALF, end - split);
+        f32 *sums = IN_PLACE ? gq + from : gqs;
+        over_keys(sums + top * SUM_ROW, gs + top * KEYS, keys, split - top, HALF);
+        over_keys(sums + split * SUM_ROW, gs + split * KEYS, keys, end - split, KEYS);
+        for (int i = top; i < LEAST(rows, end) && !IN_PLACE; i++)
           for (int x = 0; x < DIM; x++) gq[from + (i64)i * HEADS * DIM + x] += gqs[i * ROW + x];
       }
     }
