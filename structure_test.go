@@ -100,7 +100,7 @@ var allowed = map[string]string{
 }
 
 // testHelpers may be imported by tests and by each other only.
-var testHelpers = []string{"internal/slowlink", "internal/lossylink", "internal/traintest", "internal/runtest", "internal/gputest", "internal/cooptest", "internal/columntest"}
+var testHelpers = []string{"internal/slowlink", "internal/lossylink", "internal/traintest", "internal/runtest", "internal/gputest", "internal/cooptest", "internal/columntest", "internal/usertest"}
 
 // backends may be named by commands and test helpers only.
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}

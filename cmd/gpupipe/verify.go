@@ -19,7 +19,7 @@ type verifyCommand struct {
 }
 
 func (c *verifyCommand) Help() string {
-	return `Trains a tiny model many times, on one device and on pipelines of up to four stages, with every schedule, and compares the
+	return `Trains a tiny model many times, on one device and on pipelines of up to five stages, with every schedule, and compares the
 checkpoints bit by bit: losses, weights, pending updates and the optimizer's state. A device named once serves all stages of a pipeline.
 For a difference, prints the first batch, tensor and element that differ. Devices of several kinds round differently: each kind is verified
 by itself, and pipelines of all of them within rounding. Pipelines whose tensors are rounded between stages, as by pipeline.wire, are

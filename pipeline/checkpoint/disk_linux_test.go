@@ -5,13 +5,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/internal/usertest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
@@ -96,37 +96,15 @@ func (d fullDisk) Create(path string) (file, error) {
 	return d.disk.Create(path)
 }
 
-// asOtherUser runs f on a thread whose file accesses are those of an unprivileged user, since permissions do not bind
-// root.
-func asOtherUser(t *testing.T, f func()) {
-	if os.Getuid() != 0 {
-		f()
-		return
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := syscall.Setfsuid(65534)
-		if err == nil {
-			f()
-		}
-		done <- err
-	}()
-	require.NoError(t, <-done)
-}
-
 func TestReadOnlyFolder(t *testing.T) {
 	run := t.TempDir()
 	save(t, run, Options{}, 1)
 	dir := filepath.Join(run, "checkpoints")
-	for d := run; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
-		require.NoError(t, os.Chmod(d, 0o755)) // so that the other user can reach it
-	}
 	require.NoError(t, os.Chmod(dir, 0o555))
 	t.Cleanup(func() { os.Chmod(dir, 0o755) })
 	var errNew, errSave, errMake error
 	var read *Checkpoint
-	asOtherUser(t, func() {
+	usertest.Unprivileged(t, dir, func() {
 		var s *Store
 		if s, errNew = NewStore(run, Options{}); errNew == nil {
 			_, errSave = s.Save(contents(2))

@@ -2,8 +2,8 @@ package verify
 
 import "fmt"
 
-// deepMicrobatches are enough for four stages and the largest depth.
-const deepMicrobatches = 12
+// deepMicrobatches are enough for four stages and the largest depth, and are twice five stages.
+const deepMicrobatches = 10
 
 // atDepth adds pipelines with more microbatches in flight than stages. The microbatches that are stale are those that
 // one device with as many stale ones computes at old weights.
@@ -30,13 +30,13 @@ func (p *planner) atDepth() {
 	all := deep(delayedBy("muon", "error_feedback", true), deepMicrobatches)
 	p.sound(atDepth, all)
 	p.equal(atDepth, all, at(on2BW(all, 3), 4))
-	sync := undelayed("muon", true).with("muon, tied, 12 microbatches", microbatches(deepMicrobatches)...)
+	sync := undelayed("muon", true).with(fmt.Sprintf("muon, tied, %d microbatches", deepMicrobatches), microbatches(deepMicrobatches)...)
 	p.equal(synchronous, sync, at(sync.with(sync.name+", 1f1b, 3 stages", "pipeline.stages=3"), 2))
 	part := deep(delayedBy("muon", "error_feedback", true), 6)
-	p.stop(resumed, part, at(on2BW(part, 3), 4), at(on2BW(part, 4), 1))
+	p.stop(resumed, part, at(on2BW(part, 5), 2), at(on2BW(part, 3), 4))
 }
 
-// deep is a delayed setting with 12 microbatches of which some are stale.
+// deep is a delayed setting with deepMicrobatches, of which some are stale.
 func deep(s setting, stale int) setting {
 	return s.with(fmt.Sprintf("%s, %d of %d stale", s.name, stale, deepMicrobatches),
 		append(microbatches(deepMicrobatches), fmt.Sprint("pipeline.stale_microbatches=", stale))...)

@@ -165,6 +165,14 @@ func stale(s setting, n int) setting {
 	return s.with(fmt.Sprintf("%s, %d of 4 stale", s.name, n), fmt.Sprint("pipeline.stale_microbatches=", n))
 }
 
+// unclipped is a setting whose gradients are not clipped.
+func unclipped(s setting) setting { return s.with(s.name+", not clipped", "train.grad_clip=0") }
+
+// f16 is a setting in f16, with a loss scale at which some batches overflow.
+func f16(s setting) setting {
+	return s.with(s.name+", f16", "train.precision=f16", "train.loss_scale={initial: 16777216, growth_every: 3}")
+}
+
 // on2BW is a delayed setting as a pipeline.
 func on2BW(s setting, n int) setting {
 	return s.with(s.name+", 2bw, "+stages(n), fmt.Sprint("pipeline.stages=", n), "pipeline.schedule=2bw")
@@ -217,20 +225,23 @@ func (p *planner) partlyStale() {
 		p.unequal(partlyStale, stale(s, 1), stale(s, 2))
 		none := s.with(s.name+", 0 of 4 stale", "pipeline.stale_microbatches=0")
 		p.equal(partlyStale, undelayed("muon", true).with("muon, tied, delay 0"), none)
-		free := stale(s.with(s.name+", not clipped", "train.grad_clip=0"), 2)
+		free := stale(unclipped(s), 2)
 		p.equal(partlyStale, free, on2BW(free, 3))
 		p.fiveStages()
 	}
 }
 
 // fiveStages adds pipelines of five stages with the fewest stale microbatches that there can be, with half, and with
-// all.
+// all. Together with the other cases of stale microbatches they have every pair of optimizer, correction, tied or
+// untied embeddings, clipping, precision, replicas and number of stale microbatches.
 func (p *planner) fiveStages() {
-	for _, stale := range []int{4, 5, 10} {
-		s := delayedBy("muon", "error_feedback", stale != 5)
-		s = s.with(fmt.Sprintf("%s, %d of 10 stale", s.name, stale), append(microbatches(10), fmt.Sprint("pipeline.stale_microbatches=", stale))...)
+	fewest := deep(delayedBy("muon", "error_feedback", true), 4)
+	half := deep(f16(unclipped(delayedBy("muon", "error_feedback", false))), 5)
+	all := deep(unclipped(delayedBy("adamw", "none", true)), 10)
+	for _, s := range []setting{fewest, half, all} {
 		p.equal(partlyStale, s, on2BW(s, 5))
 	}
+	p.overflow(partlyStale, half)
 }
 
 // stopped adds what is stopped and begun again.
@@ -275,20 +286,26 @@ func (p *planner) replicas() {
 			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
 		}
 	}
+	if !p.quick {
+		s := f16(unclipped(delayedBy("muon", "none", false)))
+		s = s.with(s.name+", 5 of 6 stale", "pipeline.stale_microbatches=5")
+		p.equal(replicated, two(s, 12, 1), two(s, 12, 5))
+		p.overflow(replicated, two(s, 12, 1))
+	}
 }
 
 // sixteenBit adds runs in f16, some of whose batches overflow, and in bf16.
 func (p *planner) sixteenBit() {
-	f16 := undelayed("adamw", true).with("adamw, tied, f16", "train.precision=f16", "train.loss_scale={initial: 16777216, growth_every: 3}")
+	half := f16(undelayed("adamw", true))
 	bf16 := delayedBy("adamw", "error_feedback", false)
 	bf16 = bf16.with(bf16.name+", bf16", "train.precision=bf16")
-	alone := f16.with(f16.name + ", 1 stage")
-	p.equal(sixteenBit, alone, f16.with(f16.name+", 1f1b, 2 stages", "pipeline.stages=2"))
+	alone := half.with(half.name + ", 1 stage")
+	p.equal(sixteenBit, alone, half.with(half.name+", 1f1b, 2 stages", "pipeline.stages=2"))
 	if p.quick {
 		return
 	}
 	p.equal(sixteenBit, bf16.with(bf16.name+", delay 1"), on2BW(bf16, 3))
-	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1", "pipeline.stale_microbatches=all")
+	delayed := half.with(half.name+", delay 1", "pipeline.delay=1", "pipeline.stale_microbatches=all")
 	p.equal(sixteenBit, delayed, on2BW(delayed, 2))
 	p.overflow(sixteenBit, delayed)
 	for _, n := range []int{1, 2} {

@@ -35,7 +35,7 @@ func TestAllCases(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, 95, compared)
+	assert.Equal(t, 96, compared)
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	assert.Empty(t, left)

@@ -65,7 +65,7 @@ func TestResets(t *testing.T) {
 			reply, err := r.server.Request(t.Context(), id, "big", []byte(big))
 			require.NoError(t, err)
 			require.True(t, big == string(reply))
-			require.Eventually(t, func() bool { return proxy.Connections() == 1 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return proxy.Connections() == 1 }, hang, time.Millisecond)
 		}
 	}
 	assert.Equal(t, numbers(200), replies(t, asked))
@@ -95,9 +95,9 @@ func TestOutage(t *testing.T) {
 		b, err := r.server.Request(context.Background(), id, "echo", []byte("late"))
 		reply <- fmt.Sprintf("%s %v", b, err)
 	}()
-	began := time.Now()
+	began, stalls := time.Now(), measureStalls(t)
 	r.changes.eventually(t, "lost "+id)
-	assert.Less(t, time.Since(began), testLease+time.Second)
+	assert.Less(t, time.Since(began)-stalls(), testLease+time.Second)
 	assert.True(t, r.server.Members()[0].Lost)
 	assert.Empty(t, seen.all())
 	proxy.Resume()
@@ -116,7 +116,7 @@ func TestHalfOpenConnection(t *testing.T) {
 	proxy := r.proxy()
 	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
 	proxy.HalfOpen()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	reply, err := r.server.Request(ctx, id, "echo", []byte("x"))
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestTheCoordinatorIsGone(t *testing.T) {
 	err := receive(t, lost)
 	assert.Greater(t, time.Since(began), 300*time.Millisecond)
 	require.ErrorContains(t, err, "the coordinator has not answered for ")
-	require.ErrorContains(t, err, "connection refused")
+	require.Regexp(t, "connection refused|EOF$", err, "of a server that is gone, or that was on its way")
 }
 
 func TestTheCoordinatorCloses(t *testing.T) {
@@ -201,7 +201,7 @@ func TestDroppedMembersJoinAnew(t *testing.T) {
 	_, id := r.connect(ClientOptions{Restarted: func(i string) { restarted <- i }})
 	require.NoError(t, r.server.Drop(id, "too slow"))
 	assert.Equal(t, r.server.Instance(), receive(t, restarted))
-	require.Eventually(t, func() bool { return len(r.changes.all()) == 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.changes.all()) == 3 }, hang, time.Millisecond)
 	assert.Equal(t, []string{"joined " + id, "dropped " + id, "joined " + id}, r.changes.all())
 }
 
@@ -222,15 +222,16 @@ func TestASecondProcessOfAMember(t *testing.T) {
 // Large messages over a link that takes several times the lease for them: the member is not lost.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
-	r := newRunWithLease(t, testLease)
+	const lease = 2 * testLease
+	r := newRunWithLease(t, lease)
 	proxy := r.proxy()
 	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
 	proxy.SetLatency(20 * time.Millisecond)
-	proxy.SetBandwidth(20e6)
+	proxy.SetBandwidth(10e6)
 	began := time.Now()
 	_, err := r.server.Request(t.Context(), id, "echo", make([]byte, 3<<20))
 	require.NoError(t, err)
-	assert.Greater(t, time.Since(began), 3*testLease)
+	assert.Greater(t, time.Since(began), 3*lease)
 	assert.Equal(t, []string{"joined " + id}, r.changes.all())
 }
 
@@ -250,6 +251,6 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			b := make([]byte, 1<<20)
 			stacks := string(b[:runtime.Stack(b, true)])
 			return !strings.Contains(stacks, "control.(*") && !strings.Contains(stacks, "nats-server") && !strings.Contains(stacks, "nats%2ego")
-		}, 5*time.Second, 10*time.Millisecond)
+		}, hang, 10*time.Millisecond)
 	}
 }

@@ -26,11 +26,11 @@ import (
 
 const (
 	defaultRetain       = time.Minute
-	startTimeout        = 5 * time.Second
+	startTimeout        = time.Minute // inside this process, which may be starved
 	maxConnections      = 1024
-	maxPending          = 256 << 20 // bytes that NATS holds for one connection; the windows of sessions are the stricter limit
-	tlsTimeout          = 5         // seconds, for a handshake and for the first command
-	connectsPerSec      = 1         // of one member, beyond a burst
+	maxPending          = 256 << 20       // bytes that NATS holds for one connection; the windows of sessions are the stricter limit
+	handshakeTimeout    = 5 * time.Second // for a handshake, and for the first command
+	connectsPerSec      = 1               // of one member, beyond a burst
 	connectsBurst       = 20
 	handshakesPerSecond = 200 // of all connections
 )
@@ -72,7 +72,7 @@ func Serve(o ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("control: found credentials of a %s, expected the coordinator's", role)
 	}
 	o.Lease, o.Retain = cmp.Or(o.Lease, defaultLease), cmp.Or(o.Retain, defaultRetain)
-	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, startTimeout)
+	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, handshakeTimeout)
 	o.maxFrames = cmp.Or(o.maxFrames, framesPerSecond)
 	o.Note = identity.LimitNotes(o.Note)
 	var secret [32]byte

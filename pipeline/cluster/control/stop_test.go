@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -65,21 +64,6 @@ func stop(t *testing.T, p *os.Process) {
 		require.True(t, status.Stopped(), "the process has ended")
 		return
 	}
-}
-
-// measureStalls returns a function that returns for how long this process has stood still since: a server extends all
-// leases by that time.
-func measureStalls(t *testing.T) (total func() time.Duration) {
-	const tick = 5 * time.Millisecond
-	var sum atomic.Int64
-	go func() {
-		for t.Context().Err() == nil {
-			began := time.Now()
-			time.Sleep(tick)
-			sum.Add(int64(time.Since(began) - tick))
-		}
-	}()
-	return func() time.Duration { return time.Duration(sum.Load()) }
 }
 
 // The hour in which a process was stopped counts as one interval: what the coordinator sent may still be on its way.

@@ -131,7 +131,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			select {
 			case err := <-lost:
 				assert.ErrorContains(t, err, "the coordinator has expelled this member: it sent a malformed message")
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Hour):
 				assert.Fail(t, "the liar does not learn that it is expelled")
 			}
 			for _, m := range h.Members() {

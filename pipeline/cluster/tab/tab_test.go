@@ -50,7 +50,7 @@ func echo(c net.Conn) {
 
 func dial(t *testing.T, url string, o *websocket.DialOptions) (net.Conn, *http.Response, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	c, r, err := websocket.Dial(ctx, url, o)
 	if err != nil {

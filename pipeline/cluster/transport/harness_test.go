@@ -23,7 +23,8 @@ var testTiming = timing{ping: 100 * time.Millisecond, silence: 10 * time.Second,
 // shortSilence closes a silent connection early. If the machine is slow, a good one is closed as well, which does no harm.
 func shortSilence(o *Options) { o.timing.silence = 500 * time.Millisecond }
 
-const waitLimit = time.Minute
+// waitLimit guards against waiting forever.
+const waitLimit = time.Hour
 
 // member is a node and what it has received.
 type member struct {
@@ -53,7 +54,7 @@ func start(t testing.TB, a *authority, id, address string, adjust ...func(*Optio
 func startWith(t testing.TB, a *authority, id, address string, config *tls.Config, adjust ...func(*Options)) *member {
 	t.Helper()
 	m := &member{t: t, id: id, changed: make(chan struct{})}
-	o := Options{Self: id, TLS: config, Grace: time.Minute, MaxMessage: 256 << 20, timing: testTiming,
+	o := Options{Self: id, TLS: config, Grace: waitLimit, MaxMessage: 256 << 20, timing: testTiming,
 		Receive: func(from string, msg Message) {
 			if m.receive != nil {
 				m.receive(from, msg)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -62,7 +61,7 @@ func runChild(text string) error {
 	a := &authority{run: "run"}
 	var n *Node
 	ready := make(chan struct{})
-	n, err = Listen("", Options{Self: "b", Identify: a.identify, Grace: time.Minute,
+	n, err = Listen("", Options{Self: "b", Identify: a.identify, Grace: waitLimit,
 		TLS: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{c.Certificate}, PrivateKey: key}}, RootCAs: pool,
 			ServerName: "member", ClientAuth: tls.RequireAndVerifyClientCert},
 		Receive: func(from string, m Message) { <-ready; _ = n.Send(from, m) }})

@@ -1,0 +1,4 @@
+//go:build !linux
+
+// Package usertest lets tests access files as another user, on Linux only.
+package usertest
