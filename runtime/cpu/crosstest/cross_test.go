@@ -62,7 +62,7 @@ func sanitized(t *testing.T) build {
 		matrices: found.Limits().Cooperative}
 }
 
-// fewerPasses compiles in half the time of the device's -O3. What is tested is the text of kernels, not the optimizer.
+// fewerPasses compiles in less time than the device's -O2. What is tested is the text of kernels, not the optimizer.
 const fewerPasses = "-O1"
 
 // arm64 is a cross compiler and an emulator.

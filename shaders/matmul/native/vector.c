@@ -17,6 +17,7 @@ MM_INLINE vec4 mm_quad(vecf x) {
 	vec4 parts[VL / 4], sum;
 	__builtin_memcpy(parts, &x, sizeof parts);
 	sum = parts[0];
+	#pragma GCC unroll 4
 	for (int q = 1; q < VL / 4; q++) sum += parts[q];
 	return sum;
 }
@@ -26,8 +27,10 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 	for (u64 j = 0; j < columns; j += 4) {
 		const B_T *lines[4];
 		for (u64 q = 0; q < 4; q++) lines[q] = b + MIN(j + q, columns - 1) * K;
-		vecf acc[M][4];
+		vecf acc[M][4]; // in registers, if all loops over it are unrolled
+		#pragma GCC unroll 4
 		for (u64 i = 0; i < M; i++)
+			#pragma GCC unroll 4
 			for (u64 q = 0; q < 4; q++) acc[i][q] = (vecf){0};
 		for (u64 k = 0; k < steps; k += VL) {
 			#pragma GCC unroll 4
@@ -38,8 +41,10 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 				for (u64 i = 0; i < M; i++) acc[i][q] = fma_vec(*(const vecfu *)(a + i * STEPS + k), x, acc[i][q]);
 			}
 		}
+		#pragma GCC unroll 4
 		for (u64 i = 0; i < M; i++) {
 			vec4 quads[4], rows[4];
+			#pragma GCC unroll 4
 			for (u64 q = 0; q < 4; q++) quads[q] = mm_quad(acc[i][q]);
 			mm_rows4(quads[0], quads[1], quads[2], quads[3], rows);
 			*(vec4 *)(sums + i * COLUMNS + j) += (rows[0] + rows[1]) + (rows[2] + rows[3]);
