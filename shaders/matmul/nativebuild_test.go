@@ -25,7 +25,7 @@ type nativeBuild struct {
 
 func newNativeBuild(t testing.TB) *nativeBuild {
 	b := &nativeBuild{dir: t.TempDir()}
-	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), []byte(translator.Prelude), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), []byte(translator.Prelude("")), 0o600))
 	return b
 }
 
@@ -105,7 +105,7 @@ func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, fl
 		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
 		objects[i] = file + ".o"
 		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
-		require.NoError(t, os.WriteFile(file, []byte("#include \"prelude.h\"\n"+head+text), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(translator.Prelude(text)+head+text), 0o600))
 		wait.Go(func() {
 			slots <- true
 			out, err := exec.Command(cc, append(flags, "-c", "-o", objects[i], file)...).CombinedOutput()

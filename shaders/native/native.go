@@ -11,24 +11,39 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Prelude is C that comes before every kernel: types, and WGSL's built-in functions.
-//
 //go:embed prelude.h
-var Prelude string
+var scalars string
+
+//go:embed vectors.h
+var vectors string
+
+// ofVectors is in the name of every function of vectors.h.
+var ofVectors = regexp.MustCompile(`_v[234]`)
+
+// Prelude returns the C that comes before a kernel: types, and WGSL's built-in functions. Those of vectors take compilers
+// as long as all else that a small kernel has, so they are only where the source calls one.
+func Prelude(source string) string {
+	if ofVectors.MatchString(source) {
+		return scalars + vectors
+	}
+	return scalars
+}
 
 // Unit returns the translation unit of a kernel in C and the name of its function, which differs from those of other
 // kernels. Compilers call the unit's file by the given name, and its first line is that of the source.
 func Unit(source, file string) (unit, symbol string) {
-	sum := sha256.Sum256([]byte(Prelude + source))
+	prelude := Prelude(source)
+	sum := sha256.Sum256([]byte(prelude + source))
 	symbol = "gp_" + hex.EncodeToString(sum[:8])
 	return fmt.Sprintf("%s\n#define KERNEL void %s(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n#line 1 %q\n%s",
-		Prelude, symbol, file, source), symbol
+		prelude, symbol, file, source), symbol
 }
 
 // Options are promises about a source.

@@ -1,15 +1,21 @@
 // What every kernel may use: WGSL's types and built-in functions in C with GCC's vector extensions. The functions are
 // written so that compilers vectorize loops of them: no branches, no calls.
+//
+// The system's headers would take longer to parse than the rest.
 #include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
 
 typedef float f32;
-typedef int32_t i32;
-typedef uint32_t u32;
-typedef int64_t i64;
-typedef uint64_t u64;
-typedef uint16_t u16;
+typedef __INT32_TYPE__ i32;
+typedef __UINT32_TYPE__ u32;
+typedef __INT64_TYPE__ i64;
+typedef __UINT64_TYPE__ u64;
+typedef __UINT16_TYPE__ u16;
+#define I32_MAX 0x7fffffff
+#define I32_MIN (-I32_MAX - 1)
+#define U32_MAX 0xffffffffu
+
+void *memcpy(void *restrict to, const void *restrict from, __SIZE_TYPE__ n);
+void *memset(void *to, int byte, __SIZE_TYPE__ n);
 
 // gp_arg is a binding.
 typedef struct { void *at; u64 bytes; } gp_arg;
@@ -39,7 +45,7 @@ typedef v2i32 v2bool;
 typedef v3i32 v3bool;
 typedef v4i32 v4bool;
 
-#define FN static inline __attribute__((always_inline))
+#define FN static inline __attribute__((always_inline, unused))
 
 // fma_f32 and fma_vec are x·y + z, rounded once where the CPU has an instruction for it. Compilers contract nothing else,
 // since what they contract depends on what else a kernel computes: fusing more or less into it would change bits.
@@ -79,14 +85,14 @@ FN f32 as_f32_f32(f32 x) { return x; }
 FN f32 as_f32_i32(i32 x) { return as_f32_u32((u32)x); }
 
 // Conversions of floats to integers saturate; NaN is 0.
-FN i32 i32_of_f32(f32 x) { return x >= 2147483648.f ? INT32_MAX : x > -2147483904.f ? (i32)x : x == x ? INT32_MIN : 0; }
-FN u32 u32_of_f32(f32 x) { return x >= 4294967296.f ? UINT32_MAX : x > 0 ? (u32)x : 0; }
+FN i32 i32_of_f32(f32 x) { return x >= 2147483648.f ? I32_MAX : x > -2147483904.f ? (i32)x : x == x ? I32_MIN : 0; }
+FN u32 u32_of_f32(f32 x) { return x >= 4294967296.f ? U32_MAX : x > 0 ? (u32)x : 0; }
 
 FN u32 div_u32(u32 x, u32 y) { return y ? x / y : x; }
 FN u32 rem_u32(u32 x, u32 y) { return y ? x % y : 0; }
 FN f32 div_f32(f32 x, f32 y) { return x / y; }
-FN i32 div_i32(i32 x, i32 y) { return y == 0 || (x == INT32_MIN && y == -1) ? x : x / y; }
-FN i32 rem_i32(i32 x, i32 y) { return y == 0 || (x == INT32_MIN && y == -1) ? 0 : x % y; }
+FN i32 div_i32(i32 x, i32 y) { return y == 0 || (x == I32_MIN && y == -1) ? x : x / y; }
+FN i32 rem_i32(i32 x, i32 y) { return y == 0 || (x == I32_MIN && y == -1) ? 0 : x % y; }
 FN f32 rem_f32(f32 x, f32 y) { return x - y * __builtin_truncf(x / y); }
 
 #define SELECT(T) FN T select_##T(T no, T yes, bool c) { return c ? yes : no; }
@@ -207,30 +213,3 @@ FN u16 narrow_f16(f32 x) {
   u32 y = size > 0x7f800000u ? 0x7e00u | ((size >> 13) & 0x3ffu) : size >= 1199566848u ? 0x7c00u : finite; // infinite from 65520 on
   return (u16)(y | ((b >> 16) & 0x8000u));
 }
-
-// Functions of vectors, component by component. Products of integers wrap.
-#define TIMES_f32
-#define TIMES_i32 (u32)
-#define TIMES_u32
-#define SPLAT(n, T) \
-  FN v##n##T splat_v##n##T(T x) { v##n##T y; for (int i = 0; i < n; i++) y[i] = x; return y; } \
-  FN v##n##T select_v##n##T(v##n##T no, v##n##T yes, v##n##i32 c) { v##n##T y; for (int i = 0; i < n; i++) y[i] = c[i] ? yes[i] : no[i]; return y; } \
-  FN T dot_v##n##T(v##n##T x, v##n##T y) { T s = (T)(TIMES_##T x[0] * TIMES_##T y[0]); for (int i = 1; i < n; i++) s = (T)(TIMES_##T s + TIMES_##T x[i] * TIMES_##T y[i]); return s; }
-SPLAT(2, f32) SPLAT(3, f32) SPLAT(4, f32) SPLAT(2, u32) SPLAT(3, u32) SPLAT(4, u32) SPLAT(2, i32) SPLAT(3, i32) SPLAT(4, i32)
-#define EACH1(f, n, T) FN v##n##T f##_v##n##T(v##n##T x) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i]); return y; }
-#define EACH2(f, n, T) FN v##n##T f##_v##n##T(v##n##T x, v##n##T z) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i], z[i]); return y; }
-#define EACH3(f, n, T) FN v##n##T f##_v##n##T(v##n##T x, v##n##T z, v##n##T w) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i], z[i], w[i]); return y; }
-#define FLOATS(EACH, f) EACH(f, 2, f32) EACH(f, 3, f32) EACH(f, 4, f32)
-#define INTEGERS(EACH, f) EACH(f, 2, i32) EACH(f, 3, i32) EACH(f, 4, i32) EACH(f, 2, u32) EACH(f, 3, u32) EACH(f, 4, u32)
-#define ALL(EACH, f) FLOATS(EACH, f) INTEGERS(EACH, f)
-INTEGERS(EACH2, div) FLOATS(EACH2, rem) INTEGERS(EACH2, rem)
-ALL(EACH1, abs) ALL(EACH1, sign) ALL(EACH2, min) ALL(EACH2, max) ALL(EACH3, clamp)
-FLOATS(EACH1, exp) FLOATS(EACH1, exp2) FLOATS(EACH1, log) FLOATS(EACH1, log2) FLOATS(EACH1, sqrt) FLOATS(EACH1, inverseSqrt)
-FLOATS(EACH1, tanh) FLOATS(EACH1, sin) FLOATS(EACH1, cos) FLOATS(EACH1, tan) FLOATS(EACH1, floor) FLOATS(EACH1, ceil)
-FLOATS(EACH1, round) FLOATS(EACH1, trunc) FLOATS(EACH1, fract) FLOATS(EACH2, pow) FLOATS(EACH2, step) FLOATS(EACH3, fma) FLOATS(EACH3, mix)
-#define TRUTH(n) \
-  FN v##n##bool splat_v##n##bool(i32 x) { return splat_v##n##i32(x); } \
-  FN v##n##bool select_v##n##bool(v##n##bool no, v##n##bool yes, v##n##bool c) { return select_v##n##i32(no, yes, c); } \
-  FN bool any_v##n(v##n##bool x) { bool y = false; for (int i = 0; i < n; i++) y = y || x[i]; return y; } \
-  FN bool all_v##n(v##n##bool x) { bool y = true; for (int i = 0; i < n; i++) y = y && x[i]; return y; }
-TRUTH(2) TRUTH(3) TRUTH(4)
