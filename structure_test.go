@@ -226,8 +226,8 @@ func TestTheCoreIsPortable(t *testing.T) {
 	require.NoError(t, err, "GOOS=js: %s", out)
 }
 
-// The compiler is the one that builds for js, so what it refuses for wasip1 alone are types, and functions without a body.
-// Checking these takes a sixth of the time of a build.
+// The build for js uses the same compiler. For wasip1 it can refuse only types, and functions without a body. Checking
+// them takes a sixth of the time of a build.
 func TestTheCoreIsPortableToWASI(t *testing.T) {
 	const mode = packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedCompiledGoFiles |
 		packages.NeedModule | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax
@@ -251,7 +251,7 @@ func TestTheCoreIsPortableToWASI(t *testing.T) {
 	assert.True(t, checked["runtime"] && checked[module+"graph"] && checked["google.golang.org/grpc"])
 }
 
-// linked reports whether a file has a function of another package by a name.
+// linked reports whether the file has a go:linkname directive for the function.
 func linked(file *ast.File, name string) bool {
 	return slices.ContainsFunc(file.Comments, func(c *ast.CommentGroup) bool {
 		return slices.ContainsFunc(c.List, func(line *ast.Comment) bool { return strings.HasPrefix(line.Text, "//go:linkname "+name+" ") })

@@ -232,8 +232,8 @@ func (p *planner) partlyStale() {
 }
 
 // fiveStages adds pipelines of five stages with the fewest stale microbatches that there can be, with half, and with
-// all. Together with the other cases of stale microbatches they have every pair of optimizer, correction, tied or
-// untied embeddings, clipping, precision, replicas and number of stale microbatches.
+// all. With the other cases of stale microbatches they are meant to cover pairwise: optimizer, correction, tied
+// embeddings, clipping, f32 or f16, replicas, and the fewest, half or all microbatches stale.
 func (p *planner) fiveStages() {
 	fewest := deep(delayedBy("muon", "error_feedback", true), 4)
 	half := deep(f16(unclipped(delayedBy("muon", "error_feedback", false))), 5)

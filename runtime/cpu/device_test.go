@@ -84,7 +84,7 @@ func TestDispatches(t *testing.T) {
 	}
 }
 
-// Many commands of any length, alone and shared, give each workgroup its turns: no piece is lost or runs twice.
+// Many commands of any length, alone and shared, give each workgroup its turns: no workgroup is lost or runs twice.
 func TestPoolUnderStress(t *testing.T) {
 	const words = 1 << 12
 	slow := shader("slow", 1, `u32 *w = args[0].at; u32 x = w[group]; for (int i = 0; i < 200; i++) __asm__ volatile("" : "+r"(x)); w[group] = x + 1;`)
@@ -127,7 +127,7 @@ for (int i = 0; i < %[1]d; i++) s += x[i] * x[%[1]d - 1 - i]; ((f32 *)args[1].at
 		require.NoError(t, d.Write(x, 0, input))
 		l := checktest.Load(t, d, &device.Program{Label: "sums", Shaders: []device.Shader{sum}, Commands: []device.Command{
 			{Args: []device.Range{{Buffer: x, Size: x.Size()}, {Buffer: y, Size: y.Size()}}, Groups: [3]int{rows, 1, 1}},
-			{Shader: device.Copy, Args: []device.Range{{Buffer: x, Size: x.Size()}, {Buffer: z, Size: z.Size()}}}, // in pieces
+			{Shader: device.Copy, Args: []device.Range{{Buffer: x, Size: x.Size()}, {Buffer: z, Size: z.Size()}}}, // by several threads
 		}})
 		for range 5 {
 			require.NoError(t, d.Run(l))

@@ -15,13 +15,13 @@
 #include <unistd.h>
 
 // Each thread has a share of a command's groups, which lie side by side: threads that take the same share of each command
-// find in their core's cache what they wrote before. A thread takes some groups at a time, at most half of what is left,
-// so that all end together. One whose share is empty takes from those of the others.
+// find in their core's cache what they wrote before. A thread takes some groups at a time, at most half of what is left
+// of a share, so that all threads end at about the same time. When its share is empty, it takes from the others.
 //
 // The leader, which calls gp_pool_run, publishes a command by a ticket for each share: the command's index and the next
-// group to be taken. Threads take groups by exchanging a ticket, so a group always belongs to the command that the same
-// word names. A thread accesses the commands only while it counts as inside, and the leader returns from a run when none
-// is inside.
+// group to be taken. Threads take groups by a compare-exchange of a share's ticket, so a group always belongs to the
+// command that the same word names. A thread accesses the commands only while it counts as inside, and the leader returns
+// from a run when none is inside.
 
 #define NO_COMMAND 0xffffffffu
 #define SPIN_NS 50000       // how long a thread waits actively
@@ -94,13 +94,13 @@ static int spin(gp_pool *p, _Atomic uint32_t *word, uint32_t value, int until) {
 	return 0;
 }
 
-// run runs the groups from first to before last.
+// run runs the groups first … last-1.
 static void run(const gp_command *c, uint32_t first, uint32_t last) {
 	if (c->kernel) {
 		c->kernel(c->args, first, last, c->grid);
 		return;
 	}
-	uint64_t from = (uint64_t)first * GP_COPY_GROUP, to = (uint64_t)last * GP_COPY_GROUP;
+	uint64_t from = (uint64_t)first * GP_COPY_BLOCK, to = (uint64_t)last * GP_COPY_BLOCK;
 	memcpy((char *)c->to + from, (const char *)c->from + from, (to < c->bytes ? to : c->bytes) - from);
 }
 
@@ -127,7 +127,7 @@ static void take(gp_pool *p, int share) {
 		uint32_t groups = c->groups, first = group_of(t), end = first_group(p, groups, share + 1);
 		if (first >= end)
 			return;
-		uint32_t half = (end - first + 1) / 2, n = half < c->most ? half : c->most;
+		uint32_t half = (end - first + 1) / 2, n = half < c->max_taken ? half : c->max_taken;
 		if (!atomic_compare_exchange_weak(ticket, &t, t + n))
 			continue;
 		run(c, first, first + n);
@@ -261,8 +261,8 @@ void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) 
 }
 
 void gp_pool_copy(gp_pool *p, void *to, const void *from, uint64_t bytes) {
-	uint64_t groups = (bytes + GP_COPY_GROUP - 1) / GP_COPY_GROUP;
-	gp_command c = {.to = to, .from = from, .bytes = bytes, .groups = (uint32_t)groups, .most = 1};
+	uint64_t groups = (bytes + GP_COPY_BLOCK - 1) / GP_COPY_BLOCK;
+	gp_command c = {.to = to, .from = from, .bytes = bytes, .groups = (uint32_t)groups, .max_taken = 1};
 	gp_pool_run(p, &c, bytes > 0, NULL);
 }
 

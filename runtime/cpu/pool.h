@@ -19,8 +19,8 @@ typedef struct {
 	gp_kernel kernel;
 	const gp_arg *args;
 	uint32_t grid[3];
-	uint32_t groups; // workgroups, or parts of a copy, in all
-	uint32_t most;   // that a thread takes at a time
+	uint32_t groups;    // workgroups, or blocks of GP_COPY_BLOCK bytes of a copy
+	uint32_t max_taken; // groups that a thread takes at a time; at least 1
 	void *to;
 	const void *from;
 	uint64_t bytes;
@@ -28,7 +28,7 @@ typedef struct {
 	uint32_t alone, together, runs;
 } gp_command;
 
-#define GP_COPY_GROUP (256 << 10) // bytes
+#define GP_COPY_BLOCK (256 << 10) // bytes
 
 typedef struct gp_pool gp_pool;
 

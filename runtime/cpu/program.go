@@ -16,8 +16,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
-// takesPerThread is how often a thread takes workgroups of a dispatch, as many at a time as at first. Kernels use
-// neighboring workgroups to read operands less often.
+// takesPerThread bounds what a thread takes at a time: at most the dispatch's workgroups / (takesPerThread · threads).
+// Larger takes let kernels read operands once for neighboring workgroups. Smaller ones balance the threads.
 const takesPerThread = 4
 
 type loaded struct {
@@ -78,7 +78,7 @@ func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
 
 func copyCommand(c *device.Command) C.gp_command {
 	size := c.Args[0].Size
-	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size), groups: C.uint32_t((size + C.GP_COPY_GROUP - 1) / C.GP_COPY_GROUP), most: 1}
+	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size), groups: C.uint32_t((size + C.GP_COPY_BLOCK - 1) / C.GP_COPY_BLOCK), max_taken: 1}
 }
 
 // dispatch sets the arguments of a dispatch, and how its workgroups are divided among threads.
@@ -94,7 +94,7 @@ func dispatch(to *C.gp_command, c *device.Command, args []C.gp_arg, threads int)
 		args[i] = C.gp_arg{at: at(r), bytes: C.ulonglong(r.Size)}
 	}
 	most := (groups + int64(takesPerThread*threads) - 1) / int64(takesPerThread*threads)
-	to.args, to.groups, to.most = &args[0], C.uint32_t(groups), C.uint32_t(most)
+	to.args, to.groups, to.max_taken = &args[0], C.uint32_t(groups), C.uint32_t(most)
 	return nil
 }
 

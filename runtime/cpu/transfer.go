@@ -135,7 +135,7 @@ func bytesOf(r device.Range) []byte {
 
 // copy copies on the queue's goroutine: large ranges by all threads.
 func (d *Device) copy(to, from []byte) {
-	if len(from) < 4*C.GP_COPY_GROUP {
+	if len(from) < 4*C.GP_COPY_BLOCK {
 		copy(to, from)
 		return
 	}

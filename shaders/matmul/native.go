@@ -32,13 +32,14 @@ var (
 	nativeVector string
 )
 
-// native is how a product is cut into groups, which a CPU's threads share, and blocks, which its caches hold. All of it
-// follows from the shape, so that the bits of a result do not depend on the number of threads.
+// native is how a product is cut. Threads take groups of few rows. Consecutive groups with the same columns are computed
+// in blocks of at most block rows, which a core's cache holds. Each sum adds its k's in an order that follows from the
+// shape, so its bits do not depend on the threads.
 type native struct {
 	spec          Spec
 	packA, packB  bool
 	rows, columns int // of a group; multiples of what register tiles have in any instruction set
-	block         int // rows that are computed at a time
+	block         int // rows that are computed at a time, at most
 	steps         int // k's that are computed at a time
 	split, splits int // k's of a group; the partial sums of splits > 1 are added by a pass of their own
 }
@@ -50,13 +51,13 @@ const (
 	packedSteps    = 384     // where they do not
 	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
 	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
-	fewColumns     = 192     // of such a block that lies beside C, or where there are few groups
+	fewColumns     = 192     // of such a block before an epilogue, or where there are few blocks
 	leastSplit     = 256     // k's of a group, where several share a sum
 	vectorRowsMost = 4       // rows of a product whose time is that of reading B
-	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
+	groupFlops     = 2e6     // of a block at least, when columns and splits are chosen: some 20 µs of a core
 	mostGroups     = 64
 	leastGroups    = 16 // where there is so much work
-	leastBlocks    = 12 // groups that take their k's in blocks: fewer and larger ones read the operands less often
+	leastBlocks    = 12 // blocks of a product that takes its k's in steps: fewer and larger ones read the operands less often
 	vectorGroups   = 48 // of a product with few rows
 )
 
@@ -77,7 +78,7 @@ func nativeVariants(s Spec, l target.Limits) []Kernel {
 		other.packB = !product.packB
 		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
 	}
-	// Where rows of A lie a multiple of a cache's ways apart, they may displace each other.
+	// If K is a multiple of 1024, rows of A map to the same cache sets and may evict each other.
 	if !product.packA && s.K%1024 == 0 {
 		product.packA = true
 		ks = append(ks, product.kernel("native rows packed", 1.1))
@@ -109,27 +110,30 @@ func (s Spec) flops() float64 {
 	return 2 * float64(s.Batch) * float64(s.M) * float64(s.N) * float64(s.K)
 }
 
-// planNative cuts the product into groups.
+// planNative cuts the product into groups of few rows: threads take several at a time, and few at the end.
 func planNative(s Spec) native {
-	n := native{spec: s, split: s.K, splits: 1}
+	n := native{spec: s, rows: tileRows, block: tileRows, split: s.K, splits: 1}
 	n.packA = s.TypeA != F32 || s.TransA && s.N > 64
-	want := int(max(1, min(s.flops()/groupFlops, mostGroups)))
+	want := s.wantedGroups(1)
 	if s.K > mostSteps || s.TransA && s.K > packedSteps {
 		n.planBlocks(min(want, leastBlocks))
 		return n
 	}
 	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
 	n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
-	n.steps, n.block, n.rows = s.K, tileRows, tileRows
+	n.steps = s.K
 	n.narrow(n.columns/2, min(want, leastGroups/2))
-	rows := func(groups int) int { return roundUp(ceilDiv(s.M, ceilDiv(groups, n.count(s.M))), tileRows) }
-	n.rows = max(rows(want), min(rows(leastGroups), 6*tileRows))
 	return n
 }
 
-// planBlocks cuts a product of many k's into groups, each a block that a core's cache holds: the larger it is, the fewer
-// times the operands are read. It makes at least the given number of groups, if blocks stay large enough.
-func (n *native) planBlocks(groups int) {
+// wantedGroups is the number of groups, each large enough, of a kernel with so many times the speed of one for f32.
+func (s Spec) wantedGroups(speed float64) int {
+	return int(max(1, min(s.flops()/(groupFlops*speed), mostGroups)))
+}
+
+// planBlocks cuts a product of many k's into blocks that a core's cache holds. Larger blocks read the operands less often.
+// It makes at least the given number of blocks, if they stay large enough.
+func (n *native) planBlocks(blocks int) {
 	s := n.spec
 	n.packB = !s.directB() || !s.TransA && (s.N%1024 == 0 || s.M > 384)
 	columns, rows, steps := cachedColumns, 4*tileRows, 256
@@ -140,33 +144,32 @@ func (n *native) planBlocks(groups int) {
 		columns = fewColumns
 	}
 	n.columns = n.evenly(s.N, columns)
-	n.setRows(rows)
+	n.setBlock(rows)
 	// Partial sums are written, read and added: they may not be more than the operands.
-	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); 2*n.count(n.rows) <= groups && most > 1 {
-		n.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(groups, n.count(n.rows)))), 8)
+	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); 2*n.count(n.block) <= blocks && most > 1 {
+		n.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(blocks, n.count(n.block)))), 8)
 		n.splits = ceilDiv(s.K, n.split)
 	}
 	if !s.TransA { // the more columns, the more often a packed row is used
-		n.narrow(fewColumns, groups)
+		n.narrow(fewColumns, blocks)
 	}
-	for n.rows > 2*tileRows && n.count(n.rows) < groups {
-		n.setRows(n.rows - tileRows)
+	for n.block > 2*tileRows && n.count(n.block) < blocks {
+		n.setBlock(n.block - tileRows)
 	}
-	n.narrow(fewColumns, groups)
+	n.narrow(fewColumns, blocks)
 	n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, steps)), 8)
 }
 
-// narrow limits the columns of a group where there are fewer groups than wanted.
-func (n *native) narrow(columns, groups int) {
-	if n.columns > columns && n.count(n.rows) < groups {
+// narrow limits the columns of a group where there are fewer blocks than wanted.
+func (n *native) narrow(columns, blocks int) {
+	if n.columns > columns && n.count(n.block) < blocks {
 		n.columns = n.evenly(n.spec.N, columns)
 	}
 }
 
-// setRows sets the rows of a group, at most the given number, with groups of about the same height.
-func (n *native) setRows(most int) {
-	n.rows = roundUp(ceilDiv(n.spec.M, ceilDiv(n.spec.M, most)), tileRows)
-	n.block = n.rows
+// setBlock sets the rows of a block, at most the given number, with blocks of about the same height.
+func (n *native) setBlock(most int) {
+	n.block = roundUp(ceilDiv(n.spec.M, ceilDiv(n.spec.M, most)), tileRows)
 }
 
 // evenly returns the columns of a group, at most the given number, with groups of about the same width.
@@ -189,7 +192,6 @@ func (n native) kernel(name string, cost float64) Kernel {
 	}
 	c, part := n.sums(&k)
 	t := nativeText(s, n.splits == 1)
-	n.rows = tileRows // threads take several groups at a time, and few at the end
 	n.define(t, panels, part)
 	k.Passes = append(k.Passes, t.pass(nativeTile+nativeWhole+nativePanels+nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
 	if n.splits > 1 {

@@ -78,7 +78,7 @@ func usableUnits(s Spec, l target.Limits) (units []matrixUnit) {
 
 func planPairs(s Spec, u matrixUnit) pairs {
 	p := pairs{native{spec: s, block: u.block, split: s.K, splits: 1}, u, roundUp(s.K, u.K)}
-	want := int(max(1, min(s.flops()/(groupFlops*u.speed), mostGroups)))
+	want := s.wantedGroups(u.speed)
 	p.columns = p.evenly(s.N, min(pairColumns, max(128, cachedPairs/s.K)))
 	if g := p.count(p.block); g < min(want, leastGroups) && s.K >= 2*pairSteps {
 		p.split = roundUp(ceilDiv(s.K, min(ceilDiv(leastGroups, g), s.K/pairSteps)), 32)

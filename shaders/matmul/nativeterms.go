@@ -47,7 +47,7 @@ func termVariants(s Spec, l target.Limits) []Kernel {
 func planTerms(s Spec) terms {
 	p := terms{native: native{spec: s, split: s.K, splits: 1}, padded: roundUp(s.K, cellSide)}
 	p.columns = p.evenly(s.N, termColumns)
-	want := int(max(1, min(s.flops()/(groupFlops*termSpeed), mostGroups)))
+	want := s.wantedGroups(termSpeed)
 	if p.padded > termSteps || s.TransA {
 		p.planTermBlocks(min(want, leastGroups/2))
 		return p

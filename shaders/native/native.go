@@ -24,11 +24,11 @@ var scalars string
 //go:embed vectors.h
 var vectors string
 
-// ofVectors is in the name of every function of vectors.h.
+// ofVectors matches the name of every function of vectors.h.
 var ofVectors = regexp.MustCompile(`_v[234]`)
 
-// Prelude returns the C that comes before a kernel: types, and WGSL's built-in functions. Those of vectors take compilers
-// as long as all else that a small kernel has, so they are only where the source calls one.
+// Prelude returns the C that comes before a kernel: types, and WGSL's built-in functions. It omits functions of vectors
+// unless the source calls one, since they double the compile time of a small kernel.
 func Prelude(source string) string {
 	if ofVectors.MatchString(source) {
 		return scalars + vectors

@@ -1,7 +1,7 @@
-// What every kernel may use: WGSL's types and built-in functions in C with GCC's vector extensions. The functions are
-// written so that compilers vectorize loops of them: no branches, no calls.
+// What every kernel may use: WGSL's types, and its built-in functions of scalars, in C with GCC's vector extensions. The
+// functions are written so that compilers vectorize loops of them: no branches, no calls.
 //
-// The system's headers would take longer to parse than the rest.
+// It includes no header of the C library: they would take longer to parse than the rest. stdbool.h is the compiler's.
 #include <stdbool.h>
 
 typedef float f32;

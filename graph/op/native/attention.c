@@ -21,11 +21,11 @@
 #define UNROLL _Pragma("GCC unroll 8")
 
 // PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
-// If begin, c is set instead.
+// If begin, the sums start at zero.
 #define PRODUCT(m, n) \
   FN void product##m##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth, bool begin) { \
     vecf sum[m][n]; \
-    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = begin ? (vecf){} : (vecf) * (vecfu *)(c + i * pitch + v * VEC); } \
+    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = begin ? (vecf){} : (vecf)(*(vecfu *)(c + i * pitch + v * VEC)); } \
     for (int k = 0; k < depth; k++) { \
       vecf y[n]; \
       UNROLL for (int v = 0; v < n; v++) y[v] = *(const vecfu *)(b + (i64)k * width + v * VEC); \
@@ -38,8 +38,8 @@
   }
 PRODUCT(4, 1) PRODUCT(4, 2) PRODUCT(4, 4) PRODUCT(8, 1) PRODUCT(8, 2)
 
-// multiply adds a·b to c, or sets c, of rows (a multiple of 8) and cols (a multiple of VEC). The tiles fill the registers of
-// AVX-512, or of narrower instruction sets.
+// multiply computes c += a·b, or c = a·b if begin. rows is a multiple of 8, cols a multiple of VEC. The tiles fill the
+// registers of AVX-512, or of narrower instruction sets.
 FN void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int rows, int cols, int depth, bool begin) {
 #define TILES(m, n) \
   for (; j + n * VEC <= cols; j += n * VEC) \
@@ -55,7 +55,7 @@ FN void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *
 #endif
 }
 
-// MULTIPLY defines a function that does so, of matrices with constant distances of their elements.
+// MULTIPLY defines a function that calls multiply with constant strides and a constant number of columns.
 #define MULTIPLY(name, pitch, row, step, width, cols, begin) \
   static __attribute__((noinline)) void name(f32 *c, const f32 *a, const f32 *b, int rows, int depth) { \
     multiply(c, pitch, a, row, step, b, width, rows, cols, depth, begin); \

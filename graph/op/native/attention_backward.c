@@ -3,7 +3,7 @@ ROWS(f32)
 // Σ go·o of each query is needed with every block of keys: it is computed once, where the stack holds all of them.
 #define DELTAS_KEPT (GROUP * TQ <= 16384)
 
-// The rows of sums of a block's gradients of queries.
+// SUM_ROW is the distance of rows in the sums of a block's gradients of queries.
 #define SUM_ROW (IN_PLACE ? HEADS * DIM : ROW)
 
 MULTIPLY(scores_half, KEYS, QUERY_ROW, 1, KEYS, HALF, true)   // of the first half of the keys
@@ -57,7 +57,7 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
         }
         const f32 *d = DELTAS_KEPT ? deltas + (h - kv * GROUP) * TQ + i0 : deltas;
         for (int i = 0; i < rows && !DELTAS_KEPT; i++) deltas[i] = DELTA(h, i0 + i);
-        // Before split, queries see at most the first half of the keys. The others see none of the second half's before it.
+        // Queries before split see keys of the first half only. So products with the second half begin at split.
         const int split = MOST(top, LEAST(end, j0 - i0 + HALF));
         scores_half(p + top * KEYS, queries + top * QUERY_ROW, kt, split - top, DIM);
         scores_half(gs + top * KEYS, grads + top * QUERY_ROW, vt, split - top, DIM);
@@ -76,10 +76,10 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
             }
             continue;
           }
-for (int half = 0; half < seen; half += HALF) {
+          for (int half = 0; half < seen; half += HALF) {
 #pragma omp simd
             for (int j = half; j < half + HALF; j++) {
-              const f32 score = pi[j], grad = gi[j];
+              const f32 score = pi[j], grad = gi[j]; // loaded for every lane: a load under the mask would become a gather
               bool is = j <= last;
               if (WINDOW) is = is && j > i0 + i - WINDOW - j0;
               if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];

@@ -3,10 +3,13 @@ static __attribute__((noinline)) void scores(f32 *s, const f32 *keys, const f32 
 }
 MULTIPLY(weigh, ROW, 1, QUERIES, KEY_ROW, ROW, false)
 
+// keys_seen returns how many keys of a block PART queries compute with, a multiple of 8. Those from split on see all.
+static inline int keys_seen(int i, int split, int diagonal) { return i < split ? (i + PART - diagonal + 7) / 8 * 8 : KEYS; }
+
 // A workgroup is a block of queries of one head. Scores are kept with queries side by side, so that the softmax of many
 // queries is computed at once.
-static void forward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, result *restrict o, f32 *restrict lse,
-                    const u32 *restrict extra, const u32 *restrict slots) {
+static void forward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, result *restrict o,
+                    f32 *restrict lse, const u32 *restrict extra, const u32 *restrict slots) {
   f32 qt[DIM * QUERIES] __attribute__((aligned(64))), os[QUERIES * ROW] __attribute__((aligned(64))), s[KEYS * QUERIES] __attribute__((aligned(64)));
   f32 ks[KEYS * ROW] __attribute__((aligned(64))), top[QUERIES] __attribute__((aligned(64))), sum[QUERIES] __attribute__((aligned(64)));
   const int h = group % HEADS, block = group / HEADS % BLOCKS, b = group / HEADS / BLOCKS;
@@ -26,18 +29,17 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
   for (int j0 = POSITION ? start : start / KEYS * KEYS; j0 < past; j0 += KEYS) {
     const int cols = LEAST(KEYS, past - j0);
     const int diagonal = (int)MOST((i64)j0 - position - i0, WINDOW ? -(1 << 30) : -KEYS); // query i sees the block's keys up to i − diagonal
-    const int from = position ? 0 : MOST(diagonal, 0) / PART * PART; // queries before it see none of these keys
+    const int from = MOST(diagonal, 0) / PART * PART; // queries before from see none of these keys
     const i64 newest = (i64)j0 + cols - 1 + WINDOW - i0 - position; // queries from it on see none of these keys, if there is a window
     const int end = WINDOW ? (int)LEAST((newest + PART - 1) / PART * PART, QUERIES) : QUERIES, low = LEAST(height, end);
     const i64 at = ((i64)(cache * TK + j0) * KV + h / GROUP) * DIM;
-    // Before split, queries see fewer keys: PART queries compute with those that the last of them sees.
+    // Queries before split do not see all keys. Each PART of them computes with the keys that its last query sees.
     const int split = MOST(from, LEAST(end, (diagonal + KEYS - 1) / PART * PART));
-#define SEEN(i) ((i) < split ? MOST(((i) + PART - diagonal + 7) / 8 * 8, 8) : KEYS)
     const f32 *keys = placed(ks, k + at, KV * DIM, cols, KEYS);
-    for (int i = from; i < split; i += PART) scores(s + i, keys, qt + i, SEEN(i), PART);
+    for (int i = from; i < split; i += PART) scores(s + i, keys, qt + i, keys_seen(i, split, diagonal), PART);
     scores(s + split, keys, qt + split, KEYS, end - split);
     for (int i = from; i < end; i += PART) {
-      const int seen = SEEN(i);
+      const int seen = keys_seen(i, split, diagonal);
       f32 larger[PART], total[PART], keep[PART];
       for (int x = 0; x < PART; x++) { larger[x] = top[i + x]; total[x] = 0; }
       if (!WINDOW && !SEGMENTS && i >= diagonal + KEYS - 1 && cols == KEYS) { // all queries see all keys
@@ -59,7 +61,7 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
           f32 *sj = s + j * QUERIES + i;
 #pragma omp simd
           for (int x = 0; x < PART; x++) {
-            const f32 score = sj[x];
+            const f32 score = sj[x]; // loaded for every lane: a load under the mask would become a gather
             bool is = i + x >= first;
             if (WINDOW) is = is && i + x < first + WINDOW;
             if (SEGMENTS) is = is && segments[j0 + LEAST(j, cols - 1)] == segments[LEAST(i0 + i + x, TK - 1)];
@@ -78,29 +80,29 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
           }
         }
       }
-      u32 moved = 0;
-#pragma omp simd reduction(| : moved)
+      u32 rescale = 0;
+#pragma omp simd reduction(| : rescale)
       for (int x = 0; x < PART; x++) {
         keep[x] = exp_f32(top[i + x] - larger[x]);
-        moved |= keep[x] != 1.f ? 1u : 0u;
+        rescale |= keep[x] != 1.f ? 1u : 0u;
         sum[i + x] = sum[i + x] * keep[x] + total[x];
         top[i + x] = larger[x];
       }
-      for (int x = 0; x < PART && moved; x++)
+      if (!rescale) continue;
+      for (int x = 0; x < PART; x++)
         for (int d = 0; d < ROW; d++) os[(i + x) * ROW + d] *= keep[x];
     }
     const f32 *values = placed(ks, v + at, KV * DIM, cols, KEYS);
-    for (int i = from; i < LEAST(split, low); i += PART) weigh(os + i * ROW, s + i, values, LEAST(PART, low - i), SEEN(i));
+    for (int i = from; i < LEAST(split, low); i += PART) weigh(os + i * ROW, s + i, values, LEAST(PART, low - i), keys_seen(i, split, diagonal));
     weigh(os + split * ROW, s + split, values, low - split, KEYS);
   }
-  f32 weights[QUERIES];
 #pragma omp simd
   for (int i = 0; i < rows; i++) {
     lse[((i64)b * HEADS + h) * TQ + i0 + i] = top[i] + log_f32(sum[i]);
-    weights[i] = 1.f / sum[i];
+    sum[i] = 1.f / sum[i];
   }
   for (int i = 0; i < rows; i++) {
     result *to = o + ((i64)(b * TQ + i0 + i) * HEADS + h) * DIM;
-    for (int x = 0; x < DIM; x++) to[x] = narrow_result(os[i * ROW + x] * weights[i]);
+    for (int x = 0; x < DIM; x++) to[x] = narrow_result(os[i * ROW + x] * sum[i]);
   }
 }

@@ -9,7 +9,7 @@ KERNEL {
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
 #endif
 	for (u32 group = first; group < last;) {
-		// The groups of one row after the other have the same columns: they are computed in blocks of about one height.
+		// Consecutive groups with the same columns are computed together, in blocks of about equal height.
 		const u64 row_groups = (M + ROWS - 1) / ROWS, column_groups = (N + COLUMNS - 1) / COLUMNS;
 		u64 at = group, row = at % row_groups, taken = MIN(row_groups - row, last - group);
 		u64 i0 = row * ROWS, i1 = MIN(i0 + taken * ROWS, M);

@@ -1,7 +1,6 @@
 // The product: args[0] is A; args[1] is B, or its panels where PACK_B; args[2] is C, or where SPLITS > 1 the partial
-// sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. Groups that follow one another are
-// computed together, at most BLOCK rows and STEPS of the k's at a time. Each sum adds its k's in order, whatever these
-// sizes are.
+// sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. At most
+// BLOCK rows and STEPS of the k's are taken at a time. Each sum adds its k's in order, whatever these sizes are.
 
 #if PACK_B
 #define B_STEP NR
@@ -19,8 +18,9 @@
 #define A_STEP 1
 #endif
 
-// The sums lie in C where they are what is stored, and no vector of them crosses the end of a row. Rows that lie a
-// multiple of a cache's ways apart would displace each other.
+// The sums lie in C if they are what is stored, and if no vector of them crosses the end of a row. If N is a multiple of
+// 1024, rows of C map to the same cache sets and evict each other. Sums that are loaded again for each block of k's then
+// lie in an array of the block.
 #if !defined(EPILOGUE) && N % 16 == 0 && (N % 1024 || SPLIT <= STEPS)
 #define IN_PLACE 1
 #else

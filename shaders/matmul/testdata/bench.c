@@ -22,16 +22,21 @@ void openblas_set_num_threads(int);
 enum { TURNS = 11 };
 static int threads;
 
-typedef struct { kernel *k; u32 groups, count, piece; gp_arg args[8]; } pass;
+typedef struct { kernel *k; u32 groups, count, max_taken; gp_arg args[8]; } pass;
 
 static pass *work;
 static _Atomic u32 epoch, next, done, active;
 
-static void pieces(void) {
+// take runs groups as the device's pool does: at most half of what is left.
+static void take(void) {
 	pass *p = work;
-	u32 grid[3] = {p->groups, 1, 1};
-	for (u32 g; (g = atomic_fetch_add(&next, p->piece)) < p->groups;)
-		p->k(p->args, g, g + p->piece < p->groups ? g + p->piece : p->groups, grid);
+	u32 grid[3] = {p->groups, 1, 1}, first = atomic_load(&next);
+	while (first < p->groups) {
+		u32 half = (p->groups - first + 1) / 2, n = half < p->max_taken ? half : p->max_taken;
+		if (!atomic_compare_exchange_weak(&next, &first, first + n)) continue;
+		p->k(p->args, first, first + n, grid);
+		first = atomic_load(&next);
+	}
 }
 
 static void *worker(void *none) {
@@ -39,7 +44,7 @@ static void *worker(void *none) {
 		while (atomic_load(&epoch) == seen)
 			if (atomic_load(&active)) sched_yield();
 			else nanosleep(&(struct timespec){0, 100000}, NULL);
-		pieces();
+		take();
 		atomic_fetch_add(&done, 1);
 	}
 	return none;
@@ -56,7 +61,7 @@ static void run(pass *p, u32 n) {
 		atomic_store(&next, 0);
 		atomic_store(&done, 0);
 		atomic_fetch_add(&epoch, 1);
-		pieces();
+		take();
 		while (atomic_load(&done) == 0) sched_yield();
 	}
 }
@@ -95,7 +100,7 @@ static job load(const char *file) {
 	for (u32 i = 0; i < w.passes; i++) {
 		pass *p = &w.p[i];
 		p->k = kernels[number(f)], p->groups = number(f), p->count = number(f);
-		p->piece = p->groups > 16 ? p->groups / 16 : 1;
+		p->max_taken = (p->groups + 4 * threads - 1) / (4 * threads);
 		for (u32 j = 0; j < p->count; j++) {
 			u32 b = number(f), offset = number(f), size = number(f);
 			p->args[j] = (gp_arg){w.at[b] + offset, size};
