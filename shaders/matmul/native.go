@@ -172,6 +172,13 @@ func (n *native) setBlock(most int) {
 	n.block = roundUp(ceilDiv(n.spec.M, ceilDiv(n.spec.M, most)), tileRows)
 }
 
+// tallRows returns the rows of a group that takes all k's at once, a multiple of grain. There are so many groups, or
+// leastGroups if these have at least enough rows.
+func (n native) tallRows(groups, grain, enough int) int {
+	rows := func(groups int) int { return roundUp(ceilDiv(n.spec.M, ceilDiv(groups, n.count(n.spec.M))), grain) }
+	return max(rows(groups), min(rows(leastGroups), enough))
+}
+
 // evenly returns the columns of a group, at most the given number, with groups of about the same width.
 func (n native) evenly(columns, most int) int {
 	return roundUp(ceilDiv(columns, ceilDiv(columns, most)), panelColumns)

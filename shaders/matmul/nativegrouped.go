@@ -49,17 +49,11 @@ func planGrouped(s Spec) grouped {
 	}
 	p.rows = p.block
 	if s.Grouping == graph.GroupedRows && p.steps == each.K {
-		p.rows = p.tallRows(each.wantedGroups(1))
+		p.rows = p.tallRows(each.wantedGroups(1), tileRows, 6*tileRows)
 	}
 	p.splits, p.split = 1, s.K
 	p.spec = s
 	return p
-}
-
-// tallRows returns the rows of a group that takes all k's at once, with so many groups if they stay large enough.
-func (n native) tallRows(groups int) int {
-	rows := func(groups int) int { return roundUp(ceilDiv(n.spec.M, ceilDiv(groups, n.count(n.spec.M))), tileRows) }
-	return max(rows(groups), min(rows(leastGroups), 6*tileRows))
 }
 
 // groupCount is the number of groups of a kernel, each of so many rows.

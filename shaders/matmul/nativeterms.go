@@ -53,8 +53,7 @@ func planTerms(s Spec) terms {
 		return p
 	}
 	p.steps, p.block = p.padded, 2*cellSide
-	rows := func(groups int) int { return roundUp(ceilDiv(s.M, ceilDiv(groups, p.count(s.M))), p.block) }
-	p.rows = max(rows(want), min(rows(leastGroups), 2*p.block))
+	p.rows = p.tallRows(want, p.block, 2*p.block)
 	return p
 }
 
