@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -174,6 +175,76 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 		data, err := r.Wait()
 		require.NoError(t, err)
 		out = append(out, string(data))
+	}
+	return out
+}
+
+// Symmetric products, of which half is computed, have the same bits on any number of threads. They are those of products
+// whose operands lie in two inputs, except with AMX, which adds the terms of both operands in an order of its own.
+func TestSymmetricProductsHaveEqualBits(t *testing.T) {
+	cache := t.TempDir()
+	found, err := cpu.FindToolchain(cache)
+	require.NoError(t, err)
+	first := symmetric(t, 1, cache, false)
+	if !slices.Contains(found.Limits().Cooperative, target.AMX) {
+		assert.True(t, slices.Equal(first, symmetric(t, 1, cache, true)), "half of a product has other bits")
+	}
+	for _, threads := range []int{2, 3, 8} {
+		assert.True(t, slices.Equal(first, symmetric(t, threads, cache, false)), "%d threads", threads)
+	}
+}
+
+// symmetric returns the bytes of the products of a Newton–Schulz step of a stack of wide matrices and of one of tall ones.
+// Where twice, an operand is read from an input of its own.
+func symmetric(t *testing.T, threads int, cache string, twice bool) (out []string) {
+	t.Helper()
+	d, err := cpu.Open(cpu.Options{Threads: threads, CacheDir: cache})
+	require.NoError(t, err)
+	defer d.Close()
+	inputs := map[string]graph.Shape{"wide": {7, 205, 500}, "tall": {2, 700, 333}}
+	graphs := map[string]*graph.Graph{}
+	for name, shape := range inputs {
+		g, err := graph.Build(func(m *graph.Builder) {
+			x := m.Input("x", graph.T(graph.F32, shape...))
+			y := x
+			if twice {
+				y = m.Input("y", x.Type)
+			}
+			tall := name == "tall"
+			a := op.MatMul(x, y, tall, !tall)
+			b := a
+			if twice {
+				b = op.MatMul(y, x, tall, !tall)
+			}
+			m.Output("a", a)
+			m.Output("p", op.Add(op.Scale(op.MatMul(a, b, false, false), 0.5), m.Input("bias", graph.T(graph.F32, a.Shape[2]))))
+		})
+		require.NoError(t, err)
+		graphs[name] = g
+	}
+	p, err := exec.NewPlan(d, graphs, exec.Options{})
+	require.NoError(t, err)
+	s, err := p.Load()
+	require.NoError(t, err)
+	defer s.Close()
+	for _, name := range slices.Sorted(maps.Keys(inputs)) {
+		data := make([]float64, inputs[name].Len())
+		for k := range data {
+			data[k] = float64((k*7919+len(data))%2003-1001) / 5000
+		}
+		require.NoError(t, s.SetInput(name, "x", exec.Encode(graph.F32, data)))
+		if twice {
+			require.NoError(t, s.SetInput(name, "y", exec.Encode(graph.F32, data)))
+		}
+		require.NoError(t, s.SetInput(name, "bias", exec.Encode(graph.F32, data[:min(inputs[name][1], inputs[name][2])])))
+		require.NoError(t, s.Run(name))
+		for _, output := range []string{"a", "p"} {
+			r, err := s.Output(name, output)
+			require.NoError(t, err)
+			bytes, err := r.Wait()
+			require.NoError(t, err)
+			out = append(out, string(bytes))
+		}
 	}
 	return out
 }

@@ -126,6 +126,12 @@ func planNative(s Spec) native {
 	return n
 }
 
+// symmetric reports whether the kernel computes half of a symmetric product.
+func (n native) symmetric() bool { return n.spec.Symmetric && n.spec.TypeA == F32 }
+
+// half is the share of a symmetric product that is computed where tiles on the diagonal have so many columns.
+func (s Spec) half(columns int) float64 { return min(1, 0.5+float64(columns)/float64(2*s.N)) }
+
 // wantedGroups is the number of groups, each large enough, of a kernel with so many times the speed of one for f32.
 func (s Spec) wantedGroups(speed float64) int {
 	return int(max(1, min(s.flops()/(groupFlops*speed), mostGroups)))
@@ -193,6 +199,9 @@ func (n native) count(rows int) int {
 func (n native) kernel(name string, cost float64) Kernel {
 	s := n.spec
 	k := Kernel{Name: name, Cost: cost * s.flops()}
+	if n.symmetric() {
+		k.Cost *= s.half(panelColumns)
+	}
 	b, panels := Binding{Operand: B}, roundUp(s.N, panelColumns)*s.K
 	if n.packB {
 		b = k.pack(s, panels)
@@ -209,9 +218,10 @@ func (n native) kernel(name string, cost float64) Kernel {
 
 // define adds the sizes of the product; a matrix of packed B has panels of so many elements.
 func (n native) define(t *text, panels, part int) {
-	if n.packA {
+	if n.packA || n.symmetric() {
 		t.define("PACKED", n.spec.TypeA)
 	}
+	t.define("SYMMETRIC", n.symmetric())
 	t.define("PACK_A", n.packA)
 	t.define("PACK_B", n.packB)
 	t.define("PANELS", panels)

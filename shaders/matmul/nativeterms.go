@@ -120,7 +120,7 @@ func (p terms) cost() float64 {
 	packed := s.M*s.K*ceilDiv(s.N, p.columns) + s.K*s.N*panels
 	flops := s.flops()
 	if p.symmetric() {
-		flops *= 0.5 + float64(cellSide)/float64(2*s.N)
+		flops *= s.half(cellSide)
 	}
 	return flops/termSpeed*pad(s.K, cellSide)*pad(s.M, 16)*pad(s.N, 16) + termPackFlops*float64(s.Batch*packed)
 }

@@ -17,6 +17,7 @@
 #define MM_PASTE(a, b) a##b
 #define MM_CALL(a, b) MM_PASTE(a, b)
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 typedef unsigned short u16;
 typedef u32 vecw __attribute__((vector_size(VEC_BYTES)));

@@ -217,7 +217,6 @@ MM_INLINE void mm_any(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, int
 }
 
 // Where the product is SYMMETRIC, only cells on the diagonal and above it are computed. The others mirror them.
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 // The sums of rows lie in C where they are what is stored, and tiles are whole. Otherwise they lie in a block, of one
 // panel of columns where that has all k's.
