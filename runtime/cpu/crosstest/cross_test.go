@@ -89,9 +89,9 @@ func x86(t *testing.T, cpu string) build {
 }
 
 // Kernels do nothing that C leaves undefined, and access no memory but their arguments.
-func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(5, 8)) }
+func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(8, 6)) }
 
-func TestARM64(t *testing.T) { check(t, arm64(t), sample(5, 8)) }
+func TestARM64(t *testing.T) { check(t, arm64(t), sample(8, 6)) }
 
 // Products of bf16 by instructions: edges of tiles, panels and steps, sums that are split, batches and transpositions.
 func TestProductsOfBF16OnARM64(t *testing.T) {
@@ -125,7 +125,7 @@ func productsOfBF16() (out []devicetest.Task) {
 // The same text serves CPUs without AVX and with AVX2, and another compiler. Both run the ops whose kernels are made for
 // vectors of a size, and divide the others.
 func TestX86(t *testing.T) {
-	tasks := sample(8, 4)
+	tasks := sample(12, 4)
 	for i, cpu := range []string{"x86-64", "haswell"} {
 		t.Run(cpu, func(t *testing.T) {
 			var some []devicetest.Task
