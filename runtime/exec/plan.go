@@ -58,19 +58,6 @@ type Plan struct {
 	untuned   error
 }
 
-// lowered is a graph's groups and the variants of their kernels, before one of them is chosen and memory is planned.
-type lowered struct {
-	name     string
-	fused    *fuse.Result
-	variants []variants // by group
-}
-
-// variants are the kernels of a group. Lowering asks of its values only which of them share memory.
-type variants struct {
-	kernels []shaders.Kernel
-	memory  map[*graph.Value]string // of each value that lowering asked about
-}
-
 type program struct {
 	name    string
 	graph   *graph.Graph
@@ -155,39 +142,10 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 // if Tune was nil.
 func (p *Plan) Untuned() error { return p.untuned }
 
-// lower fuses graphs and lowers their groups for a device.
-func lower(dev device.Device, graphs map[string]*graph.Graph) ([]lowered, error) {
-	lim := dev.Limits()
-	var lows []lowered
-	for _, name := range slices.Sorted(maps.Keys(graphs)) {
-		fused, err := fuse.Run(graphs[name], fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
-		if err != nil {
-			return nil, fmt.Errorf("program %s: %w", name, err)
-		}
-		low := lowered{name: name, fused: fused}
-		for _, g := range fused.Groups {
-			memory := map[*graph.Value]string{}
-			ks, err := shaders.Lower(fused, g, lim, func(v *graph.Value) string {
-				memory[v] = separate(fused, v)
-				return memory[v]
-			})
-			if err != nil {
-				return nil, fmt.Errorf("program %s: %w", name, err)
-			}
-			if len(ks) == 0 {
-				return nil, fmt.Errorf("program %s: %s: no kernel has at most %d bindings", name, shaders.Label(g), lim.MaxBindings)
-			}
-			low.variants = append(low.variants, variants{ks, memory})
-		}
-		lows = append(lows, low)
-	}
-	return lows, nil
-}
-
 // choices returns the candidates of the kernels that have several.
-func choices(lows []lowered) (several [][]shaders.Kernel) {
-	for _, low := range lows {
-		for _, v := range low.variants {
+func choices(lows map[string]*lowered) (several [][]shaders.Kernel) {
+	for _, name := range slices.Sorted(maps.Keys(lows)) {
+		for _, v := range lows[name].variants {
 			if len(v.kernels) > 1 {
 				several = append(several, v.kernels)
 			}
@@ -196,11 +154,11 @@ func choices(lows []lowered) (several [][]shaders.Kernel) {
 	return several
 }
 
-func newPlan(dev device.Device, lows []lowered, opts Options) (*Plan, error) {
+func newPlan(dev device.Device, lows map[string]*lowered, opts Options) (*Plan, error) {
 	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
-	for _, low := range lows {
-		if err := p.add(low, opts.Tune); err != nil {
-			return nil, fmt.Errorf("program %s: %w", low.name, err)
+	for _, name := range slices.Sorted(maps.Keys(lows)) {
+		if err := p.add(name, lows[name], opts.Tune); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
 		}
 	}
 	if m := p.Memory(); opts.Budget > 0 && m.Total > opts.Budget {
@@ -209,9 +167,9 @@ func newPlan(dev device.Device, lows []lowered, opts Options) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) add(low lowered, tune Chooser) error {
+func (p *Plan) add(name string, low *lowered, tune Chooser) error {
 	fused := low.fused
-	q := &program{name: low.name, graph: fused.Graph, fused: fused,
+	q := &program{name: name, graph: fused.Graph, fused: fused,
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
 	for i, group := range fused.Groups {
@@ -229,7 +187,7 @@ func (p *Plan) add(low lowered, tune Chooser) error {
 	if err := p.declare(q); err != nil {
 		return err
 	}
-	p.programs[low.name] = q
+	p.programs[name] = q
 	return nil
 }
 
@@ -367,14 +325,4 @@ func (p *Plan) Shaders(name string) ([]device.Shader, error) {
 	}
 	r, err := p.record(q)
 	return r.shaders, err
-}
-
-// separate names a value's memory where every value has its own. Slices of other values and values stored over the
-// variable that they replace are exceptions, because fusion relies on one binding for them.
-func separate(r *fuse.Result, v *graph.Value) string {
-	base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()
-	if u := r.Direct[base]; u != nil {
-		base = u
-	}
-	return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, offset, n)
 }
