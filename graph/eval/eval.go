@@ -101,20 +101,19 @@ func (r *run) bind(g *graph.Graph, kind string, given map[string]*graph.Tensor) 
 			return fmt.Errorf("%s %q: %w", kind, name, err)
 		}
 		if v.DType.Float16() {
-			t = rounded(t)
+			t = clone(t)
+			round(t)
 		}
 		r.values[v] = t
 	}
 	return nil
 }
 
-// rounded is a tensor with its values rounded to its dtype.
-func rounded(t *graph.Tensor) *graph.Tensor {
-	t = clone(t)
+// round rounds the values of a tensor to its dtype.
+func round(t *graph.Tensor) {
 	for i, x := range t.Data {
 		t.Data[i] = t.DType.Round(x)
 	}
-	return t
 }
 
 func checkIntegers(t *graph.Tensor) error {
@@ -164,7 +163,7 @@ func (r *run) step(n *graph.Node) {
 	n.Op.Eval(in, out)
 	for i, v := range n.Outputs {
 		if r.rounded && v.DType.Float() || v.DType.Float16() {
-			out[i] = rounded(out[i])
+			round(out[i])
 		}
 		if r.uses[v] > 0 {
 			r.values[v] = out[i]
