@@ -91,6 +91,13 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	return results
 }
 
+// Distinct returns CheckOnce with the static choice for a device that runs few of many tasks. On a software adapter it
+// leaves out the runs whose kernels differ from earlier ones in numbers only.
+func Distinct(dev device.Device) func([]Task) []Result {
+	c := newCoverage(dev, shares)
+	return func(tasks []Task) []Result { return checkOnce(dev, tasks, c) }
+}
+
 // checkOnce runs those tasks with the static choice that the coverage takes.
 func checkOnce(dev device.Device, tasks []Task, c *coverage) []Result {
 	tasks = slices.DeleteFunc(tasks, func(t Task) bool {

@@ -53,7 +53,7 @@ func (r *reached) add(t Task, ks []shaders.Kernel) {
 }
 
 // Each share of the suite reaches every op with all dtypes, every kernel variant and every statement. The shares together
-// reach every combination of statements in a kernel.
+// reach every combination of statements in a kernel, as the one of both does.
 func TestSharesReachEveryKernelVariant(t *testing.T) {
 	limits := target.DefaultLimits()
 	limits.Software = true
@@ -62,7 +62,8 @@ func TestSharesReachEveryKernelVariant(t *testing.T) {
 	for _, o := range graph.Catalogue() {
 		tasks = append(tasks, Cases(o)...)
 	}
-	whole, together := newReached(), newReached()
+	whole, together, both := newReached(), newReached(), newReached()
+	all := newCoverage(dev, shares)
 	var covers []*coverage
 	var parts []*reached
 	for i := range uint32(shares) {
@@ -71,6 +72,9 @@ func TestSharesReachEveryKernelVariant(t *testing.T) {
 	for _, task := range tasks {
 		for _, ks := range rounds(dev, task) {
 			whole.add(task, ks)
+			if all.takes(task, ks) {
+				both.add(task, ks)
+			}
 			for i, c := range covers {
 				if c.takes(task, ks) {
 					parts[i].add(task, ks)
@@ -86,6 +90,8 @@ func TestSharesReachEveryKernelVariant(t *testing.T) {
 		assert.Less(t, p.bytes, whole.bytes/2, "what a software adapter compiles")
 	}
 	assert.Equal(t, len(whole.combinations), len(together.combinations))
+	assert.Equal(t, len(whole.combinations), len(both.combinations))
+	assert.Less(t, both.bytes, whole.bytes)
 }
 
 // A device that is no software adapter runs the whole suite.
