@@ -82,13 +82,16 @@ func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 	assert.Len(t, everywhere, found)
 }
 
-// Two stages, one on each backend, train together.
+// Two stages, one on each backend, train together. Two optimizers divide the pairs, and each trains on every backend.
 func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
 	if len(gputest.Backends()) < 2 {
 		t.Skip("there is one backend on this system")
 	}
-	for _, name := range []string{"tied/muon", "untied/adamw"} {
-		for _, devices := range [][]string{{"webgpu:0", "vulkan:0"}, {"vulkan:0", "webgpu:0"}, {"cpu:0", "webgpu:0"}, {"vulkan:0", "cpu:0"}} {
+	for name, pairs := range map[string][][]string{
+		"tied/muon":    {{"webgpu:0", "vulkan:0"}, {"vulkan:0", "cpu:0"}},
+		"untied/adamw": {{"vulkan:0", "webgpu:0"}, {"cpu:0", "webgpu:0"}},
+	} {
+		for _, devices := range pairs {
 			t.Run(name+"/"+devices[0]+" first", func(t *testing.T) {
 				c, want := traintest.ReadGolden(t, "testdata/golden/"+name+".yaml")
 				c.Pipeline.Schedule, c.Pipeline.Stages, c.Pipeline.Devices = "1f1b", 2, devices
