@@ -2,8 +2,6 @@ package graph
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,15 +69,6 @@ func Encode(w io.Writer, g *Graph) error {
 		f.Assigns = append(f.Assigns, assignFile{refer(a.Variable), refer(a.Value)})
 	}
 	return json.NewEncoder(w).Encode(f)
-}
-
-// Hash is the SHA-256, in hexadecimal, of what Encode writes: equal for equal graphs, on every machine.
-func Hash(g *Graph) (string, error) {
-	h := sha256.New()
-	if err := Encode(h, g); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Decode reads a graph that Encode wrote, and checks it as the builder does: each shape rule runs again. What it
