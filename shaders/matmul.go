@@ -87,12 +87,25 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 		return c.nativeProducts(spec, e, operands)
 	}
 	var ks []Kernel
-	for _, m := range matmul.Variants(spec, c.lim) {
+	for _, m := range c.variants(spec, e.stmts+e.expr) {
 		if k, ok := c.adopt(m, operands, e.w.args); ok {
 			ks = append(ks, k)
 		}
 	}
 	return ks, nil
+}
+
+// variants returns the kernels of a product, which the text of its epilogue distinguishes from others of its sizes.
+func (c *context) variants(spec matmul.Spec, epilogue string) []matmul.Kernel {
+	sizes := spec
+	sizes.Epilogue, sizes.EpilogueC = nil, nil
+	key := fmt.Sprintf("%+v\n%s", sizes, epilogue)
+	ks, ok := c.products[key]
+	if !ok {
+		ks = matmul.Variants(spec, c.lim)
+		c.products[key] = ks
+	}
+	return ks
 }
 
 // stored are the result that the kernel itself stores, that of 16-bit floats if there is one since it alone has whole

@@ -12,10 +12,16 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/native"
 )
 
+// threeOperands are the bindings of a pass that neither packs nor splits.
+var threeOperands = []matmul.Binding{{Operand: matmul.A}, {Operand: matmul.B}, {Operand: matmul.C}}
+
 // nativeProducts are the variants in C, with the epilogue translated.
 func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[matmul.Operand]*graph.Value) ([]Kernel, error) {
 	var failed error
+	var distinct string
 	if spec.Epilogue != nil {
+		wgsl, extra := c.epilogueModule(e, operands, threeOperands)
+		distinct = wgsl + epilogueArrays(extra, len(threeOperands), operands[matmul.C])
 		translated := map[string]string{} // most variants have the same epilogue
 		spec.EpilogueC = func(own []matmul.Binding) string {
 			wgsl, extra := c.epilogueModule(e, operands, own)
@@ -31,7 +37,7 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 		}
 	}
 	var ks []Kernel
-	for _, m := range matmul.Variants(spec, c.lim) {
+	for _, m := range c.variants(spec, distinct) {
 		k := Kernel{Name: m.Name}
 		if m.Scratch > 0 {
 			k.Scratch = []int64{int64(m.Scratch)}

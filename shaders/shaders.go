@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/shaders/matmul"
 )
 
 // Kernel computes one group: dispatches in order, or copies.
@@ -76,18 +77,31 @@ func Label(g *fuse.Group) string {
 	return label
 }
 
+// Lowering lowers the groups of a graph for a device. Products that are equal, as those of equal layers are, it writes
+// once.
+type Lowering struct {
+	r        *fuse.Result
+	lim      target.Limits
+	products map[string][]matmul.Kernel // by what they are made from
+}
+
+// NewLowering returns the Lowering of a fused graph.
+func NewLowering(r *fuse.Result, lim target.Limits) *Lowering {
+	return &Lowering{r, lim, map[string][]matmul.Kernel{}}
+}
+
 // Lower returns the kernel variants of a group. Values of equal key share a binding: key must return equal texts for
 // overlapping memory.
-func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Value) string) ([]Kernel, error) {
-	c := &context{r: r, g: g, lim: lim, key: key}
+func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) ([]Kernel, error) {
+	c := &context{l, g, key}
 	switch g.Kind {
 	case fuse.Map:
-		if lim.Native {
+		if l.lim.Native {
 			return alone(c.nativeMap())
 		}
 		return c.mapKernels(), nil
 	case fuse.Reduce:
-		if lim.Native {
+		if l.lim.Native {
 			return alone(c.nativeReduce())
 		}
 		return c.reduceKernels(), nil
@@ -115,9 +129,8 @@ func joinKernel(n *graph.Node) Kernel {
 
 // context is what the kernels of one group are made from.
 type context struct {
-	r   *fuse.Result
+	*Lowering
 	g   *fuse.Group
-	lim target.Limits
 	key func(*graph.Value) string
 }
 

@@ -137,10 +137,10 @@ func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
 func RoPETables(theta float64, s, d int, scaling RoPEScaling) (cos, sin []float64) {
 	h := d / 2
 	cos, sin = make([]float64, s*h), make([]float64, s*h)
-	for t := range s {
-		for i := range h {
-			f := math.Pow(theta, -2*float64(i)/float64(d))
-			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * scaling.frequency(f, i, d, theta))
+	for i := range h {
+		f := scaling.frequency(math.Pow(theta, -2*float64(i)/float64(d)), i, d, theta)
+		for t := range s {
+			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * f)
 			if scaling.YaRN {
 				sin[t*h+i], cos[t*h+i] = sin[t*h+i]*scaling.Attention, cos[t*h+i]*scaling.Attention
 			}

@@ -49,9 +49,10 @@ func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
 	}
 	low := &lowered{fused: fused}
 	sources := map[string]string{}
+	lowering := shaders.NewLowering(fused, lim)
 	for _, g := range fused.Groups {
 		memory := map[*graph.Value]string{}
-		ks, err := shaders.Lower(fused, g, lim, func(v *graph.Value) string {
+		ks, err := lowering.Lower(g, func(v *graph.Value) string {
 			memory[v] = separate(fused, v)
 			return memory[v]
 		})

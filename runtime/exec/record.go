@@ -67,7 +67,7 @@ func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
 	if sameSharing(chosen.memory, q.storage) {
 		return chosen.Kernel, nil
 	}
-	ks, err := shaders.Lower(q.fused, q.fused.Groups[n], p.dev.Limits(), q.storage)
+	ks, err := shaders.NewLowering(q.fused, p.dev.Limits()).Lower(q.fused.Groups[n], q.storage)
 	if err != nil {
 		return shaders.Kernel{}, err
 	}

@@ -29,7 +29,7 @@ func TestKernelsFitThePlannedMemory(t *testing.T) {
 	for n, group := range q.fused.Groups {
 		got, err := p.placed(q, n)
 		require.NoError(t, err)
-		variants, err := shaders.Lower(q.fused, group, dev.Limits(), q.storage)
+		variants, err := shaders.NewLowering(q.fused, dev.Limits()).Lower(group, q.storage)
 		require.NoError(t, err)
 		want := slices.IndexFunc(variants, func(k shaders.Kernel) bool { return k.Name == got.Name })
 		assert.Equal(t, variants[want], got, shaders.Label(group))
