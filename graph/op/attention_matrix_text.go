@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/template"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -36,58 +35,59 @@ func (m matrixKernel) LSE() string {
 func (m matrixKernel) First() string { return m.firstSeen("first", m.Rows(), m.Cols) }
 func (m matrixKernel) Last() string  { return m.pastSeen("first", m.Rows()) }
 
-// matrixTexts are the templates of the kernels. matrixKernel has the methods that they call.
-//
-// A row's probabilities are relative to its largest score, and matrices cannot be rescaled row by row when a later tile
-// has a larger one. So the forward pass iterates over the keys twice. The first loop finds each row's largest score and
-// sum.
-var matrixTexts = template.Must(template.New("").Parse(`
-{{- define "queries" -}}
-// Workgroups count [BATCH, HEADS, blocks of queries].
-let first = group % {{.QueryBlocks}}u * ROWS;
-let h = group / {{.QueryBlocks}}u % HEADS;
-let b = group / {{.QueryBlocks}}u / HEADS;
+// queryBlock declares a workgroup's block of queries and the first column that it sees, and stages the queries.
+func (m matrixKernel) queryBlock() string {
+	return fmt.Sprintf(`// Workgroups count [BATCH, HEADS, blocks of queries].
+let first = group %% %[1]du * ROWS;
+let h = group / %[1]du %% HEADS;
+let b = group / %[1]du / HEADS;
 let past = min(first + ROWS, TK); // the block sees no key from here on
 let mine = lane / SUBGROUP * HEIGHT;
-{{.First}}{{.OwnSegments}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
+`, m.QueryBlocks()) + m.First() + m.OwnSegments() + m.Stage("rs", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>(in0[at])")
+}
 
-{{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
-{{- define "values"}}{{.Stage "ys" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in2[at])"}}{{end}}
-{{- define "sees"}}t + column < TK && t + column <= first + row{{.Sees}}{{end}}
+// stageKeys and stageValues emit the copies of a tile's vectors to workgroup memory.
+func (m matrixKernel) stageKeys() string {
+	return m.Stage("xs", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>(in1[at])")
+}
+func (m matrixKernel) stageValues() string {
+	return m.Stage("ys", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>(in2[at])")
+}
 
-{{- define "elements" -}}
-workgroupBarrier();
+// sees is the condition for a query to attend to a key.
+func (m matrixKernel) sees() string { return "t + column < TK && t + column <= first + row" + m.Sees() }
+
+// eachPair opens the loops over the pairs of a tile's weights and over the weights of a pair, each computed from score.
+const eachPair = `workgroupBarrier();
 for (var x = lane; x < ROWS * (COLS / 2u); x += LANES) {
   let row = x / (COLS / 2u);
   var pair: array<vec2<f32>, 2>; // of weights
   for (var i = 0u; i < 2u; i++) {
     let column = x % (COLS / 2u) * 2u + i;
     let score = ss[row * SCORES + column] * SCALE;
-{{- end}}
+`
 
-{{- define "forward" -}}
-{{template "queries" . -}}
-for (var x = lane; x < ROWS * PARTS; x += LANES) {
+// forwardBody is the body of the forward pass. A row's probabilities are relative to its largest score, and matrices
+// cannot be rescaled row by row when a later tile has a larger one. So the forward pass iterates over the keys twice.
+// The first loop finds each row's largest score and sum.
+func (m matrixKernel) forwardBody() string {
+	eachTile := "for (var t = " + m.Start() + "; t < past; t += COLS) {\nworkgroupBarrier();\n"
+	return m.queryBlock() + `for (var x = lane; x < ROWS * PARTS; x += LANES) {
   ms[x] = LOWEST;
   us[x] = 0.0;
 }
 workgroupBarrier();
-{{.Hold "q" "rs" -}}
-for (var t = {{.Start}}; t < past; t += COLS) {
-workgroupBarrier();
-{{template "keys" .}}{{.StageSegments -}}
-workgroupBarrier();
-{{.Scores "ss" "q" "xs" -}}
-workgroupBarrier();
+` + m.Hold("q", "rs") + eachTile + m.stageKeys() + m.StageSegments() + `workgroupBarrier();
+` + m.Scores("ss", "q", "xs") + `workgroupBarrier();
 for (var x = lane; x < ROWS * PARTS; x += LANES) {
   let row = x / PARTS;
   var m = ms[x];
   for (var column = x % PARTS; column < COLS; column += PARTS) {
-    m = max(m, select(LOWEST, ss[row * SCORES + column] * SCALE, {{template "sees" .}}));
+    m = max(m, select(LOWEST, ss[row * SCORES + column] * SCALE, ` + m.sees() + `));
   }
   var sum = us[x] * exp(ms[x] - m);
   for (var column = x % PARTS; column < COLS; column += PARTS) {
-    sum += select(0.0, exp(ss[row * SCORES + column] * SCALE - m), {{template "sees" .}});
+    sum += select(0.0, exp(ss[row * SCORES + column] * SCALE - m), ` + m.sees() + `);
   }
   ms[x] = m;
   us[x] = sum;
@@ -103,95 +103,74 @@ for (var row = lane; row < ROWS; row += LANES) {
   sums[row] = sum;
   if (first + row < TQ) { out1[(b * HEADS + h) * TQ + first + row] = m + log(sum); }
 }
-{{.Sums "o" -}}
-for (var t = {{.Start}}; t < past; t += COLS) {
-workgroupBarrier();
-{{template "keys" .}}{{template "values" .}}{{.StageSegments -}}
-workgroupBarrier();
-{{.Scores "ss" "q" "xs" -}}
-{{template "elements" .}}
-    pair[i].x = select(0.0, exp(score - tops[row]), {{template "sees" .}});
+` + m.Sums("o") + eachTile + m.stageKeys() + m.stageValues() + m.StageSegments() + `workgroupBarrier();
+` + m.Scores("ss", "q", "xs") + eachPair + `    pair[i].x = select(0.0, exp(score - tops[row]), ` + m.sees() + `);
   }
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
 }
 workgroupBarrier();
-{{.Add "o" "ps" "ys" -}}
+` + m.Add("o", "ps", "ys") + "}\n" + m.StoreResult()
 }
-{{.StoreResult}}
-{{- end}}
 
-{{- define "queryGrad" -}}
-{{template "queries" . -}}
-{{.Stage "ws" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "packed(in5[at])" -}}
-for (var row = lane; row < ROWS; row += LANES) {
+// queryGradBody is the body of the pass for the gradient of q.
+func (m matrixKernel) queryGradBody() string {
+	return m.queryBlock() + m.Stage("ws", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "packed(in5[at])") +
+		`for (var row = lane; row < ROWS; row += LANES) {
   let number = (b * HEADS + h) * TQ + min(first + row, TQ - 1u);
   ls[row] = in4[number];
   es[row] = tmp0[number];
 }
 workgroupBarrier();
-{{.Hold "q" "rs"}}{{.Hold "g" "ws"}}{{.Sums "dq" -}}
-for (var t = {{.Start}}; t < past; t += COLS) {
+` + m.Hold("q", "rs") + m.Hold("g", "ws") + m.Sums("dq") + `for (var t = ` + m.Start() + `; t < past; t += COLS) {
 workgroupBarrier();
-{{template "keys" .}}{{template "values" .}}{{.StageSegments -}}
-workgroupBarrier();
-{{.Scores "ss" "q" "xs"}}{{.Scores "ts" "g" "ys" -}}
-{{template "elements" .}}
-    let p = select(0.0, exp(score - ls[row]), {{template "sees" .}});
+` + m.stageKeys() + m.stageValues() + m.StageSegments() + `workgroupBarrier();
+` + m.Scores("ss", "q", "xs") + m.Scores("ts", "g", "ys") + eachPair +
+		`    let p = select(0.0, exp(score - ls[row]), ` + m.sees() + `);
     pair[i].x = p * (ts[row * SCORES + column] - es[row]);
   }
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
 }
 workgroupBarrier();
-{{.Add "dq" "ps" "xs" -}}
+` + m.Add("dq", "ps", "xs") + "}\n" + m.Store("dq", "out0", "TQ", "(b * TQ + place) * HEADS + h", "sum * SCALE")
 }
-{{.Store "dq" "out0" "TQ" "(b * TQ + place) * HEADS + h" "sum * SCALE"}}
-{{- end}}
 
-{{- define "keyGrad" -}}
-// Workgroups count [BATCH, KV, blocks of keys].
-let first = group % {{.KeyBlocks}}u * ROWS;
-let kv = group / {{.KeyBlocks}}u % KV;
-let b = group / {{.KeyBlocks}}u / KV;
+// keyGradBody is the body of the pass for the gradients of k and v.
+func (m matrixKernel) keyGradBody() string {
+	return fmt.Sprintf(`// Workgroups count [BATCH, KV, blocks of keys].
+let first = group %% %[1]du * ROWS;
+let kv = group / %[1]du %% KV;
+let b = group / %[1]du / KV;
 let mine = lane / SUBGROUP * HEIGHT;
-{{.Last}}{{.OwnSegments}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
-{{.Stage "ws" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in2[at])" -}}
+`, m.KeyBlocks()) + m.Last() + m.OwnSegments() +
+		m.Stage("rs", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>(in1[at])") +
+		m.Stage("ws", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>(in2[at])") + `workgroupBarrier();
+` + m.Hold("k", "rs") + m.Hold("v", "ws") + m.Sums("dk") + m.Sums("dv") + `for (var h = kv * GROUP; h < kv * GROUP + GROUP; h++) {
+for (var t = first; t < ` + m.End() + `; t += COLS) {
 workgroupBarrier();
-{{.Hold "k" "rs"}}{{.Hold "v" "ws"}}{{.Sums "dk"}}{{.Sums "dv" -}}
-for (var h = kv * GROUP; h < kv * GROUP + GROUP; h++) {
-for (var t = first; t < {{.End}}; t += COLS) {
-workgroupBarrier();
-{{.Stage "xs" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])" -}}
-{{.Stage "ys" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "packed(in5[at])" -}}
-for (var column = lane; column < COLS; column += LANES) {
+` + m.Stage("xs", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>(in0[at])") +
+		m.Stage("ys", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "packed(in5[at])") +
+		`for (var column = lane; column < COLS; column += LANES) {
   let number = (b * HEADS + h) * TQ + min(t + column, TQ - 1u);
-  ls[column] = {{.LSE}};
+  ls[column] = ` + m.LSE() + `;
   es[column] = tmp0[number];
 }
-{{.StageSegments -}}
-workgroupBarrier();
-{{.Scores "ss" "k" "xs"}}{{.Scores "ts" "v" "ys" -}}
-{{template "elements" .}}
-    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.Seen}});
+` + m.StageSegments() + `workgroupBarrier();
+` + m.Scores("ss", "k", "xs") + m.Scores("ts", "v", "ys") + eachPair +
+		`    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row` + m.Seen() + `);
     pair[i] = vec2<f32>(p, p * (ts[row * SCORES + column] - es[column]));
   }
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
   ds[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].y, pair[1].y);
 }
 workgroupBarrier();
-{{.Add "dk" "ds" "xs"}}{{.Add "dv" "ps" "ys" -}}
+` + m.Add("dk", "ds", "xs") + m.Add("dv", "ps", "ys") + "}\n}\n" +
+		m.Store("dk", "out1", "TK", "(b * TK + place) * KV + kv", "sum * SCALE") +
+		m.Store("dv", "out2", "TK", "(b * TK + place) * KV + kv", "sum")
 }
-}
-{{.Store "dk" "out1" "TK" "(b * TK + place) * KV + kv" "sum * SCALE" -}}
-{{.Store "dv" "out2" "TK" "(b * TK + place) * KV + kv" "sum"}}
-{{- end}}`))
 
-// pass returns the kernel that the named template writes. vectors are the arrays that are bound as vec4, and scalars
+// pass returns the kernel with the given body. vectors are the arrays that are bound as vec4, and scalars
 // the other arrays.
-func (m matrixKernel) pass(name string, groups, memory int, arrays string, vectors []string, scalars ...string) graph.Pass {
-	var body strings.Builder
-	if err := matrixTexts.ExecuteTemplate(&body, name, m); err != nil {
-		panic(err)
-	}
+func (m matrixKernel) pass(body string, groups, memory int, arrays string, vectors []string, scalars ...string) graph.Pass {
 	constants := fmt.Sprintf(`const QUADS = %du; // of a vector
 const LANES = %du;
 const SUBGROUP = %du;
@@ -207,7 +186,7 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16
 `, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.LanesPerRow(), m.vectorStride(), m.scoreStride(), m.weightStride())
 	return graph.Pass{
 		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
-		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
+		Body:         body, Uses: slices.Concat(vectors, scalars), Vec4: vectors,
 		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: true,
 	}
 }
@@ -266,20 +245,20 @@ func (m matrixKernel) weightArrays(names ...string) string {
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
 		workgroupArrays("f32", m.Rows()*m.LanesPerRow(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
-	p := m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p := m.pass(m.forwardBody(), m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
 	p.Declarations += m.narrowing()
 	return p
 }
 
 func (m matrixKernel) queryGrad() graph.Pass {
 	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps") + workgroupArrays("f32", m.Rows(), "ls", "es")
-	return m.pass("queryGrad", m.QueryBlocks()*m.heads*m.batch, m.queryGradMemory(), arrays,
+	return m.pass(m.queryGradBody(), m.QueryBlocks()*m.heads*m.batch, m.queryGradMemory(), arrays,
 		[]string{"in0", "in1", "in2", "in5"}, m.withSegments("in4", "tmp0", "out0")...)
 }
 
 func (m matrixKernel) keyGrad() graph.Pass {
 	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps", "ds") + workgroupArrays("f32", m.Cols, "ls", "es")
 	_, uses := m.keyLSE("")
-	return m.pass("keyGrad", m.KeyBlocks()*m.kvHeads*m.batch, m.keyGradMemory(), arrays,
+	return m.pass(m.keyGradBody(), m.KeyBlocks()*m.kvHeads*m.batch, m.keyGradMemory(), arrays,
 		[]string{"in0", "in1", "in2", "in5"}, m.withSegments(append(uses, "tmp0", "out1", "out2")...)...)
 }

@@ -3,223 +3,282 @@ package op
 import (
 	"fmt"
 	"strings"
-	"text/template"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// rowTexts are the templates of the kernels of the kinds rows and tiles: the forward pass, the gradient of q, and the
-// gradients of k and v. rowKernel has the methods that they call.
-var rowTexts = template.Must(template.New("").Parse(`
-{{- define "queries" -}}
-// Workgroups count [BATCH, HEADS, blocks of queries].
-let block = group % {{.QueryBlocks}}u;
-let h = group / {{.QueryBlocks}}u % HEADS;
-let b = group / {{.QueryBlocks}}u / HEADS;
-let position = {{.Position}};
-let columns = (b * TK * KV + h / GROUP) * UNITS;
-let past = min((block + 1u) * {{.Block}}u + position, TK); // the block sees no column from here on
-let part = lane % PARTS;
-let first = block * {{.Block}}u + lane / PARTS;
-let origin = (b * TQ * HEADS + h) * UNITS;
-{{range $r := .Rows -}}
-let i{{$r}} = first + {{$r}}u * LINES;
-let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
-let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
-{{$.OwnSegment $r (printf "i%d" $r)}}{{end}}{{.First}}{{end}}
+// wgsl is the body of a kernel that is being written.
+type wgsl struct{ strings.Builder }
 
-{{- define "keys" -}}
-{{if .Tile -}}
-for (var t = {{.Start}}; t < past; t += TILE) {
+func (w *wgsl) add(format string, args ...any) { fmt.Fprintf(w, format, args...) }
+
+// addQueries declares a workgroup's block of queries, its lanes' rows and the first column that they see.
+func (r rowKernel) addQueries(w *wgsl) {
+	w.add(`// Workgroups count [BATCH, HEADS, blocks of queries].
+let block = group %% %[1]du;
+let h = group / %[1]du %% HEADS;
+let b = group / %[1]du / HEADS;
+let position = %[2]s;
+let columns = (b * TK * KV + h / GROUP) * UNITS;
+let past = min((block + 1u) * %[3]du + position, TK); // the block sees no column from here on
+let part = lane %% PARTS;
+let first = block * %[3]du + lane / PARTS;
+let origin = (b * TQ * HEADS + h) * UNITS;
+`, r.QueryBlocks(), r.Position(), r.Block())
+	for _, row := range r.Rows {
+		w.add(`let i%[1]d = first + %[1]du * LINES;
+let number%[1]d = (b * HEADS + h) * TQ + min(i%[1]d, TQ - 1u);
+let seen%[1]d = min(i%[1]d + position, TK - 1u); // the last column that the row sees
+`, row)
+		w.WriteString(r.OwnSegment(row, fmt.Sprintf("i%d", row)))
+	}
+	w.WriteString(r.First())
+}
+
+// openKeys opens the loop over the keys, several in an iteration. With tiles there is a loop over tiles around it, which
+// stages keys and values.
+func (r rowKernel) openKeys(w *wgsl) {
+	if r.Tile > 0 {
+		w.add(`for (var t = %s; t < past; t += TILE) {
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
-    let at = columns + min(t + x / UNITS, TK - 1u) * (KV * UNITS) + x % UNITS; // past the end: masked later
+    let at = columns + min(t + x / UNITS, TK - 1u) * (KV * UNITS) + x %% UNITS; // past the end: masked later
     xs[x] = in1[at];
     ys[x] = in2[at];
   }
-  {{.StageSegments -}}
-  workgroupBarrier();
-  for (var jj = 0u; jj < min(TILE, past - t); jj += {{.ColumnsPerIteration}}u) {
-    let j = t + jj;
-    {{- range .Cols}}
-    let at{{.}} = (jj + {{.}}u) * UNITS + part;
-    {{- end}}
-{{else -}}
-for (var j = {{.Start}}; j < past; j += {{.ColumnsPerIteration}}u) {
-    {{- range .Cols}}
-    let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS) + part;
-    {{- end}}
-{{end}}{{end}}
+  %s`, r.Start(), r.StageSegments())
+		r.openTile(w, "past")
+	} else {
+		w.add("for (var j = %s; j < past; j += %du) {", r.Start(), r.ColumnsPerIteration())
+		for _, c := range r.Cols {
+			w.add("\n    let at%[1]d = columns + min(j + %[1]du, TK - 1u) * (KV * UNITS) + part;", c)
+		}
+		w.add("\n")
+	}
+	w.WriteString(r.CopyColumns("in1", "in2"))
+	r.addSegments(w)
+}
 
-{{- define "close"}}{{if .Tile}}}
-{{end}}}
-{{end}}
+// openTile opens the loop over the columns of a tile that are before end.
+func (r rowKernel) openTile(w *wgsl, end string) {
+	w.add(`workgroupBarrier();
+  for (var jj = 0u; jj < min(TILE, %s - t); jj += %du) {
+    let j = t + jj;`, end, r.ColumnsPerIteration())
+	for _, c := range r.Cols {
+		w.add("\n    let at%[1]d = (jj + %[1]du) * UNITS + part;", c)
+	}
+	w.add("\n")
+}
 
-{{- define "forward" -}}
-{{template "queries" . -}}
-var q: array<U, {{.N}}>;
-var o: array<U, {{.N}}>;
-{{.Load "q" "in0"}}
-{{- range $r := .Rows -}}
-var m{{$r}} = LOWEST;
-var sum{{$r}} = 0.0;
-{{end -}}
-{{template "keys" .}}
-{{- .CopyColumns "in1" "in2"}}
-{{- range .Cols}}{{$.Segment .}}{{end}}
-{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
-{{end}}{{end -}}
-{{range $u := .Units}}{{range $c := $.Cols}}{
-let x = {{$.X $c $u "in1"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
-{{end}}}
-{{end}}{{end -}}
-{{.Reduce "s" -}}
-{{range $r := .Rows -}}
-{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.Sees $r $c}});
-{{end -}}
-let larger{{$r}} = {{$.Largest $r}};
-let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
-m{{$r}} = larger{{$r}};
-{{range $c := $.Cols}}let p{{$r}}_{{$c}} = exp(s{{$r}}_{{$c}} - larger{{$r}});
-{{end -}}
-sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
-{{end -}}
-{{range $u := .Units}}{
-{{range $c := $.Cols}}let y{{$c}} = {{$.Y $c $u "in2"}};
-{{end}}{{range $r := $.Rows}}{{$.At "o" $r $u}} = {{$.At "o" $r $u}} * keep{{$r}} + {{$.Sum "p" $r "y"}};
-{{end}}}
-{{end -}}
-{{template "close" .}}
-{{- range $r := .Rows -}}
-{{range $u := $.Units}}{{$.At "o" $r $u}} /= sum{{$r}};
-{{end -}}
-if (i{{$r}} < TQ && part == 0u) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
-{{end -}}
-{{.Store .Result "out0"}}
-{{- end}}
+// closeColumns closes the loops over columns that openKeys or openQueries opened.
+func (r rowKernel) closeColumns(w *wgsl) {
+	if r.Tile > 0 {
+		w.add("}\n")
+	}
+	w.add("}\n")
+}
 
-{{- define "queryGrad" -}}
-{{template "queries" . -}}
-var q: array<U, {{.N}}>;
-var g: array<U, {{.N}}>;
-var dq: array<U, {{.N}}>;
-{{.Load "q" "in0"}}{{.Load "g" "in5" -}}
-{{range $r := .Rows -}}
-let lse{{$r}} = in4[number{{$r}}];
-let delta{{$r}} = select(0.0, tmp0[number{{$r}}], part == 0u);
-{{end -}}
-{{template "keys" .}}
-{{- .CopyColumns "in1" "in2"}}
-{{- range .Cols}}{{$.Segment .}}{{end}}
-{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
-var dp{{$r}}_{{$c}} = -delta{{$r}};
-{{end}}{{end -}}
-{{range $u := .Units}}{{range $c := $.Cols}}{
-let x = {{$.X $c $u "in1"}};
-let y = {{$.Y $c $u "in2"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
-dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
-{{end}}}
-{{end}}{{end -}}
-{{.Reduce "s" "dp" -}}
-{{range $r := .Rows}}{{range $c := $.Cols -}}
-let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Sees $r $c}})) * dp{{$r}}_{{$c}};
-{{end}}{{end -}}
-{{range $u := .Units}}{
-{{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in1"}};
-{{end}}{{range $r := $.Rows}}{{$.At "dq" $r $u}} += {{$.Sum "ds" $r "x"}};
-{{end}}}
-{{end -}}
-{{template "close" . -}}
-{{.Store "dq[x] * SCALE" "out0"}}
-{{- end}}
+func (r rowKernel) addSegments(w *wgsl) {
+	for _, c := range r.Cols {
+		w.WriteString(r.Segment(c))
+	}
+}
 
-{{- define "keyGrad" -}}
-// Workgroups count [BATCH, KV, blocks of keys].
-let block = group % {{.KeyBlocks}}u;
-let kv = group / {{.KeyBlocks}}u % KV;
-let b = group / {{.KeyBlocks}}u / KV;
-let part = lane % PARTS;
-let first = block * {{.Block}}u + lane / PARTS;
-let origin = (b * TK * KV + kv) * UNITS;
-var k: array<U, {{.N}}>;
-{{.Load "k" "in1" -}}
-var v: array<U, {{.N}}>;
-var dk: array<U, {{.N}}>;
-var dv: array<U, {{.N}}>;
-{{.Load "v" "in2" -}}
-{{range .Rows}}{{$.OwnSegment . (printf "first + %du * LINES" .)}}{{end}}{{.Last -}}
-for (var g = 0u; g < GROUP; g++) {
+// forwardBody is the body of the forward pass.
+func (r rowKernel) forwardBody() string {
+	var w wgsl
+	r.addQueries(&w)
+	w.add("var q: array<U, %[1]d>;\nvar o: array<U, %[1]d>;\n", r.N())
+	w.WriteString(r.Load("q", "in0"))
+	for _, row := range r.Rows {
+		w.add("var m%[1]d = LOWEST;\nvar sum%[1]d = 0.0;\n", row)
+	}
+	r.openKeys(&w)
+	for _, row := range r.Rows {
+		for _, c := range r.Cols {
+			w.add("var s%d_%d = 0.0;\n", row, c)
+		}
+	}
+	for _, u := range r.Units() {
+		for _, c := range r.Cols {
+			w.add("{\nlet x = %s;\n", r.X(c, u, "in1"))
+			for _, row := range r.Rows {
+				w.add("s%d_%d += inner(%s, x);\n", row, c, r.At("q", row, u))
+			}
+			w.add("}\n")
+		}
+	}
+	w.WriteString(r.Reduce("s"))
+	for _, row := range r.Rows {
+		for _, c := range r.Cols {
+			w.add("s%[1]d_%[2]d = select(LOWEST, s%[1]d_%[2]d * SCALE, j + %[2]du <= seen%[1]d%[3]s);\n", row, c, r.Sees(row, c))
+		}
+		w.add("let larger%[1]d = %[2]s;\nlet keep%[1]d = exp(m%[1]d - larger%[1]d);\nm%[1]d = larger%[1]d;\n", row, r.Largest(row))
+		for _, c := range r.Cols {
+			w.add("let p%[1]d_%[2]d = exp(s%[1]d_%[2]d - larger%[1]d);\n", row, c)
+		}
+		w.add("sum%[1]d = sum%[1]d * keep%[1]d + %[2]s;\n", row, r.Sum("p", row, ""))
+	}
+	for _, u := range r.Units() {
+		w.add("{\n")
+		for _, c := range r.Cols {
+			w.add("let y%d = %s;\n", c, r.Y(c, u, "in2"))
+		}
+		for _, row := range r.Rows {
+			w.add("%[1]s = %[1]s * keep%[2]d + %[3]s;\n", r.At("o", row, u), row, r.Sum("p", row, "y"))
+		}
+		w.add("}\n")
+	}
+	r.closeColumns(&w)
+	for _, row := range r.Rows {
+		for _, u := range r.Units() {
+			w.add("%s /= sum%d;\n", r.At("o", row, u), row)
+		}
+		w.add("if (i%[1]d < TQ && part == 0u) { out1[number%[1]d] = m%[1]d + log(sum%[1]d); }\n", row)
+	}
+	w.WriteString(r.Store(r.Result(), "out0"))
+	return w.String()
+}
+
+// queryGradBody is the body of the pass for the gradient of q.
+func (r rowKernel) queryGradBody() string {
+	var w wgsl
+	r.addQueries(&w)
+	w.add("var q: array<U, %[1]d>;\nvar g: array<U, %[1]d>;\nvar dq: array<U, %[1]d>;\n", r.N())
+	w.WriteString(r.Load("q", "in0") + r.Load("g", "in5"))
+	for _, row := range r.Rows {
+		w.add("let lse%[1]d = in4[number%[1]d];\nlet delta%[1]d = select(0.0, tmp0[number%[1]d], part == 0u);\n", row)
+	}
+	r.openKeys(&w)
+	for _, row := range r.Rows {
+		for _, c := range r.Cols {
+			w.add("var s%[1]d_%[2]d = 0.0;\nvar dp%[1]d_%[2]d = -delta%[1]d;\n", row, c)
+		}
+	}
+	r.addProducts(&w, "in1", "in2", "q", "g")
+	for _, row := range r.Rows {
+		for _, c := range r.Cols {
+			w.add("let ds%[1]d_%[2]d = exp(select(LOWEST, s%[1]d_%[2]d * SCALE - lse%[1]d, j + %[2]du <= seen%[1]d%[3]s)) * dp%[1]d_%[2]d;\n",
+				row, c, r.Sees(row, c))
+		}
+	}
+	for _, u := range r.Units() {
+		w.add("{\n")
+		for _, c := range r.Cols {
+			w.add("let x%d = %s;\n", c, r.X(c, u, "in1"))
+		}
+		for _, row := range r.Rows {
+			w.add("%s += %s;\n", r.At("dq", row, u), r.Sum("ds", row, "x"))
+		}
+		w.add("}\n")
+	}
+	r.closeColumns(&w)
+	w.WriteString(r.Store("dq[x] * SCALE", "out0"))
+	return w.String()
+}
+
+// addProducts adds the inner products of a gradient's rows and columns to s<row>_<column> and dp<row>_<column>. a and b
+// are the arrays of the rows' vectors, and x and y those of the columns' vectors.
+func (r rowKernel) addProducts(w *wgsl, x, y, a, b string) {
+	for _, u := range r.Units() {
+		for _, c := range r.Cols {
+			w.add("{\nlet x = %s;\nlet y = %s;\n", r.X(c, u, x), r.Y(c, u, y))
+			for _, row := range r.Rows {
+				w.add("s%[1]d_%[2]d += inner(%[3]s, x);\ndp%[1]d_%[2]d += inner(%[4]s, y);\n", row, c, r.At(a, row, u), r.At(b, row, u))
+			}
+			w.add("}\n")
+		}
+	}
+	w.WriteString(r.Reduce("s", "dp"))
+}
+
+// openQueries opens the loops over the queries that see a block of keys.
+func (r rowKernel) openQueries(w *wgsl) {
+	w.add(`for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
 let numbers = (b * HEADS + h) * TQ;
-{{if .Tile -}}
-for (var t = block * {{.Block}}u; t < {{.End}}; t += TILE) {
+`)
+	if r.Tile > 0 {
+		w.add(`for (var t = block * %du; t < %s; t += TILE) {
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
-    let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x % UNITS; // past the end: masked later
+    let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x %% UNITS; // past the end: masked later
     xs[x] = in0[at];
     ys[x] = in5[at];
   }
   for (var x = lane; x < TILE; x += LANES) {
     let c = numbers + min(t + x, TQ - 1u);
-    ls[x] = {{.LSE}};
+    ls[x] = %s;
     es[x] = tmp0[c];
   }
-  {{.StageSegments -}}
-  workgroupBarrier();
-  for (var jj = 0u; jj < min(TILE, {{.End}} - t); jj += {{.ColumnsPerIteration}}u) {
-    let j = t + jj;
-    {{- range .Cols}}
-    let at{{.}} = (jj + {{.}}u) * UNITS + part;
-    {{- end}}
-{{else -}}
-for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.ColumnsPerIteration}}u) {
-    {{- range .Cols}}
-    let c{{.}} = min(j + {{.}}u, TQ - 1u);
-    let at{{.}} = columns + c{{.}} * (HEADS * UNITS) + part;
-    {{- end}}
-{{end -}}
-{{.CopyColumns "in0" "in5"}}
-{{- range .Cols}}{{$.Segment .}}{{end}}
-{{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
-let e{{$c}} = select(0.0, {{$.E $c}}, part == 0u);
-{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
-var dp{{$r}}_{{$c}} = -e{{$c}};
-{{end}}{{end -}}
-{{range $u := .Units}}{{range $c := $.Cols}}{
-let x = {{$.X $c $u "in0"}};
-let y = {{$.Y $c $u "in5"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x);
-dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
-{{end}}}
-{{end}}{{end -}}
-{{.Reduce "s" "dp" -}}
-{{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.Seen $r $c}}));
-let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
-{{end}}{{end -}}
-{{range $u := .Units}}{
-{{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in0"}};
-let y{{$c}} = {{$.Y $c $u "in5"}};
-{{end}}{{range $r := $.Rows}}{{$.At "dk" $r $u}} += {{$.Sum "ds" $r "x"}};
-{{$.At "dv" $r $u}} += {{$.Sum "p" $r "y"}};
-{{end}}}
-{{end -}}
-{{template "close" . -}} }
-{{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
-{{- end}}`))
-
-// pass returns the kernel that the named template writes, for the given number of workgroups. products is the number of
-// inner products that it computes for each pair of a row and a column. vectors are the arrays that it reads as units.
-func (r rowKernel) pass(name, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
-	var body strings.Builder
-	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {
-		panic(err)
+  %s`, r.Block(), r.End(), r.LSE(), r.StageSegments())
+		r.openTile(w, r.End())
+	} else {
+		w.add("for (var j = block * %du; j < %s; j += %du) {", r.Block(), r.End(), r.ColumnsPerIteration())
+		for _, c := range r.Cols {
+			w.add("\n    let c%[1]d = min(j + %[1]du, TQ - 1u);\n    let at%[1]d = columns + c%[1]d * (HEADS * UNITS) + part;", c)
+		}
+		w.add("\n")
 	}
+	w.WriteString(r.CopyColumns("in0", "in5"))
+	r.addSegments(w)
+}
+
+// keyGradBody is the body of the pass for the gradients of k and v.
+func (r rowKernel) keyGradBody() string {
+	var w wgsl
+	w.add(`// Workgroups count [BATCH, KV, blocks of keys].
+let block = group %% %[1]du;
+let kv = group / %[1]du %% KV;
+let b = group / %[1]du / KV;
+let part = lane %% PARTS;
+let first = block * %[2]du + lane / PARTS;
+let origin = (b * TK * KV + kv) * UNITS;
+var k: array<U, %[3]d>;
+%[4]svar v: array<U, %[3]d>;
+var dk: array<U, %[3]d>;
+var dv: array<U, %[3]d>;
+%[5]s`, r.KeyBlocks(), r.Block(), r.N(), r.Load("k", "in1"), r.Load("v", "in2"))
+	for _, row := range r.Rows {
+		w.WriteString(r.OwnSegment(row, fmt.Sprintf("first + %du * LINES", row)))
+	}
+	w.WriteString(r.Last())
+	r.openQueries(&w)
+	for _, c := range r.Cols {
+		w.add("let l%[1]d = %[2]s;\nlet e%[1]d = select(0.0, %[3]s, part == 0u);\n", c, r.L(c), r.E(c))
+		for _, row := range r.Rows {
+			w.add("var s%[1]d_%[2]d = 0.0;\nvar dp%[1]d_%[2]d = -e%[2]d;\n", row, c)
+		}
+	}
+	r.addProducts(&w, "in0", "in5", "k", "v")
+	for _, row := range r.Rows {
+		for _, c := range r.Cols {
+			w.add(`let p%[1]d_%[2]d = exp(select(LOWEST, s%[1]d_%[2]d * SCALE - l%[2]d, j + %[2]du >= first + %[1]du * LINES && j + %[2]du < TQ%[3]s));
+let ds%[1]d_%[2]d = p%[1]d_%[2]d * dp%[1]d_%[2]d;
+`, row, c, r.Seen(row, c))
+		}
+	}
+	for _, u := range r.Units() {
+		w.add("{\n")
+		for _, c := range r.Cols {
+			w.add("let x%[1]d = %[2]s;\nlet y%[1]d = %[3]s;\n", c, r.X(c, u, "in0"), r.Y(c, u, "in5"))
+		}
+		for _, row := range r.Rows {
+			w.add("%s += %s;\n%s += %s;\n", r.At("dk", row, u), r.Sum("ds", row, "x"), r.At("dv", row, u), r.Sum("p", row, "y"))
+		}
+		w.add("}\n")
+	}
+	r.closeColumns(&w)
+	w.WriteString("}\n" + r.Store("dk[x] * SCALE", "out1") + r.Store("dv[x]", "out2"))
+	return w.String()
+}
+
+// pass returns the kernel with the given body for the given number of workgroups. products is the number of inner
+// products that it computes for each pair of a row and a column. vectors are the arrays that it reads as units.
+func (r rowKernel) pass(body, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
 	p := graph.Pass{
-		Declarations: r.constants() + r.edgeArrays() + r.layout(count, pitch), Body: body.String(),
+		Declarations: r.constants() + r.edgeArrays() + r.layout(count, pitch), Body: body,
 		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(), Inside: true,
 	}
 	if r.width() == 4 {
@@ -245,16 +304,16 @@ var<workgroup> es: array<f32, %[1]d>;
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	p := r.pass("forward", "TQ", "HEADS * UNITS", 1, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p := r.pass(r.forwardBody(), "TQ", "HEADS * UNITS", 1, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
 	p.Declarations += r.narrowing()
 	return p
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
-	return r.pass("queryGrad", "TQ", "HEADS * UNITS", 2, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
+	return r.pass(r.queryGradBody(), "TQ", "HEADS * UNITS", 2, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
 }
 
 func (r rowKernel) keyGrad() graph.Pass {
 	_, uses := r.keyLSE("")
-	return r.pass("keyGrad", "TK", "KV * UNITS", 2, r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
+	return r.pass(r.keyGradBody(), "TK", "KV * UNITS", 2, r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
 }
