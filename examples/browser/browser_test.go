@@ -61,6 +61,9 @@ func build(t *testing.T) string {
 	dir := t.TempDir()
 	out, err := exec.Command("../../.ci/browser.sh", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	program, err := os.Stat(filepath.Join(dir, "trainer.wasm"))
+	require.NoError(t, err)
+	assert.Less(t, program.Size(), int64(13e6), "a package that looks up methods by name, as text/template does, adds 7 MB")
 	index, err := os.ReadFile(filepath.Join(dir, "index.html"))
 	require.NoError(t, err)
 	for before, script := range map[string]string{`<script src="app.js">`: "before.js", "</html>": "drive.js"} {
