@@ -91,11 +91,27 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	return results
 }
 
-// Distinct returns CheckOnce with the static choice for a device that runs few of many tasks. On a software adapter it
-// leaves out the runs whose kernels differ from earlier ones in numbers only.
-func Distinct(dev device.Device) func([]Task) []Result {
-	c := newCoverage(dev, shares)
+// Claims returns CheckOnce with the static choice for a device that runs few of many tasks. A software adapter makes the
+// first run of each claim and kernel variant of an op.
+func Claims(dev device.Device) func([]Task) []Result {
+	c := newCoverage(dev, claimsOnly)
 	return func(tasks []Task) []Result { return checkOnce(dev, tasks, c) }
+}
+
+// Texts returns the texts of the kernels that Check runs for the tasks. The keys are the texts without numbers: it leaves
+// out kernels that differ from others in numbers only.
+func Texts(dev device.Device, tasks []Task) map[string]string {
+	texts := map[string]string{}
+	for _, t := range tasks {
+		for _, ks := range rounds(dev, t) {
+			for _, k := range ks {
+				for _, p := range k.Passes {
+					texts[withoutNumbers(p.WGSL)] = p.WGSL
+				}
+			}
+		}
+	}
+	return texts
 }
 
 // checkOnce runs those tasks with the static choice that the coverage takes.

@@ -89,6 +89,16 @@ func TestSharesReachEveryKernelVariant(t *testing.T) {
 		assert.Equal(t, slices.Sorted(maps.Keys(whole.statements)), slices.Sorted(maps.Keys(p.statements)))
 		assert.Less(t, p.bytes, whole.bytes/2, "what a software adapter compiles")
 	}
+	few, first := newReached(), newCoverage(dev, claimsOnly)
+	for _, task := range tasks {
+		for _, ks := range rounds(dev, task) {
+			if first.takes(task, ks) {
+				few.add(task, ks)
+			}
+		}
+	}
+	assert.Equal(t, whole.claims, few.claims)
+	assert.Equal(t, whole.variants, few.variants)
 	assert.Equal(t, len(whole.combinations), len(together.combinations))
 	assert.Equal(t, len(whole.combinations), len(both.combinations))
 	assert.Less(t, both.bytes, whole.bytes)
@@ -105,4 +115,5 @@ func TestOthersRunTheWholeSuite(t *testing.T) {
 func TestStatements(t *testing.T) {
 	assert.Equal(t, []string{"b#[i + #u] = vec4<f32>(x#);", "}"}, statements("  b0[i + 12u] = vec4<f32>(x7);\nb1[i + 3u] = vec4<f32>(x12);\n}\n"))
 	assert.NotEqual(t, statements("var x: f16;"), statements("var x: f32;"))
+	assert.Equal(t, "xf#_# = a[#u].x + vec3<u32>(#.#)[i]", withoutNumbers("xf32_10 = a[12u].x + vec3<u32>(0.5)[i]"))
 }
