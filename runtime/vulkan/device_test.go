@@ -278,7 +278,8 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 	}
 }
 
-// Compiled shaders are there for the next process. Damaged files are compiled again.
+// Compiled shaders are there for the next process. Damaged files are compiled again. The translator, which takes longest,
+// is damaged once: the tests of codecache, which checks its files, have other damage.
 func TestCaches(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	run := func() int {
@@ -295,8 +296,11 @@ func TestCaches(t *testing.T) {
 	pipelines, err := filepath.Glob(filepath.Join(dir, "pipelines-*"))
 	require.NoError(t, err)
 	require.Len(t, pipelines, 1)
-	for _, damage := range [][]byte{nil, []byte("short"), make([]byte, 5000)} {
+	for i, damage := range [][]byte{[]byte("short"), nil, make([]byte, 5000)} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+			if i > 0 && e != nil && e.Name() == "naga" {
+				return filepath.SkipDir
+			}
 			if err == nil && !e.IsDir() {
 				err = os.WriteFile(path, damage, 0o600)
 			}
