@@ -91,15 +91,15 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	return results
 }
 
-// Claims returns CheckOnce with the static choice for a device that runs few of many tasks. A software adapter makes the
-// first run of each claim and kernel variant of an op.
+// Claims returns CheckOnce with the static choice for a device that runs few of many tasks. A software adapter makes
+// the first run of each claim and kernel variant of an op.
 func Claims(dev device.Device) func([]Task) []Result {
 	c := newCoverage(dev, claimsOnly)
 	return func(tasks []Task) []Result { return checkOnce(dev, tasks, c) }
 }
 
-// Texts returns the texts of the kernels that Check runs for the tasks. The keys are the texts without numbers: it leaves
-// out kernels that differ from others in numbers only.
+// Texts returns the texts of the kernels that Check runs for the tasks. The keys are the texts without numbers: it
+// leaves out kernels that differ from others in numbers only.
 func Texts(dev device.Device, tasks []Task) map[string]string {
 	texts := map[string]string{}
 	for _, t := range tasks {

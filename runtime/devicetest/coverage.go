@@ -26,8 +26,8 @@ const claimsOnly = shares + 1
 //   - a statement that no kernel before had, or
 //   - a kernel that combines such statements as none before did, if the run is of the backend's share.
 //
-// It leaves out a run whose kernels differ from earlier ones in numbers only. A backend of claimsOnly makes the first kind
-// of runs alone. The CPU's native code and GPUs make all runs.
+// It leaves out a run whose kernels differ from earlier ones in numbers only. A backend of claimsOnly makes the first
+// kind of runs alone. The CPU's native code and GPUs make all runs.
 type coverage struct {
 	share uint32 // below shares, shares for both, or claimsOnly
 	seen  map[string]bool
