@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
+// Statements is for the tests outside of the package.
+var Statements = statements
+
 // software reports a device as a software adapter.
 type software struct{ device.Device }
 

@@ -5,12 +5,10 @@ package devicetest_test
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 
@@ -20,14 +18,16 @@ import (
 )
 
 // Every kernel of every case, and of training, becomes SPIR-V that the Khronos validator takes. Of kernels that differ in
-// their numbers only, one does.
+// numbers and repetitions only, one does. The validator reads those with a statement that none before has: what
+// it refuses is the code of a statement.
 func TestKernelsAreValidSPIRV(t *testing.T) {
 	validator, err := exec.LookPath("spirv-val")
 	require.NoError(t, err, "install spirv-tools (make setup does)")
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
 	defer compiler.Close()
-	texts := structures(kernels(t))
+	texts := kernels(t)
+	order, novel := structures(texts)
 	dir := t.TempDir()
 	work := make(chan string)
 	var wait sync.WaitGroup
@@ -40,15 +40,20 @@ func TestKernelsAreValidSPIRV(t *testing.T) {
 			}
 		})
 	}
-	for i, wgsl := range slices.Sorted(maps.Keys(texts)) {
+	valid := 0
+	for i, wgsl := range order {
 		for _, f := range []spirv.Features{spirv.ZeroWorkgroup, spirv.CheckBuffers, spirv.ZeroWorkgroup | spirv.TrustIndices} {
-			if f != spirv.ZeroWorkgroup && i%8 != 0 { // checks, or none, are the same text everywhere
+			if f != spirv.ZeroWorkgroup && (i%4 != 0 || !novel[wgsl]) { // checks, or none, are the same text everywhere
 				continue
 			}
 			m, err := compiler.Compile(wgsl, f)
 			if !assert.NoError(t, err, "%s\n%.2000s", texts[wgsl], wgsl) {
 				continue
 			}
+			if !novel[wgsl] {
+				continue
+			}
+			valid++
 			var code []byte
 			for _, w := range m.Code {
 				code = binary.LittleEndian.AppendUint32(code, w)
@@ -60,5 +65,6 @@ func TestKernelsAreValidSPIRV(t *testing.T) {
 	}
 	close(work)
 	wait.Wait()
-	t.Logf("%d kernels are valid", len(texts))
+	assert.Greater(t, valid, 500)
+	t.Logf("%d of %d kernels are valid", valid, len(order))
 }
