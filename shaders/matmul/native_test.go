@@ -1,6 +1,7 @@
 package matmul
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -248,16 +249,68 @@ func checkNative(t *testing.T, c nativeCase, k Kernel, file string) {
 	}
 }
 
-// testNative checks the kernels of products. The naive one has no tiles, so every fourth of these is enough for it.
-func testNative(t *testing.T, specs []Spec, l target.Limits, cc string, flags ...string) {
+// nativeUse is a product and the kernels that compute it.
+type nativeUse struct {
+	Spec
+	kernels []Kernel
+}
+
+// kind is what is common to kernels of a name. Sums that are split change how C is written, and depend on sizes.
+func kind(name, property string) string {
+	whole, _, split := strings.Cut(name, " split")
+	if split && (property[0] == 'C' || property[0] == 's') {
+		return whole + " split"
+	}
+	return whole
+}
+
+// properties are what a product's kernels depend on: how A and B are read, how C is written, which transposes go together,
+// batches and sizes. Edges are those of register tiles and of steps.
+func (s Spec) properties() []string {
+	kind := fmt.Sprint(s.Grouping, s.Symmetric)
+	rows, columns, steps := s.M%12 == 0, s.N%32 == 0, s.K%32 == 0
+	return []string{
+		fmt.Sprint("A", kind, s.TypeA, s.TransA), fmt.Sprint("A", kind, s.TransA, rows, steps),
+		fmt.Sprint("B", kind, s.TypeB, s.TransB), fmt.Sprint("B", kind, s.TransB, columns, steps),
+		fmt.Sprint("C", kind, s.TypeC, s.EpilogueC != nil), fmt.Sprint("edges", kind, rows, columns),
+		fmt.Sprint("transposes", kind, s.TransA, s.TransB),
+		fmt.Sprint("batch", kind, s.Batch > 1, s.BatchStrideA > 0, s.BatchStrideB > 0),
+		fmt.Sprint("sizes", kind, s.M < 12, s.M > 96, s.N > 64, s.K > 512),
+	}
+}
+
+// covering returns each kind of kernel with each property that products have, the largest products first. It leaves out
+// the kernels whose properties are all those of others.
+func covering(specs []Spec, l target.Limits) (out []nativeUse) {
+	slices.SortStableFunc(specs, func(a, b Spec) int { return cmp.Compare(a.flops(), b.flops()) })
+	seen := map[string]bool{}
+	for _, s := range specs {
+		use := nativeUse{Spec: s}
+		for _, k := range Variants(s, l) {
+			needed := *every
+			for _, p := range s.properties() {
+				if key := kind(k.Name, p) + p; !seen[key] {
+					seen[key], needed = true, true
+				}
+			}
+			if needed {
+				use.kernels = append(use.kernels, k)
+			}
+		}
+		if len(use.kernels) > 0 {
+			out = append(out, use)
+		}
+	}
+	return out
+}
+
+// testNative checks kernels of products.
+func testNative(t *testing.T, uses []nativeUse, cc string, flags ...string) {
 	b := newNativeBuild(t)
 	var checks []func()
-	for i, s := range specs {
-		c := newNativeCase(s)
-		for _, k := range Variants(s, l) {
-			if k.Name == "naive" && (i+i/4)%4 > 0 {
-				continue
-			}
+	for _, u := range uses {
+		c := newNativeCase(u.Spec)
+		for _, k := range u.kernels {
 			file := b.add(t, k, c)
 			checks = append(checks, func() { checkNative(t, c, k, file) })
 		}
@@ -268,28 +321,28 @@ func testNative(t *testing.T, specs []Spec, l target.Limits, cc string, flags ..
 	}
 }
 
-// oneIn returns one in n of the products on a CPU, of all transpositions: each from below n gives others.
-func oneIn(n, from int, l target.Limits) (out []Spec) {
-	for i, s := range nativeSpecs(l) {
-		if (i+i/4)%n == from {
-			out = append(out, s)
+// oneIn returns one in n of the products on a CPU that cover their kernels: each from below n gives others.
+func oneIn(n, from int, l target.Limits) (out []nativeUse) {
+	for i, u := range covering(nativeSpecs(l), l) {
+		if i%n == from {
+			out = append(out, u)
 		}
 	}
 	return out
 }
 
-// TestNativeComputesTheProduct checks every product on this CPU, together with TestNativeStaysInsideItsArrays: a quarter
-// by the device's flags, one with fewer passes, and one by clang.
+// TestNativeComputesTheProduct checks every kind of kernel on this CPU, together with TestNativeStaysInsideItsArrays: a
+// quarter by the device's flags, one with fewer passes, and one by clang.
 func TestNativeComputesTheProduct(t *testing.T) {
 	l := thisCPU(t)
-	testNative(t, oneIn(4, 1, l), l, "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
-	testNative(t, oneIn(4, 2, l), l, "gcc", fewerPasses, "-march=native", "-mprefer-vector-width=512")
+	testNative(t, oneIn(4, 1, l), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
+	testNative(t, oneIn(4, 2, l), "gcc", fewerPasses, "-march=native", "-mprefer-vector-width=512")
 	if _, err := exec.LookPath("clang"); err != nil {
 		t.Log("no clang on this machine: only gcc was checked")
-		testNative(t, oneIn(4, 0, l), l, "gcc", fewerPasses, "-march=native")
+		testNative(t, oneIn(4, 0, l), "gcc", fewerPasses, "-march=native")
 		return
 	}
-	testNative(t, oneIn(4, 0, l), l, "clang", fewerPasses, "-march=native")
+	testNative(t, oneIn(4, 0, l), "clang", fewerPasses, "-march=native")
 }
 
 // A symmetric product has the bits of the one that computes all elements, with vectors of any size. AMX adds the terms of
@@ -342,13 +395,13 @@ func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
 		t.Log("the flags are those of amd64")
 		return
 	}
-	testNative(t, oneIn(8, 1, nativeLimits), nativeLimits, "gcc", fewerPasses, "-march=x86-64-v3")
-	testNative(t, oneIn(8, 2, nativeLimits), nativeLimits, "gcc", fewerPasses, "-march=x86-64")
+	testNative(t, oneIn(8, 1, nativeLimits), "gcc", fewerPasses, "-march=x86-64-v3")
+	testNative(t, oneIn(8, 2, nativeLimits), "gcc", fewerPasses, "-march=x86-64")
 }
 
 func TestNativeStaysInsideItsArrays(t *testing.T) {
 	l := thisCPU(t)
-	testNative(t, oneIn(4, 3, l), l, "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	testNative(t, oneIn(4, 3, l), "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 }
 
 // Sizes of groups, blocks and passes are multiples of the sizes that they are made of, and depend on the shape alone.
