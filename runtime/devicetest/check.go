@@ -114,6 +114,22 @@ func Texts(dev device.Device, tasks []Task) map[string]string {
 	return texts
 }
 
+// Novel returns the tasks of which a kernel, of any variant, has a statement that no kernel of a task before has, whatever
+// its numbers.
+func Novel(dev device.Device, tasks []Task) (novel []Task) {
+	seen := &coverage{seen: map[string]bool{}}
+	for _, t := range tasks {
+		needed := false
+		for _, ks := range rounds(dev, t) {
+			needed = seen.news(ks) || needed
+		}
+		if needed {
+			novel = append(novel, t)
+		}
+	}
+	return novel
+}
+
 // checkOnce runs those tasks with the static choice that the coverage takes.
 func checkOnce(dev device.Device, tasks []Task, c *coverage) []Result {
 	tasks = slices.DeleteFunc(tasks, func(t Task) bool {

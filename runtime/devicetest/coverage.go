@@ -65,6 +65,18 @@ func (c *coverage) takes(t Task, ks []shaders.Kernel) bool {
 	return needed || combined && (c.share == shares || crc32.ChecksumIEEE([]byte(run))%shares == c.share)
 }
 
+// news reports whether one of the kernels has a statement that no kernel before had.
+func (c *coverage) news(ks []shaders.Kernel) (found bool) {
+	for _, k := range ks {
+		for _, p := range k.Passes {
+			for _, line := range statements(p.WGSL) {
+				found = c.add(line) || found
+			}
+		}
+	}
+	return found
+}
+
 // add reports whether a key is new.
 func (c *coverage) add(key string) bool {
 	if c.seen[key] {
