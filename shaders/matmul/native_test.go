@@ -279,7 +279,7 @@ func (s Spec) properties() []string {
 	}
 }
 
-// covering returns each kind of kernel with each property that products have, the largest products first. It leaves out
+// covering returns each kind of kernel with each property that products have, the smallest products first. It leaves out
 // the kernels whose properties are all those of others.
 func covering(specs []Spec, l target.Limits) (out []nativeUse) {
 	slices.SortStableFunc(specs, func(a, b Spec) int { return cmp.Compare(a.flops(), b.flops()) })
