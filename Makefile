@@ -52,8 +52,8 @@ quick: ## what needs no GPU driver: gofmt, vet, staticcheck, the tests of the po
 WASI_TESTS := graph graph/fuse graph/plan pipeline/schedule pipeline/partition pipeline/trace pipeline/checkpoint/safetensors
 SHORT_WASI_TESTS := graph/autodiff graph/eval graph/split runtime/device runtime/null internal/strictyaml
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
-# Every build of WebAssembly trims paths, as that of the pages does, and what imports gRPC has the tag that .ci/tab.sh
-# has. So each package is compiled once.
+# Every build of WebAssembly trims paths, as that of the pages does, and packages that import gRPC have the tag
+# grpcnotrace, as in .ci/tab.sh. So each package is compiled once.
 TEST_WASM := GOARCH=wasm .ci/in-memory.sh go test -trimpath -vet=off -short -timeout 1h
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)

@@ -12,7 +12,7 @@ import (
 )
 
 // Hash is a SHA-256, in hexadecimal, of the graph's nodes, outputs and assignments: equal for equal graphs, on every
-// machine.
+// machine. Another version may compute another.
 func Hash(g *Graph) (string, error) {
 	h := sha256.New()
 	w := bufio.NewWriter(h)
@@ -46,7 +46,7 @@ func hashValues(w io.Writer, values []*Value) {
 
 // hashConstant writes the bits of a constant's elements, of which there may be millions.
 func hashConstant(w *bufio.Writer, c *Constant) {
-	fmt.Fprintf(w, "%+v %d\n", c.Named, len(c.Data))
+	fmt.Fprintf(w, "%q %v %d\n", c.ID, c.Type, len(c.Data))
 	for _, x := range c.Data {
 		_, _ = w.Write(binary.LittleEndian.AppendUint64(w.AvailableBuffer(), math.Float64bits(x)))
 	}

@@ -95,11 +95,11 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	return ks, nil
 }
 
-// variants returns the kernels of a product, which the text of its epilogue distinguishes from others of its sizes.
+// variants returns the kernels of a product. It writes them once for equal sizes, types and epilogues.
 func (c *context) variants(spec matmul.Spec, epilogue string) []matmul.Kernel {
 	sizes := spec
 	sizes.Epilogue, sizes.EpilogueC = nil, nil
-	key := fmt.Sprintf("%+v\n%s", sizes, epilogue)
+	key := fmt.Sprintf("%+v %t\n%s", sizes, spec.Epilogue != nil, epilogue)
 	ks, ok := c.products[key]
 	if !ok {
 		ks = matmul.Variants(spec, c.lim)

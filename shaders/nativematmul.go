@@ -21,7 +21,8 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 	var distinct string
 	if spec.Epilogue != nil {
 		wgsl, extra := c.epilogueModule(e, operands, threeOperands)
-		distinct = wgsl + epilogueArrays(extra, len(threeOperands), operands[matmul.C])
+		first, second, result := c.key(operands[matmul.A]), c.key(operands[matmul.B]), c.key(operands[matmul.C])
+		distinct = fmt.Sprint(wgsl, epilogueArrays(extra, len(threeOperands), operands[matmul.C]), result == first, result == second)
 		translated := map[string]string{} // most variants have the same epilogue
 		spec.EpilogueC = func(own []matmul.Binding) string {
 			wgsl, extra := c.epilogueModule(e, operands, own)

@@ -1,6 +1,6 @@
 // Package shaders turns the groups of package fuse into kernels: WGSL, bindings and dispatch sizes.
 //
-// [Lower] returns the kernel variants of a group, the naive one first. A writer collects the bindings and statements of
+// [Lowering.Lower] returns the kernel variants of a group, the naive one first. A writer collects the bindings and statements of
 // a pass. It gets the expressions of elements from a fuse.Walker. Matrix products come from package shaders/matmul,
 // with the elementwise nodes after the product as epilogue. Templates come from the op. [Default] picks a variant by
 // rules; runtime/tune picks one by timing.
@@ -77,12 +77,11 @@ func Label(g *fuse.Group) string {
 	return label
 }
 
-// Lowering lowers the groups of a graph for a device. Products that are equal, as those of equal layers are, it writes
-// once.
+// Lowering lowers the groups of a graph for a device. It writes equal products, such as those of equal layers, once.
 type Lowering struct {
 	r        *fuse.Result
 	lim      target.Limits
-	products map[string][]matmul.Kernel // by what they are made from
+	products map[string][]matmul.Kernel // by sizes, types and epilogue
 }
 
 // NewLowering returns the Lowering of a fused graph.

@@ -106,7 +106,9 @@ func Texts(dev device.Device, tasks []Task) map[string]string {
 		for _, ks := range rounds(dev, t) {
 			for _, k := range ks {
 				for _, p := range k.Passes {
-					texts[withoutNumbers(p.WGSL)] = p.WGSL
+					if key := withoutNumbers(p.WGSL); texts[key] == "" {
+						texts[key] = p.WGSL
+					}
 				}
 			}
 		}
@@ -114,14 +116,14 @@ func Texts(dev device.Device, tasks []Task) map[string]string {
 	return texts
 }
 
-// Novel returns the tasks of which a kernel, of any variant, has a statement that no kernel of a task before has, whatever
-// its numbers.
+// Novel returns the tasks that add a statement to those of the kernels before, of any variant. It ignores numbers. Tasks
+// that cannot be lowered stay.
 func Novel(dev device.Device, tasks []Task) (novel []Task) {
 	seen := &coverage{seen: map[string]bool{}}
 	for _, t := range tasks {
 		needed := false
 		for _, ks := range rounds(dev, t) {
-			needed = seen.news(ks) || needed
+			needed = len(ks) == 0 || seen.adds(ks) || needed
 		}
 		if needed {
 			novel = append(novel, t)

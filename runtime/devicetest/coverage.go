@@ -65,8 +65,8 @@ func (c *coverage) takes(t Task, ks []shaders.Kernel) bool {
 	return needed || combined && (c.share == shares || crc32.ChecksumIEEE([]byte(run))%shares == c.share)
 }
 
-// news reports whether one of the kernels has a statement that no kernel before had.
-func (c *coverage) news(ks []shaders.Kernel) (found bool) {
+// adds reports whether one of the kernels has a statement that no kernel before had.
+func (c *coverage) adds(ks []shaders.Kernel) (found bool) {
 	for _, k := range ks {
 		for _, p := range k.Passes {
 			for _, line := range statements(p.WGSL) {
@@ -86,7 +86,7 @@ func (c *coverage) add(key string) bool {
 	return true
 }
 
-// counted are the words whose numbers are of a type.
+// counted are the names in which digits are no numbers.
 var counted = map[string]bool{"f16": true, "f32": true, "u32": true, "i32": true, "vec2": true, "vec3": true, "vec4": true}
 
 // withoutNumbers returns a kernel's text with # for each number but those of types.

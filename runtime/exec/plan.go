@@ -18,7 +18,7 @@ import (
 
 // Chooser selects among the variants of a kernel.
 type Chooser interface {
-	// Choose returns an index into candidates, which are in the order shaders.Lower gives.
+	// Choose returns an index into candidates, which are in the order that shaders.Lowering gives.
 	Choose(dev device.Device, label string, candidates []shaders.Kernel, fallback int) (int, error)
 }
 
