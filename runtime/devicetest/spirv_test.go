@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every kernel of every case, and of training, becomes SPIR-V that the Khronos validator takes. Of kernels that differ in
-// numbers and repetitions only, one does. The validator reads those with a statement that none before has: what
-// it refuses is the code of a statement.
+// The kernels of all cases, and of training, compile to SPIR-V; of those that differ in numbers and repetitions only, one
+// does. The Khronos validator accepts the SPIR-V of kernels with a statement that none before has: it mostly checks the
+// code of single statements.
 func TestKernelsAreValidSPIRV(t *testing.T) {
 	validator, err := exec.LookPath("spirv-val")
 	require.NoError(t, err, "install spirv-tools (make setup does)")
