@@ -19,7 +19,7 @@ demo: setup-build ## train a small model on real text, then sample from it (with
 
 # lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. Tests
 # link in half the time without tables for debuggers. What takes longest begins first.
-TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} .ci/in-memory.sh go test -ldflags=-w -timeout 2h
+TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -ldflags=-w -timeout 2h
 LONG := cmd/tab runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
@@ -54,7 +54,7 @@ SHORT_WASI_TESTS := graph/autodiff graph/eval graph/split runtime/device runtime
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 # Every build of WebAssembly trims paths, as that of the pages does, and packages that import gRPC have the tag
 # grpcnotrace, as in .ci/tab.sh. So each package is compiled once.
-TEST_WASM := GOARCH=wasm .ci/in-memory.sh go test -trimpath -vet=off -short -timeout 1h
+TEST_WASM := GOARCH=wasm go test -trimpath -vet=off -short -timeout 1h
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
