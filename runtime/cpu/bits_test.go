@@ -135,7 +135,7 @@ func TestProductsOfBF16HaveEqualBits(t *testing.T) {
 }
 
 // products returns the bytes of products of bf16 in many workgroups, the second with sums that are split.
-func products(t *testing.T, threads int, cache string) (out []string) {
+func products(t *testing.T, threads int, cache string) []string {
 	t.Helper()
 	d, err := cpu.Open(cpu.Options{Threads: threads, CacheDir: cache})
 	require.NoError(t, err)
@@ -169,14 +169,7 @@ func products(t *testing.T, threads int, cache string) (out []string) {
 		require.NoError(t, s.SetInput("products", name, exec.Encode(graph.BF16, data)))
 	}
 	require.NoError(t, s.Run("products"))
-	for _, name := range []string{"whole", "split", "grouped", "grouped sums", "grouped f32", "grouped f32 sums"} {
-		r, err := s.Output("products", name)
-		require.NoError(t, err)
-		data, err := r.Wait()
-		require.NoError(t, err)
-		out = append(out, string(data))
-	}
-	return out
+	return outputs(t, s, "products", "whole", "split", "grouped", "grouped sums", "grouped f32", "grouped f32 sums")
 }
 
 // Symmetric products, of which half is computed, have the same bits on any number of threads. They are those of products
@@ -238,13 +231,7 @@ func symmetric(t *testing.T, threads int, cache string, twice bool) (out []strin
 		}
 		require.NoError(t, s.SetInput(name, "bias", exec.Encode(graph.F32, data[:min(inputs[name][1], inputs[name][2])])))
 		require.NoError(t, s.Run(name))
-		for _, output := range []string{"a", "p"} {
-			r, err := s.Output(name, output)
-			require.NoError(t, err)
-			bytes, err := r.Wait()
-			require.NoError(t, err)
-			out = append(out, string(bytes))
-		}
+		out = append(out, outputs(t, s, name, "a", "p")...)
 	}
 	return out
 }
@@ -258,7 +245,7 @@ func TestFusionKeepsBits(t *testing.T) {
 
 // fused returns the bytes of sums of products, in a map, in a reduction and behind a matrix product. The products are
 // results, too, if they are stored.
-func fused(t *testing.T, cache string, stored bool) (out []string) {
+func fused(t *testing.T, cache string, stored bool) []string {
 	t.Helper()
 	const rows, cols = 33, 70
 	d, err := cpu.Open(cpu.Options{CacheDir: cache})
@@ -297,12 +284,18 @@ func fused(t *testing.T, cache string, stored bool) (out []string) {
 		require.NoError(t, s.SetInput("g", name, exec.Encode(graph.F32, data)))
 	}
 	require.NoError(t, s.Run("g"))
-	for _, name := range []string{"map", "reduction", "behind", "norm"} {
-		r, err := s.Output("g", name)
+	return outputs(t, s, "g", "map", "reduction", "behind", "norm")
+}
+
+// outputs returns the bytes of a program's outputs.
+func outputs(t *testing.T, s *exec.Session, program string, names ...string) (out []string) {
+	t.Helper()
+	for _, name := range names {
+		r, err := s.Output(program, name)
 		require.NoError(t, err)
 		data, err := r.Wait()
 		require.NoError(t, err)
-		out = append(out, name+string(data))
+		out = append(out, string(data))
 	}
 	return out
 }
