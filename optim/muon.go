@@ -2,6 +2,7 @@ package optim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -134,21 +135,53 @@ func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 	return op.Scale(op.Mul(x, rate), m.scale(float64(x.Shape[1]), float64(x.Shape[2])))
 }
 
-// newtonSchulz moves the singular values of each matrix of x [n, rows, cols] towards 1: X ← aX + (bA + cA²)X with
-// A = XXᵀ. Of a tall matrix XᵀX is smaller, and X ← aX + X(bA + cA²) with A = XᵀX gives the same.
+// newtonSchulz moves the singular values of each matrix of x [n, rows, cols] towards 1: for each (a, b, c),
+// X ← aX + (bR + cR²)X with R = XXᵀ. Of a tall matrix XᵀX is smaller, and X ← aX + X(bR + cR²) with R = XᵀX gives the
+// same.
 func newtonSchulz(x *graph.Value, coefficients [][3]float64) *graph.Value {
 	norm := op.Sqrt(op.Sum(op.Square(x), []int{1, 2}, true))
 	x = op.Div(x, op.Shift(norm, 1e-7))
-	tall := x.Shape[1] > x.Shape[2]
-	for _, k := range coefficients {
-		a := op.MatMul(x, x, tall, !tall)
-		// Factored so that every product's epilogue has one result: P = (b/a)·(A + (c/b)·A²), X ← a·(X + PX).
-		p := op.Scale(op.Add(a, op.Scale(op.MatMul(a, a, false, false), k[2]/k[1])), k[1]/k[0])
-		left, right := p, x
-		if tall {
-			left, right = x, p
-		}
-		x = op.Scale(op.Add(x, op.MatMul(left, right, false, false)), k[0])
+	for ks := range slices.Chunk(coefficients, gramSteps(x.Shape[1], x.Shape[2])) {
+		x = gramNewtonSchulz(x, ks)
 	}
 	return x
+}
+
+// gramSteps returns how many steps go by one Gram matrix R. More steps have fewer products with X and more of the size of
+// R, which takes less time if X is long. More than three lose accuracy: a step multiplies the least eigenvalues of R, and
+// with them what was rounded off, by a².
+func gramSteps(rows, cols int) int {
+	if max(rows, cols) >= 2*min(rows, cols) {
+		return 3
+	}
+	return 1
+}
+
+// gramNewtonSchulz takes the steps without X in between (Zhang et al., Gram Newton–Schulz, 2026). With P = (bR + cR²)/a,
+// a step is X ← a(I + P)X and R ← a²(I + P)R(I + P). The steps are X ← αX + αSX together, where α is the product of all
+// a, and I + S that of all I + P. Polynomials of R commute. Every product's epilogue has one result.
+func gramNewtonSchulz(x *graph.Value, steps [][3]float64) *graph.Value {
+	tall := x.Shape[1] > x.Shape[2]
+	r := op.MatMul(x, x, tall, !tall)
+	var s *graph.Value
+	scale := 1.0
+	for i, k := range steps {
+		a, b, c := k[0], k[1], k[2]
+		p := op.Scale(op.Add(r, op.Scale(op.SymmetricMatMul(r, r), c/b)), b/a)
+		if i == 0 {
+			s = p
+		} else {
+			s = op.Add(op.Add(s, p), op.SymmetricMatMul(p, s))
+		}
+		scale *= a
+		if i+1 < len(steps) {
+			r = op.Add(r, op.SymmetricMatMul(p, r))
+			r = op.Scale(op.Add(r, op.SymmetricMatMul(p, r)), a*a)
+		}
+	}
+	left, right := s, x
+	if tall {
+		left, right = x, s
+	}
+	return op.Scale(op.Add(x, op.MatMul(left, right, false, false)), scale)
 }

@@ -87,10 +87,11 @@ func llama() []Param {
 func TestKernelsAndCopies(t *testing.T) {
 	params := llama()
 	attention := int64(4 * 4 * 4 * 128 * 128) // bytes of the batches of four
-	// The momentum of a matrix, its norm and division, three products a step. Several matrices of one shape are
-	// gathered by copies (four) or by their first kernel (two), and each is then applied on its own; one alone by the
-	// last product.
-	four, two, one := 4+1+2+3*5+4, 2+1+2+3*5+2, 1+2+3*5
+	// The momentum of a matrix, its norm and division, and the products: three a step, or of long matrices by Gram
+	// matrices. Several matrices of one shape are gathered by copies (four) or by their first kernel (two), and each is
+	// then applied on its own; one alone by the last product.
+	square, long := 3*5, (2+3+3*2)+(2+2+3*1)
+	four, two, one := 4+1+2+square+4, 2+1+2+long+2, 1+2+long
 	muon := 2*4 + 3 + 4*(four+two+one)
 	for _, c := range []struct {
 		name, correction string
@@ -110,7 +111,7 @@ func TestKernelsAndCopies(t *testing.T) {
 		// state.
 		{"muon", "error_feedback", muon + 4*(4+2), attention},
 		// The same, and the momentum is made orthogonal besides the update.
-		{"muon", "weight_prediction", muon + 4*(4+2) + 4*((1+2+3*5)+(1+2+3*5)+(2+3*5)), 2 * attention},
+		{"muon", "weight_prediction", muon + 4*(4+2) + 4*((1+2+square)+(1+2+long)+(2+long)), 2 * attention},
 	} {
 		t.Run(c.name+" "+c.correction, func(t *testing.T) {
 			cfg := testConfigs()[c.name]

@@ -134,34 +134,40 @@ func TestAStackIsItsMatrices(t *testing.T) {
 
 // A large stack is updated by sections, whose temporary values share memory.
 func TestSectionsBoundTemporaryMemory(t *testing.T) {
-	const n, rows, cols = 16, 96, 64
-	params := []Param{{Name: "w", Type: graph.T(graph.F32, n, rows, cols), Layer: "layers.0", Gradient: "g", Matrix: true, Decay: true}}
-	matrix := int64(4 * rows * cols)
-	for name, bound := range map[string]int64{"muon": 6, "normuon": 6, "soap": 20} {
-		arena := map[int64]int64{} // by matrices in a section
-		for _, size := range []int64{2, n} {
-			cfg := testConfigs()[name]
-			if s, ok := cfg.Algorithm.(*SOAP); ok {
-				s.MaxPrecondDim = rows
+	const n = 16
+	for _, c := range []struct {
+		name       string
+		rows, cols int
+		bound      int64 // of the temporary values of two matrices, in matrices
+	}{{"muon", 96, 64, 6}, {"muon", 128, 48, 7}, {"normuon", 96, 64, 6}, {"normuon", 128, 48, 7}, {"soap", 96, 64, 20}} {
+		t.Run(fmt.Sprintf("%s %dx%d", c.name, c.rows, c.cols), func(t *testing.T) {
+			params := []Param{{Name: "w", Type: graph.T(graph.F32, n, c.rows, c.cols), Layer: "layers.0", Gradient: "g", Matrix: true, Decay: true}}
+			matrix := params[0].Type.Bytes() / n
+			arena := map[int64]int64{} // by matrices in a section
+			for _, size := range []int64{2, n} {
+				cfg := testConfigs()[c.name]
+				if s, ok := cfg.Algorithm.(*SOAP); ok {
+					s.MaxPrecondDim = c.rows
+				}
+				cfg.Delay, cfg.Correction = 1, &ErrorFeedback{}
+				o, err := New(cfg, params)
+				require.NoError(t, err)
+				largest := matrix
+				if c.name == "soap" {
+					largest = int64(4 * c.rows * c.rows)
+				}
+				limit(o, size*largest)
+				want := 1
+				if size < n {
+					want = int(n / size)
+				}
+				assert.Len(t, o.sections(o.groups[0].rule, params[0]), want)
+				p, err := exec.NewPlan(null.New(null.Options{}), allPrograms(t, o.All()), exec.Options{})
+				require.NoError(t, err)
+				arena[size] = p.Memory().Arena
 			}
-			cfg.Delay, cfg.Correction = 1, &ErrorFeedback{}
-			o, err := New(cfg, params)
-			require.NoError(t, err)
-			largest := matrix
-			if name == "soap" {
-				largest = 4 * rows * rows
-			}
-			limit(o, size*largest)
-			want := 1
-			if size < n {
-				want = int(n / size)
-			}
-			assert.Len(t, o.sections(o.groups[0].rule, params[0]), want)
-			p, err := exec.NewPlan(null.New(null.Options{}), allPrograms(t, o.All()), exec.Options{})
-			require.NoError(t, err)
-			arena[size] = p.Memory().Arena
-		}
-		assert.LessOrEqual(t, arena[2], bound*matrix, name)
-		assert.Greater(t, arena[n], 2*arena[2], name)
+			assert.LessOrEqual(t, arena[2], c.bound*matrix)
+			assert.Greater(t, arena[n], 2*arena[2])
+		})
 	}
 }

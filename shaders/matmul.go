@@ -58,13 +58,10 @@ func (c *context) product() product {
 	return p
 }
 
-// symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or A·A where A is one of these.
+// symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or is said to be symmetric.
 func symmetric(n *graph.Node) bool {
-	k, ok := n.Op.Kernel(n).(graph.Contraction)
-	if !ok || k.Groups != graph.Ungrouped || n.Inputs[0] != n.Inputs[1] {
-		return false
-	}
-	return k.TransA != k.TransB || symmetric(n.Inputs[0].Node)
+	k := n.Op.Kernel(n).(graph.Contraction)
+	return k.Symmetric || k.Groups == graph.Ungrouped && n.Inputs[0] == n.Inputs[1] && k.TransA != k.TransB
 }
 
 // matmulKernels are the variants of shaders/matmul with the group's epilogue.

@@ -2,6 +2,8 @@ package op
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"gonum.org/v1/gonum/blas"
@@ -13,8 +15,9 @@ func init() { graph.Register(func() graph.Op { return new(MatMulOp) }) }
 // MatMulOp is a batched matrix product. An input with only two axes is shared over the batch. The sums and the result
 // are f32, also of 16-bit floats.
 type MatMulOp struct {
-	TransA bool `json:"trans_a"`
-	TransB bool `json:"trans_b"`
+	TransA    bool `json:"trans_a"`
+	TransB    bool `json:"trans_b"`
+	Symmetric bool `json:"symmetric,omitempty"` // the product equals its transpose, but for rounding
 }
 
 func (*MatMulOp) Name() string  { return "matmul" }
@@ -45,6 +48,9 @@ func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if ka != kb {
 		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v): inner extents %d and %d differ", a, b, o.TransA, o.TransB, ka, kb)
 	}
+	if o.Symmetric && m != n {
+		return nil, fmt.Errorf("inputs are %v and %v: their product has %d rows and %d columns, and is not symmetric", a, b, m, n)
+	}
 	batch := batchA
 	if len(batch) == 0 {
 		batch = batchB
@@ -62,7 +68,7 @@ func matrix(s graph.Shape, trans bool) (rows, cols int) {
 }
 
 func (o *MatMulOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Contraction{TransA: o.TransA, TransB: o.TransB}
+	return graph.Contraction{TransA: o.TransA, TransB: o.TransB, Symmetric: o.Symmetric}
 }
 
 func (o *MatMulOp) Eval(in, out []*graph.Tensor) {
@@ -116,7 +122,7 @@ func (*MatMulOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, ta := range []bool{false, true} {
 		for _, tb := range []bool{false, true} {
-			o := &MatMulOp{ta, tb}
+			o := &MatMulOp{TransA: ta, TransB: tb}
 			for _, c := range []struct {
 				a, b    graph.Shape
 				m, k, n int
@@ -134,7 +140,23 @@ func (*MatMulOp) Cases() []graph.Case {
 	cs = append(cs, cases(graph.Case{Op: new(MatMulOp), Tolerance: 1e-5}, [][]graph.Shape{
 		{{128, 130}, {130, 140}}, {{257, 64}, {64, 260}},
 	}...)...)
-	return append(cs, float16MatMuls()...)
+	return slices.Concat(cs, symmetricMatMuls(), float16MatMuls())
+}
+
+// symmetricMatMuls multiply symmetric circulant matrices, which commute. What central differences change would not.
+func symmetricMatMuls() []graph.Case {
+	var cs []graph.Case
+	for _, s := range []graph.Shape{{3, 3}, {2, 33, 33}, {3, 70, 70}, {128, 128}} {
+		n := s[len(s)-1]
+		cs = append(cs, graph.Case{
+			Op: &MatMulOp{Symmetric: true}, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.F32, s...), graph.T(graph.F32, s...)},
+			Fill: func(input, j int) float64 {
+				apart := max(j/n%n, j%n) - min(j/n%n, j%n)
+				return math.Sin(float64(1 + 2*input + j/(n*n) + 3*min(apart, n-apart)))
+			},
+		})
+	}
+	return cs
 }
 
 // float16MatMuls have extents odd, even and divisible by four. The gradient rounds, so central differences cannot check
@@ -147,8 +169,8 @@ func float16MatMuls() []graph.Case {
 		batch   graph.Shape
 		m, k, n int
 	}{
-		{graph.F16, MatMulOp{}, nil, 3, 5, 7}, {graph.BF16, MatMulOp{true, true}, nil, 1, 33, 2},
-		{graph.BF16, MatMulOp{false, true}, graph.Shape{3}, 3, 5, 6}, {graph.F16, MatMulOp{true, false}, nil, 36, 24, 40},
+		{graph.F16, MatMulOp{}, nil, 3, 5, 7}, {graph.BF16, MatMulOp{TransA: true, TransB: true}, nil, 1, 33, 2},
+		{graph.BF16, MatMulOp{TransB: true}, graph.Shape{3}, 3, 5, 6}, {graph.F16, MatMulOp{TransA: true}, nil, 36, 24, 40},
 	} {
 		cs = append(cs, graph.Case{Op: &c.o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{
 			graph.T(c.d, append(c.batch.Clone(), order(c.m, c.k, c.o.TransA)...)...),
@@ -169,7 +191,7 @@ func order(rows, cols int, trans bool) []int {
 // set. Leading extents are equal, or one side has two axes and is shared over the batch. Both are of one dtype, f32 or
 // 16-bit floats; the result is f32.
 func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
-	o := &MatMulOp{transA, transB}
+	o := &MatMulOp{TransA: transA, TransB: transB}
 	if len(b.Shape) == 2 && len(a.Shape) > 2 && !transA {
 		// One large product is faster than many small ones, and so is its gradient.
 		n := len(a.Shape)
@@ -177,4 +199,11 @@ func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
 		return Reshape(y, append(a.Shape[:n-1].Clone(), y.Shape[1])...)
 	}
 	return graph.Apply1(o, a, b)
+}
+
+// SymmetricMatMul is MatMul of symmetric matrices [..., n, n] that commute, such as polynomials of one matrix. The
+// product is symmetric too, but for rounding, so a device may compute half of it. What the result is of other matrices
+// depends on the device.
+func SymmetricMatMul(a, b *graph.Value) *graph.Value {
+	return graph.Apply1(&MatMulOp{Symmetric: true}, a, b)
 }

@@ -87,6 +87,7 @@ func TestShapeRulesRefuse(t *testing.T) {
 		"sum over nothing":                 {newOp("sum"), []graph.Type{f(5)}, "no axes"},
 		"matmul of vectors":                {&op.MatMulOp{}, []graph.Type{f(5), f(5)}, "two axes"},
 		"matmul of inner extents":          {&op.MatMulOp{}, []graph.Type{f(2, 3), f(2, 3)}, "3 and 2 differ"},
+		"symmetric matmul of extents":      {&op.MatMulOp{Symmetric: true}, []graph.Type{f(2, 3), f(3, 4)}, "2 rows and 4 columns"},
 		"matmul of batches":                {&op.MatMulOp{}, []graph.Type{f(2, 3, 3), f(4, 3, 3)}, "leading"},
 		"matmul of two 16-bit floats":      {&op.MatMulOp{}, []graph.Type{graph.T(graph.F16, 3, 3), graph.T(graph.BF16, 3, 3)}, "one dtype"},
 		"cast of integers to half":         {&op.CastOp{To: graph.F16}, []graph.Type{u(2)}, "cast to f32 between"},

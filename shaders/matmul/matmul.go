@@ -26,7 +26,7 @@ type Spec struct {
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	Shared                     bool // A and B lie in the same memory: a pass can bind it once only, as arrays of one type
-	Symmetric                  bool // every matrix of the product equals its transpose, before the epilogue
+	Symmetric                  bool // every matrix of the product equals its transpose, before the epilogue, but for rounding
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of the
 	// accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. A 16-bit float is a u32 with
 	// its bits. mm_at_a(i), mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see
