@@ -141,25 +141,24 @@ func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 func newtonSchulz(x *graph.Value, coefficients [][3]float64) *graph.Value {
 	norm := op.Sqrt(op.Sum(op.Square(x), []int{1, 2}, true))
 	x = op.Div(x, op.Shift(norm, 1e-7))
-	for ks := range slices.Chunk(coefficients, gramSteps(x.Shape[1], x.Shape[2])) {
+	for ks := range slices.Chunk(coefficients, stepsPerGram(x.Shape[1], x.Shape[2])) {
 		x = gramNewtonSchulz(x, ks)
 	}
 	return x
 }
 
-// gramSteps returns how many steps go by one Gram matrix R. More steps have fewer products with X and more of the size of
-// R, which takes less time if X is long. More than three lose accuracy: a step multiplies the least eigenvalues of R, and
-// with them what was rounded off, by a².
-func gramSteps(rows, cols int) int {
+// stepsPerGram returns the number of steps that share one Gram matrix R: three if the longer side is at least twice the
+// shorter, since these have fewer products with X and more of the size of R. More than three lose accuracy: a step
+// multiplies the rounding errors of R by up to a².
+func stepsPerGram(rows, cols int) int {
 	if max(rows, cols) >= 2*min(rows, cols) {
 		return 3
 	}
 	return 1
 }
 
-// gramNewtonSchulz takes the steps without X in between (Zhang et al., Gram Newton–Schulz, 2026). With P = (bR + cR²)/a,
-// a step is X ← a(I + P)X and R ← a²(I + P)R(I + P). The steps are X ← αX + αSX together, where α is the product of all
-// a, and I + S that of all I + P. Polynomials of R commute. Every product's epilogue has one result.
+// gramNewtonSchulz applies the steps to X at once (Gram Newton–Schulz, Zhang et al., 2026). With P = (bR + cR²)/a, a step
+// is X ← a(I + P)X and R ← a²(I + P)²R. S collects the product of all I + P, less I, and scale that of all a.
 func gramNewtonSchulz(x *graph.Value, steps [][3]float64) *graph.Value {
 	tall := x.Shape[1] > x.Shape[2]
 	r := op.MatMul(x, x, tall, !tall)

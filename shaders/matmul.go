@@ -58,7 +58,7 @@ func (c *context) product() product {
 	return p
 }
 
-// symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or is said to be symmetric.
+// symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or is marked Symmetric.
 func symmetric(n *graph.Node) bool {
 	k := n.Op.Kernel(n).(graph.Contraction)
 	return k.Symmetric || k.Groups == graph.Ungrouped && n.Inputs[0] == n.Inputs[1] && k.TransA != k.TransB

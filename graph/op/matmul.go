@@ -48,8 +48,8 @@ func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if ka != kb {
 		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v): inner extents %d and %d differ", a, b, o.TransA, o.TransB, ka, kb)
 	}
-	if o.Symmetric && m != n {
-		return nil, fmt.Errorf("inputs are %v and %v: their product has %d rows and %d columns, and is not symmetric", a, b, m, n)
+	if o.Symmetric && (o.TransA || o.TransB || m != n || !a.Shape.Equal(b.Shape)) {
+		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v), expected square matrices of one shape for a symmetric product", a, b, o.TransA, o.TransB)
 	}
 	batch := batchA
 	if len(batch) == 0 {
@@ -143,7 +143,8 @@ func (*MatMulOp) Cases() []graph.Case {
 	return slices.Concat(cs, symmetricMatMuls(), float16MatMuls())
 }
 
-// symmetricMatMuls multiply symmetric circulant matrices, which commute. What central differences change would not.
+// symmetricMatMuls multiply symmetric circulant matrices, which commute. NoGrad: central differences would break the
+// symmetry.
 func symmetricMatMuls() []graph.Case {
 	var cs []graph.Case
 	for _, s := range []graph.Shape{{3, 3}, {2, 33, 33}, {3, 70, 70}, {128, 128}} {
@@ -202,8 +203,8 @@ func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
 }
 
 // SymmetricMatMul is MatMul of symmetric matrices [..., n, n] that commute, such as polynomials of one matrix. The
-// product is symmetric too, but for rounding, so a device may compute half of it. What the result is of other matrices
-// depends on the device.
+// product is symmetric too, but for rounding, so a device may compute half of it. For other operands the
+// result depends on the device. The gradient is MatMul's.
 func SymmetricMatMul(a, b *graph.Value) *graph.Value {
 	return graph.Apply1(&MatMulOp{Symmetric: true}, a, b)
 }

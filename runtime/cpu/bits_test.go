@@ -205,12 +205,12 @@ func symmetric(t *testing.T, threads int, cache string, twice bool) (out []strin
 			}
 			tall := name == "tall"
 			a := op.MatMul(x, y, tall, !tall)
-			b := a
+			product := op.SymmetricMatMul(a, a)
 			if twice {
-				b = op.MatMul(y, x, tall, !tall)
+				product = op.MatMul(a, op.MatMul(y, x, tall, !tall), false, false)
 			}
 			m.Output("a", a)
-			m.Output("p", op.Add(op.Scale(op.MatMul(a, b, false, false), 0.5), m.Input("bias", graph.T(graph.F32, a.Shape[2]))))
+			m.Output("p", op.Add(op.Scale(product, 0.5), m.Input("bias", graph.T(graph.F32, a.Shape[2]))))
 		})
 		require.NoError(t, err)
 		graphs[name] = g

@@ -146,6 +146,7 @@ func symmetricSpecs() (out []Spec) {
 			other.TransA, other.TransB = s.TransB, s.TransA
 		} else {
 			other.Shared = false
+			out = append(out, other) // without an epilogue sums lie in C
 		}
 		if d[0] < 1000 {
 			other.EpilogueC = testEpilogue(F32)
@@ -197,8 +198,8 @@ func circulant(a []float32, s Spec) (stored []byte, values []float32) {
 	})
 }
 
-// arranged returns square matrices of f32, each of whose elements is the one at its place among random ones. Places of
-// places are themselves.
+// arranged returns square matrices of f32, each of whose elements is the one at its place among random ones. place must be
+// idempotent: a is changed in order.
 func arranged(a []float32, s Spec, place func(row, col int) (int, int)) (stored []byte, values []float32) {
 	for n := range s.Batch {
 		for i := range s.M {
@@ -294,6 +295,7 @@ func (s Spec) properties() []string {
 		fmt.Sprint("A", kind, s.TypeA, s.TransA), fmt.Sprint("A", kind, s.TransA, rows, steps),
 		fmt.Sprint("B", kind, s.TypeB, s.TransB), fmt.Sprint("B", kind, s.TransB, columns, steps),
 		fmt.Sprint("C", kind, s.TypeC, s.EpilogueC != nil), fmt.Sprint("edges", kind, rows, columns),
+		fmt.Sprint("operands", kind, s.Shared, s.EpilogueC != nil),
 		fmt.Sprint("transposes", kind, s.TransA, s.TransB),
 		fmt.Sprint("batch", kind, s.Batch > 1, s.BatchStrideA > 0, s.BatchStrideB > 0),
 		fmt.Sprint("sizes", kind, s.M < 12, s.M > 96, s.N > 64, s.K > 512),
