@@ -2,6 +2,7 @@ package shaders_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,5 +88,26 @@ func TestStaticChoiceOfSquares(t *testing.T) {
 			ks, i := lowered(t, graph.T(graph.F32, 2, 576, 576), build, limits(software))
 			assert.NotEqual(t, "naive", ks[i].Name, name)
 		}
+	}
+}
+
+// A CPU computes half of what the graph shows or marks to be symmetric.
+func TestHalvesOfProducts(t *testing.T) {
+	lim := limits(true)
+	lim.Native, lim.MaxBindings = true, 64
+	for name, c := range map[string]struct {
+		half  bool
+		build func(x *graph.Value) *graph.Value
+	}{
+		"x·xᵀ":   {true, func(x *graph.Value) *graph.Value { return op.MatMul(x, x, false, true) }},
+		"xᵀ·x":   {true, func(x *graph.Value) *graph.Value { return op.MatMul(x, x, true, false) }},
+		"x·x":    {false, func(x *graph.Value) *graph.Value { return op.MatMul(x, x, false, false) }},
+		"marked": {true, func(x *graph.Value) *graph.Value { return op.SymmetricMatMul(x, x) }},
+	} {
+		ks, _ := lowered(t, graph.T(graph.F32, 2, 576, 576), c.build, lim)
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == "native" })
+		require.GreaterOrEqual(t, i, 0, name)
+		p := ks[i].Passes
+		assert.Equal(t, c.half, strings.Contains(p[len(p)-1].WGSL, "#define SYMMETRIC 1"), name)
 	}
 }
