@@ -203,8 +203,8 @@ func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
 }
 
 // SymmetricMatMul is MatMul of symmetric matrices [..., n, n] that commute, such as polynomials of one matrix. The
-// product is symmetric too, but for rounding, so a device may compute half of it. For other operands the
-// result depends on the device. The gradient is MatMul's.
+// product is symmetric too, but for rounding, so a device may compute half of it. For other operands the result depends
+// on the device. The gradient is MatMul's.
 func SymmetricMatMul(a, b *graph.Value) *graph.Value {
 	return graph.Apply1(&MatMulOp{Symmetric: true}, a, b)
 }

@@ -139,8 +139,8 @@ func rmsNorm(rows, cols int) Case {
 
 // update is an optimizer's whole update of n matrices with the norm of the gradients. It clips by the norm of the
 // previous run, because both programs are one here. AdamW reads a parameter, its gradient and two moments, and writes
-// three of them. Muon computes five Newton–Schulz steps of three products each,
-// if the longer side is less than twice the shorter.
+// three of them. Muon computes five Newton–Schulz steps of three products each, if the longer
+// side is less than twice the shorter.
 func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	var params []optim.Param
 	for i := range n {

@@ -205,9 +205,11 @@ func symmetric(t *testing.T, threads int, cache string, twice bool) (out []strin
 			}
 			tall := name == "tall"
 			a := op.MatMul(x, y, tall, !tall)
-			product := op.SymmetricMatMul(a, a)
+			var product *graph.Value
 			if twice {
 				product = op.MatMul(a, op.MatMul(y, x, tall, !tall), false, false)
+			} else {
+				product = op.SymmetricMatMul(a, a)
 			}
 			m.Output("a", a)
 			m.Output("p", op.Add(op.Scale(product, 0.5), m.Input("bias", graph.T(graph.F32, a.Shape[2]))))
