@@ -37,6 +37,9 @@ of delay and what wire formats cost each of them. The grid:
   pipelines:             # seconds a batch, to plot the loss over time
     1f1b, 4 stages: {mode: sync, seconds: 1.2}
   dir: studies/mine
+  summaries: results     # optional folder beside the grid: a few kB of each run
+                         # that ends. Where they are, the study goes on, also
+                         # on another machine without the run folders
 
 The folder holds a run folder for each run in runs/, and table.md, table.csv, results.json and plots. The same command continues a
 study that was stopped. All runs use the default kernels of the device, untimed, so that runs differ only in what is compared.

@@ -253,7 +253,7 @@ func (x *execution[R]) take(ctx context.Context, m message[R]) (*Ended[R], error
 	}
 	x.gained += cost * (1 - j.steps.share())
 	x.outcomes[m.run] = o
-	return &Ended[R]{m.run, o, x.set.Folder(m.run)}, x.set.keep(m.run, o)
+	return &Ended[R]{m.run, o}, x.set.keep(m.run, o)
 }
 
 // report reports the progress of the set.

@@ -27,7 +27,8 @@ type Outcome struct {
 	// Metrics are the values of the run's last step by their names in metrics.jsonl. The loss is the mean over the last
 	// tenth of the steps.
 	Metrics map[string]float64
-	Step    int // of Metrics; 0: there are none
+	Step    int    // of Metrics; 0: there are none
+	Dir     string // the folder that holds the outcome: the run's, or that of its summary
 }
 
 // lossName is the name of the training loss in metrics.jsonl.
@@ -41,17 +42,20 @@ type outcomeJSON struct {
 	ValLoss  *float64           `json:"val_loss"`           // nats per token
 	Diverged string             `json:"diverged,omitempty"` // the error of a run that diverged; it has no loss
 	Stopped  string             `json:"stopped,omitempty"`  // the hook that ended the run
+	Version  string             `json:"version,omitempty"`  // of the program; of a summary
 	Step     int                `json:"step,omitempty"`     // of the metrics
 	Metrics  map[string]float64 `json:"metrics,omitempty"`
 }
 
-// outcomePath is the file of a run's outcome.
-func (s *Set[R]) outcomePath(r R, c config.Config) string {
-	name := outcomeFile
+// configFile is the file of a run's config, in the run's folder.
+const configFile = "config.yaml"
+
+// outcomeName is the name of the file of a run's outcome.
+func (s *Set[R]) outcomeName(r R, c config.Config) string {
 	if _, to := s.span(r); to > 0 && to < c.Train.Steps {
-		name = fmt.Sprintf("outcome-%d.json", to)
+		return fmt.Sprintf("outcome-%d.json", to)
 	}
-	return filepath.Join(s.Folder(r), name)
+	return outcomeFile
 }
 
 // keep writes a run's outcome into its folder.
@@ -60,28 +64,44 @@ func (s *Set[R]) keep(r R, o Outcome) error {
 	if err != nil || o.Failed != "" {
 		return err
 	}
-	path := s.outcomePath(r, c)
+	path := filepath.Join(s.Folder(r), s.outcomeName(r, c))
 	if o.Stopped != "" {
 		path = filepath.Join(s.Folder(r), outcomeFile)
 	}
-	return WriteJSON(path, outcomeJSON{Number(o.ValLoss), o.Diverged, o.Stopped, o.Step, o.Metrics})
+	if err := WriteJSON(path, o.json()); err != nil || s.Summaries == "" {
+		return err
+	}
+	return s.summarize(r, c, o)
 }
 
-// kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has stopped.
-// It is an error if that run had another config: kept overwrites nothing and does not mix results.
+func (o Outcome) json() outcomeJSON {
+	return outcomeJSON{ValLoss: Number(o.ValLoss), Diverged: o.Diverged, Stopped: o.Stopped, Step: o.Step, Metrics: o.Metrics}
+}
+
+// kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has stopped,
+// or that of its summary. It is an error if that run had another config: kept overwrites nothing and does not mix results.
 func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 	c, err := s.Config(r)
 	if err != nil {
 		return o, false, err
 	}
-	if err := s.sameConfig(c, filepath.Join(s.Folder(r), "config.yaml")); err != nil {
+	o, ended, err = s.keptIn(s.Folder(r), r, c)
+	if !ended && err == nil && s.Summaries != "" {
+		o, ended, err = s.keptIn(s.summary(r), r, c)
+	}
+	return o, ended, err
+}
+
+// keptIn is the outcome of a run in one folder.
+func (s *Set[R]) keptIn(dir string, r R, c config.Config) (o Outcome, ended bool, err error) {
+	if err := s.sameConfig(c, filepath.Join(dir, configFile)); err != nil {
 		return o, false, usererror.New(err)
 	}
-	path := s.outcomePath(r, c)
+	path := filepath.Join(dir, s.outcomeName(r, c))
 	if o, ended, err = s.read(path); ended || err != nil {
 		return o, ended, err
 	}
-	if last := filepath.Join(s.Folder(r), outcomeFile); last != path {
+	if last := filepath.Join(dir, outcomeFile); last != path {
 		_, to := s.span(r)
 		o, ended, err = s.read(last)
 		ended = ended && o.Stopped != "" && o.Step <= to
@@ -103,11 +123,11 @@ func (s *Set[R]) read(path string) (o Outcome, ended bool, err error) {
 	case err != nil:
 		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
 	case f.Diverged != "":
-		return Outcome{ValLoss: math.Inf(1), Diverged: f.Diverged, Metrics: f.Metrics, Step: f.Step}, true, nil
+		return Outcome{ValLoss: math.Inf(1), Diverged: f.Diverged, Metrics: f.Metrics, Step: f.Step, Dir: filepath.Dir(path)}, true, nil
 	case f.ValLoss == nil && len(f.Metrics) == 0:
 		return o, false, usererror.New(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
 	}
-	o = Outcome{ValLoss: math.NaN(), Stopped: f.Stopped, Metrics: f.Metrics, Step: f.Step}
+	o = Outcome{ValLoss: math.NaN(), Stopped: f.Stopped, Metrics: f.Metrics, Step: f.Step, Dir: filepath.Dir(path)}
 	if f.ValLoss != nil {
 		o.ValLoss = *f.ValLoss
 	}
@@ -170,6 +190,7 @@ type end struct {
 // outcome returns how a run ended, or that it was interrupted and continues in the next execution. An error stops the
 // set.
 func (s *Set[R]) outcome(ctx context.Context, r R, e end) (o Outcome, interrupted bool, err error) {
+	defer func() { o.Dir = s.Folder(r) }()
 	_, to := s.span(r)
 	switch {
 	case errors.Is(e.err, train.ErrDiverged):

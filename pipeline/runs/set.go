@@ -25,6 +25,9 @@ type Set[R Run] struct {
 	// Span returns the steps that a run trains: those after from, up to to. Runs of one folder continue each other. nil:
 	// every run trains all steps of its config.
 	Span func(R) (from, to int)
+	// Summaries is a folder that gets a summary of each run that ends: its config, its outcome, and its losses. A run whose
+	// summary is there has ended, so that a set can go on without the run folders, on another machine. "": none.
+	Summaries string
 	// Complete refuses the outcome of a run that ended without what the set compares.
 	Complete func(Outcome) error
 	// KeepGoing makes the error of a run its outcome. Otherwise it stops the set.
@@ -64,7 +67,6 @@ type Planned[R Run] struct {
 type Ended[R Run] struct {
 	Run     R
 	Outcome Outcome
-	Dir     string
 }
 
 // Plan returns what Execute would do. It trains nothing and writes nothing.
@@ -77,7 +79,7 @@ func Plan[R Run](s Set[R]) (p Planned[R], err error) {
 	p.Later = later.Runs
 	for _, r := range needed {
 		if o, ok := outcomes[r]; ok {
-			p.Ended = append(p.Ended, Ended[R]{r, o, s.Folder(r)})
+			p.Ended = append(p.Ended, Ended[R]{r, o})
 		} else {
 			p.Waiting = append(p.Waiting, r)
 		}

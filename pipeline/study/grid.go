@@ -25,6 +25,7 @@ type Grid struct {
 	Stages     []int      // of the pipeline; 1 simulates the delay on one device
 	Pipelines  []Pipeline // of plots of the loss over time
 	Dir        string
+	Summaries  string // a folder with a summary of each run that has ended, by which it is known to others; "": none
 
 	doc       *strictyaml.Document // the grid's own file
 	base      *strictyaml.Document // the common config of all runs
@@ -59,6 +60,7 @@ type gridFile struct {
 	Stages     []int            `yaml:"stages"`
 	Pipelines  pipelines        `yaml:"pipelines"`
 	Dir        string           `yaml:"dir"`
+	Summaries  string           `yaml:"summaries"` // relative to the grid
 }
 
 // factors are dotted keys of a config, each a multiple of the learning rate.
@@ -150,6 +152,9 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 	}
 	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines, Dir: f.Dir,
 		doc: d, set: f.Set, overrides: overrides}
+	if g.Summaries = f.Summaries; g.Summaries != "" && !filepath.IsAbs(g.Summaries) {
+		g.Summaries = filepath.Join(dir, g.Summaries)
+	}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
 		if err != nil {

@@ -2,8 +2,10 @@ package study
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -128,7 +130,7 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, 
 		if c.LR == nil {
 			continue
 		}
-		s, err := g.meanCurve(c)
+		s, err := rep.meanCurve(g, c)
 		if err != nil {
 			return false, err
 		}
@@ -147,10 +149,10 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, 
 }
 
 // meanCurve is the training loss of a cell's runs by step, the mean over the seeds.
-func (g *Grid) meanCurve(c *Cell) (metrics.Series, error) {
+func (rep *Report) meanCurve(g *Grid, c *Cell) (metrics.Series, error) {
 	var runs [][]metrics.Record
 	for _, seed := range g.Seeds {
-		records, err := metrics.Read(filepath.Join(g.Folder(Run{c.Optimizer, c.Mode, c.Stages, *c.LR, seed}), "metrics.jsonl"))
+		records, err := metrics.Read(filepath.Join(rep.dir(Run{c.Optimizer, c.Mode, c.Stages, *c.LR, seed}), "metrics.jsonl"))
 		if err != nil {
 			return metrics.Series{}, err
 		}
@@ -159,7 +161,13 @@ func (g *Grid) meanCurve(c *Cell) (metrics.Series, error) {
 	return meanLoss(runs), nil
 }
 
-// meanLoss is the training loss by step, the mean over runs, up to the last step that all of them reached.
+// dir is the folder that holds the metrics of a run, or those of its summary.
+func (rep *Report) dir(r Run) string {
+	return rep.Runs[slices.IndexFunc(rep.Runs, func(e Ended) bool { return e.Run == r })].Dir
+}
+
+// meanLoss is the training loss by step, the mean over runs, at the steps that all of them have: of summaries, every
+// hundredth.
 func meanLoss(runs [][]metrics.Record) metrics.Series {
 	sums, counts := map[int]float64{}, map[int]int{}
 	for _, records := range runs {
@@ -171,8 +179,10 @@ func meanLoss(runs [][]metrics.Record) metrics.Series {
 		}
 	}
 	s := metrics.Series{Kind: metrics.Curve}
-	for step := 1; counts[step] == len(runs); step++ {
-		s.X, s.Y = append(s.X, float64(step)), append(s.Y, sums[step]/float64(len(runs)))
+	for _, step := range slices.Sorted(maps.Keys(counts)) {
+		if counts[step] == len(runs) {
+			s.X, s.Y = append(s.X, float64(step)), append(s.Y, sums[step]/float64(len(runs)))
+		}
 	}
 	return s
 }

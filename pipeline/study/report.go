@@ -43,7 +43,7 @@ func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
 	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
 	needed, _ := g.plan(outcomes)
 	for _, r := range needed {
-		rep.Runs = append(rep.Runs, NewEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r], Dir: g.Folder(r)}))
+		rep.Runs = append(rep.Runs, NewEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r]}))
 	}
 	for _, c := range g.cells() {
 		rep.Cells = append(rep.Cells, newCell(g, c, outcomes))

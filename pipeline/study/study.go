@@ -18,12 +18,12 @@ type Ended struct {
 
 // NewEnded is a run that has ended, for JSON.
 func NewEnded(e runs.Ended[Run]) Ended {
-	return Ended{e.Run, runs.Number(e.Outcome.ValLoss), e.Outcome.Diverged, e.Dir}
+	return Ended{e.Run, runs.Number(e.Outcome.ValLoss), e.Outcome.Diverged, e.Outcome.Dir}
 }
 
 // runSet is the set of the grid's runs.
 func (g *Grid) runSet() runs.Set[Run] {
-	return runs.Set[Run]{Noun: noun, Dir: g.Dir, Folder: g.Folder, Config: g.Config,
+	return runs.Set[Run]{Noun: noun, Dir: g.Dir, Folder: g.Folder, Config: g.Config, Summaries: g.Summaries,
 		Needed: func(outcomes map[Run]runs.Outcome) ([]Run, runs.Later) {
 			needed, later := g.plan(outcomes)
 			return needed, runs.Later{Runs: later, Cost: float64(later)}
