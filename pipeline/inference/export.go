@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
@@ -20,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
 // ExportOptions select what to export, and as what.
@@ -123,7 +123,7 @@ func (o ExportOptions) open() (src *Source, out Exported, err error) {
 }
 
 // exportFile matches the names of an export's files.
-var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
+var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|^chat_template\.jinja$|` +
 	`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.wasm$`)
 
 // checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with
@@ -220,21 +220,12 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	if err != nil {
 		return nil, err
 	}
-	// Where these are missing, transformers takes Llama's own tokens 1 and 2.
-	ends := map[string]any{"bos_token_id": nil, "eos_token_id": nil}
-	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.Size().SeqLen, "clean_up_tokenization_spaces": false}
-	if id, ok := src.Tokenizer.EOS(); ok {
-		text, err := src.Tokenizer.Decode([]uint32{id})
-		if err != nil {
-			return nil, err
-		}
-		ends["eos_token_id"], words["eos_token"] = id, strings.ToValidUTF8(string(text), "")
+	outputs := []safetensors.Output{jsonFile("config.json", fields)}
+	files := tokenizer.Files(src.Tokenizer, src.Model.Size().SeqLen)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		outputs = append(outputs, textFile(name, files[name]))
 	}
-	maps.Copy(fields, ends)
-	return slices.Concat([]safetensors.Output{
-		jsonFile("config.json", fields), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
-		textFile("tokenizer.json", src.Tokenizer.JSON()),
-	}, module, tensors), nil
+	return slices.Concat(outputs, module, tensors), nil
 }
 
 // describe returns config.json, and the module of a model that a hook builds.
@@ -255,6 +246,7 @@ func (src *Source) describe(dtype string) (fields map[string]any, module []safet
 		panic(err) // what was just made
 	}
 	fields["torch_dtype"] = dtype
+	maps.Copy(fields, tokenizer.SpecialIDs(src.Tokenizer))
 	return fields, module, nil
 }
 

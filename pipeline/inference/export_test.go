@@ -42,7 +42,7 @@ func TestExportIsTheModel(t *testing.T) {
 		e := export(t, ExportOptions{From: run, Weights: w, Out: out, Progress: func(d, n int64) { done, total = d, n }})
 		four := 4
 		assert.Equal(t, Exported{Out: out, Model: traintest.StepDir(run, 4), Step: &four, Weights: w, DType: "f32", Parameters: e.Parameters, Bytes: 4 * e.Parameters,
-			Files: []string{"config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors"}}, e)
+			Files: []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}}, e)
 		assert.ElementsMatch(t, e.Files, traintest.Listing(t, out))
 		assert.Equal(t, []int64{e.Bytes, e.Bytes}, []int64{done, total})
 		assert.Equal(t, version(t, run, w), version(t, out, VersionX))

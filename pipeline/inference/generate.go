@@ -139,7 +139,7 @@ func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampli
 		if err != nil {
 			return made, err
 		}
-		if end, ok := g.src.Tokenizer.EOS(); ok && id == end {
+		if g.src.Tokenizer.Special().IsEnd(id) {
 			return made, out.Flush()
 		}
 		ids = append(ids, id)

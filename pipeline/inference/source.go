@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -44,6 +43,7 @@ type Source struct {
 	checkpoint *checkpoint.Checkpoint // nil if the folder is none
 	config     *config.Config         // of the run that wrote the checkpoint
 	damaged    []checkpoint.Problem   // checkpoints that were passed over
+	assumed    string                 // of the tokenizer, in words; "": nothing
 }
 
 // places are where OpenModel finds models.
@@ -189,25 +189,6 @@ func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err er
 		return nil, fmt.Errorf("%s: no model here: expected %s", path, places)
 	}
 	return nil, nil
-}
-
-// tokenizer opens the named tokenizer; "": the model's own.
-func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
-	own, err := tokenizer.In(src.Dir)
-	switch {
-	case name != "":
-	case src.config != nil && slices.Contains([]string{"bytes", "gpt2"}, src.config.Data.Tokenizer):
-		name = src.config.Data.Tokenizer
-	case err != nil:
-		return nil, err
-	case own != "":
-		name = own
-	case src.Model.Size().VocabSize == 256:
-		name = "bytes"
-	default:
-		return nil, fmt.Errorf("%s: no %s or %s: name a tokenizer with --tokenizer", src.Dir, tokenizer.File, tokenizer.SentencePieceFile)
-	}
-	return tokenizer.Open(name)
 }
 
 // validationText opens the named files, or the validation text of the run.

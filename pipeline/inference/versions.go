@@ -27,6 +27,9 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	for _, problem := range src.damaged {
 		note("%v: passed over", problem)
 	}
+	if src.assumed != "" {
+		note("%s", src.assumed)
+	}
 	switch {
 	case v == "" || v == VersionX:
 		return nil

@@ -1,6 +1,10 @@
 package serve
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+)
 
 type chatRequest struct {
 	settings
@@ -74,7 +78,7 @@ func (s *Server) converse(r *http.Request, c *chatRequest) (outputs []*output, e
 	top := -1
 	switch {
 	case s.template == nil:
-		return nil, invalid("", "the model has no chat template (%s or %s in its folder): ask /v1/completions", tokenizerFile, templateFile)
+		return nil, invalid("", "the model has no chat template (%s or %s in its folder): ask /v1/completions", tokenizer.ConfigFile, tokenizer.TemplateFile)
 	case len(c.Messages) == 0:
 		return nil, invalid("messages", "found none, expected at least one")
 	case c.TopLogprobs != nil && (!c.Logprobs || *c.TopLogprobs < 0 || *c.TopLogprobs > maxTop):

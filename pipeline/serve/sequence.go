@@ -27,9 +27,9 @@ type sequence struct {
 
 // decoding is how a prompt is continued, and what is reported of it.
 type decoding struct {
-	max     int   // tokens to make
-	end     int64 // the token that ends the text; -1: none
-	draws   int   // ids that can be drawn: those of the tokenizer
+	max     int                  // tokens to make
+	isEnd   func(id uint32) bool // reports whether a token ends the text
+	draws   int                  // ids that can be drawn: those of the tokenizer
 	sampler *inference.Sampler
 	scored  bool // the prompt's tokens are reported with their probabilities
 	top     int  // how many likeliest tokens to report for each token; -1: no probabilities at all
@@ -74,7 +74,7 @@ func (q *sequence) take(logits []float32) error {
 	if err != nil {
 		return err
 	}
-	if int64(id) == q.asked.end {
+	if q.asked.isEnd(id) {
 		q.stopped = true
 		e := q.score(id, logits)
 		e.ends = true

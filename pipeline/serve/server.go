@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -50,8 +51,8 @@ func New(b *inference.Batch, o Options) (*Server, error) {
 	src := b.Source()
 	s := &Server{o: o, context: b.Context(), tok: src.Tokenizer, encode: src.Encode, created: time.Now().Unix()}
 	var err error
-	if s.template, err = openTemplate(src.Dir); err != nil {
-		return nil, err
+	if s.template, err = openTemplate(src.Tokenizer.Special()); err != nil {
+		return nil, fmt.Errorf("%s: %w", src.Dir, err)
 	}
 	s.scheduler = newScheduler(b, cmp.Or(o.Queue, DefaultQueue))
 	s.mux = http.NewServeMux()
@@ -174,9 +175,6 @@ func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
 
 // sequence makes the sequence of one choice.
 func (s *Server) sequence(ctx context.Context, ids []uint32, o settings, most int, seed uint64, scored bool, top int) *sequence {
-	asked := decoding{max: most, end: -1, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed)), scored: scored, top: top}
-	if id, ok := s.tok.EOS(); ok {
-		asked.end = int64(id)
-	}
-	return newSequence(ctx, ids, asked)
+	return newSequence(ctx, ids, decoding{max: most, isEnd: s.tok.Special().IsEnd, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed)),
+		scored: scored, top: top})
 }

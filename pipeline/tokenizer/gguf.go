@@ -24,6 +24,11 @@ const (
 	ggufBOS         = "tokenizer.ggml.bos_token_id"
 	ggufEOS         = "tokenizer.ggml.eos_token_id"
 	ggufUnknown     = "tokenizer.ggml.unknown_token_id"
+	ggufEOT         = "tokenizer.ggml.eot_token_id"
+	ggufEOM         = "tokenizer.ggml.eom_token_id"
+	ggufPad         = "tokenizer.ggml.padding_token_id"
+	ggufTemplate    = "tokenizer.chat_template"  // a named one has ".NAME" after it
+	ggufTemplates   = "tokenizer.chat_templates" // the names
 	ggufAddBOS      = "tokenizer.ggml.add_bos_token"
 	ggufAddEOS      = "tokenizer.ggml.add_eos_token"
 	ggufSpacePrefix = "tokenizer.ggml.add_space_prefix"
@@ -116,8 +121,7 @@ func preRules(raw json.RawMessage, depth int) (string, error) {
 // GGUF returns the metadata of a tokenizer in a file of a model with vocab tokens. note gets messages for the user about
 // what llama.cpp does otherwise. A tokenizer that llama.cpp does not have is an error.
 func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf.Key, error) {
-	eos, hasEOS := t.EOS()
-	f, err := parse(t.Name(), t.JSON(), "")
+	f, err := parse(t.Name(), t.JSON(), description{})
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +134,7 @@ func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf
 		return nil, jsonError(err)
 	}
 	tokens, types := f.ggufVocabulary(m, description.AddedTokens, vocab)
-	keys := []gguf.Key{{Name: ggufTokens, Value: tokens}, {Name: ggufTypes, Value: types}, {Name: ggufAddBOS, Value: false}, {Name: ggufAddEOS, Value: false}}
+	keys := []gguf.Key{{Name: ggufTokens, Value: tokens}, {Name: ggufTypes, Value: types}}
 	var own []gguf.Key
 	if m.byteLevel {
 		own, err = m.ggufByteLevel(description, note)
@@ -140,9 +144,8 @@ func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", t.Name(), err)
 	}
-	if keys = append(own, keys...); hasEOS {
-		keys = append(keys, gguf.Key{Name: ggufBOS, Value: eos}, gguf.Key{Name: ggufEOS, Value: eos})
-	} else {
+	keys = slices.Concat(own, keys, t.Special().gguf())
+	if len(t.Special().Ends) == 0 {
 		note("the tokenizer %s has no token that ends a document: llama.cpp takes token %d for it", t.Name(), ggufDefaultEOS(m))
 	}
 	if m.unk >= 0 {
@@ -272,25 +275,85 @@ func (t *fileTokenizer) ggufSentencePiece(m *bpe, vocab int) ([]gguf.Key, error)
 		{Name: ggufSpacePrefix, Value: strings.HasPrefix(t.spelling(spaced[0]), "▁")}}, nil
 }
 
-// fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and the name of the
-// token that ends a document.
-func fromGGUF(f *gguf.File) (text []byte, eos string, err error) {
+// gguf lists the keys of special tokens and chat templates. llama.cpp has three ends of a text.
+func (s *Special) gguf() []gguf.Key {
+	keys := []gguf.Key{{Name: ggufAddBOS, Value: s.AddBOS}, {Name: ggufAddEOS, Value: s.AddEOS}}
+	for _, r := range []struct{ role, key string }{{RoleBOS, ggufBOS}, {RolePad, ggufPad}} {
+		if id, ok := s.ID(r.role); ok {
+			keys = append(keys, gguf.Key{Name: r.key, Value: id})
+		}
+	}
+	ends := s.Ends
+	if id, ok := s.ID(RoleEOS); ok { // first
+		ends = append([]uint32{id}, slices.DeleteFunc(slices.Clone(ends), func(end uint32) bool { return end == id })...)
+	}
+	for i, id := range ends[:min(len(ends), len(ggufEnds))] {
+		keys = append(keys, gguf.Key{Name: ggufEnds[i], Value: id})
+	}
+	var names []string
+	for _, t := range s.Templates {
+		key := ggufTemplate
+		if t.Name != DefaultTemplate {
+			key += "." + t.Name
+			names = append(names, t.Name)
+		}
+		keys = append(keys, gguf.Key{Name: key, Value: t.Source})
+	}
+	if len(names) > 0 {
+		keys = append(keys, gguf.Key{Name: ggufTemplates, Value: names})
+	}
+	return keys
+}
+
+// ggufEnds are the keys of tokens that end a text.
+var ggufEnds = []string{ggufEOS, ggufEOT, ggufEOM}
+
+// ggufDescription reads the special tokens and chat templates of a GGUF file.
+func ggufDescription(f *gguf.File, tokens []string) (d description) {
+	d.roles = map[string]string{}
+	token := func(key string) (id uint32, ok bool) {
+		v, _ := f.Key(key)
+		n, ok := v.(int64)
+		return uint32(n), ok && n >= 0 && n < int64(len(tokens))
+	}
+	for role, key := range map[string]string{RoleBOS: ggufBOS, RoleEOS: ggufEOS, RolePad: ggufPad, RoleUnknown: ggufUnknown} {
+		if id, ok := token(key); ok {
+			d.roles[role] = tokens[id]
+		}
+	}
+	for _, key := range ggufEnds {
+		if id, ok := token(key); ok {
+			d.ends = append(d.ends, id)
+		}
+	}
+	for _, name := range append([]string{DefaultTemplate}, ggufValue[[]string](f, ggufTemplates)...) {
+		key := ggufTemplate
+		if name != DefaultTemplate {
+			key += "." + name
+		}
+		if source := ggufValue[string](f, key); source != "" {
+			d.templates = setTemplate(d.templates, name, source)
+		}
+	}
+	bos, eos := ggufValue[bool](f, ggufAddBOS), ggufValue[bool](f, ggufAddEOS)
+	d.addBOS, d.addEOS = &bos, &eos
+	return d
+}
+
+// fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and what belongs to it.
+func fromGGUF(f *gguf.File) (text []byte, d description, err error) {
 	tokens := ggufValue[[]string](f, ggufTokens)
 	types := ggufValue[[]int64](f, ggufTypes)
 	if len(tokens) == 0 {
-		return nil, "", fmt.Errorf("%s: missing, expected the tokens of the vocabulary", ggufTokens)
+		return nil, d, fmt.Errorf("%s: missing, expected the tokens of the vocabulary", ggufTokens)
 	}
 	if types == nil {
 		types = slices.Repeat([]int64{normalPiece}, len(tokens))
 	}
 	if len(types) != len(tokens) {
-		return nil, "", fmt.Errorf("%s: %d kinds of %d tokens", ggufTypes, len(types), len(tokens))
+		return nil, d, fmt.Errorf("%s: %d kinds of %d tokens", ggufTypes, len(types), len(tokens))
 	}
-	if id, ok := f.Key(ggufEOS); ok {
-		if n, _ := id.(int64); n >= 0 && n < int64(len(tokens)) {
-			eos = tokens[n]
-		}
-	}
+	d = ggufDescription(f, tokens)
 	switch model, _ := f.Key(ggufModel); model {
 	case "gpt2":
 		text, err = byteLevelFromGGUF(f, tokens, types)
@@ -299,7 +362,7 @@ func fromGGUF(f *gguf.File) (text []byte, eos string, err error) {
 	default:
 		err = fmt.Errorf("%s: found %v, expected gpt2 or llama", ggufModel, model)
 	}
-	return text, eos, err
+	return text, d, err
 }
 
 // ggufValue is a key's value, or the zero value if it has another type.

@@ -88,12 +88,12 @@ func TestGGUFPreTokenizers(t *testing.T) {
 		{split(gpt4oPattern), "false", "gpt-4o"},
 		{split(tekkenPattern), "true", "tekken"},
 	} {
-		tok, err := parse("test", []byte(`{"pre_tokenizer":`+c.pre+`,`+model(c.ignore)+`}`), "")
+		tok, err := parse("test", []byte(`{"pre_tokenizer":`+c.pre+`,`+model(c.ignore)+`}`), description{})
 		require.NoError(t, err)
 		_, keys := viaGGUF(t, tok, 3)
 		assert.Equal(t, c.want, keys[ggufPre])
 	}
-	tok, err := parse("test", []byte(`{"pre_tokenizer":`+split("a|b")+`,`+model("false")+`}`), "")
+	tok, err := parse("test", []byte(`{"pre_tokenizer":`+split("a|b")+`,`+model("false")+`}`), description{})
 	require.NoError(t, err)
 	_, err = GGUF(tok, 3, t.Logf)
 	assert.ErrorContains(t, err, "tokenizer test: pre_tokenizer: llama.cpp has none with the rules")

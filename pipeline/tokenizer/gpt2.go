@@ -32,7 +32,8 @@ func openGPT2() (Tokenizer, error) {
 			merges = append(merges, [2]string{toAlphabet(a), toAlphabet(b)})
 		}
 	}
-	t, err := parse("gpt2", byteLevelJSON(vocab, merges, []string{"<|endoftext|>"}, true), "<|endoftext|>")
+	const end = "<|endoftext|>"
+	t, err := parse("gpt2", byteLevelJSON(vocab, merges, []string{end}, true), description{roles: map[string]string{RoleBOS: end, RoleEOS: end}})
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
 	}

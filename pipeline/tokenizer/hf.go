@@ -17,8 +17,8 @@ type fileTokenizer struct {
 	normalize  normalizer // nil for none
 	pre        preTokenizer
 	decode     decoder
-	eos        int64 // -1 for none
-	restarts   bool  // a line break is a space: a piece after one begins as a document does
+	special    *Special
+	restarts   bool // a line break is a space: a piece after one begins as a document does
 
 	raw, normalized matcher           // added tokens searched before and after normalisation
 	added           map[uint32]string // spelling of added tokens, by id
@@ -33,8 +33,9 @@ func (t *fileTokenizer) VocabSize() int { return t.size }
 func (t *fileTokenizer) Hash() string   { return t.hash }
 func (t *fileTokenizer) JSON() []byte   { return slices.Clone(t.json) }
 func (t *fileTokenizer) EOS() (uint32, bool) {
-	return uint32(max(t.eos, 0)), t.eos >= 0
+	return t.special.ID(RoleEOS)
 }
+func (t *fileTokenizer) Special() *Special { return t.special }
 
 func (t *fileTokenizer) Encode(text []byte) ([]uint32, error) { return t.EncodePart(text, true) }
 

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -39,8 +37,8 @@ type modelFile struct {
 // would cost an embedding row for every number below it.
 const maxHoles = 1 << 16
 
-// parse reads a tokenizer.json. eos is the name of the token that ends a document; "" looks for the usual names.
-func parse(name string, data []byte, eos string) (*fileTokenizer, error) {
+// parse reads a tokenizer.json. d is what belongs to it.
+func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 	var f file
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, fmt.Errorf("not a tokenizer.json: %w", jsonError(err))
@@ -69,7 +67,8 @@ func parse(name string, data []byte, eos string) (*fileTokenizer, error) {
 	m.index(byteLevel)
 	t.byteDecoded()
 	t.findRestarts()
-	return t, t.findEOS(eos)
+	t.special, err = d.special(t)
+	return t, err
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -265,58 +264,4 @@ func parsePair(raw json.RawMessage) (a, b string, err error) {
 		return "", "", fmt.Errorf("%.40s: expected two tokens", raw)
 	}
 	return pair[0], pair[1], nil
-}
-
-// usualEOS are the names under which published BPE vocabularies keep the token that ends a document.
-var usualEOS = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "[EOS]"}
-
-func (t *fileTokenizer) findEOS(name string) error {
-	names := usualEOS
-	if name != "" {
-		names = []string{name}
-	}
-	for _, n := range names {
-		if id, ok := t.addedID(n); ok {
-			t.eos = int64(id)
-			return nil
-		}
-		if id, ok := t.model.vocab().ids[n]; ok {
-			t.eos = int64(id)
-			return nil
-		}
-	}
-	t.eos = -1
-	if name != "" {
-		return fmt.Errorf("eos_token %q of tokenizer_config.json is not in the vocabulary", name)
-	}
-	return nil
-}
-
-// siblingEOS reads eos_token from the tokenizer_config.json that lies beside a published tokenizer.json; "" if there is
-// none.
-func siblingEOS(path string) (string, error) {
-	path = filepath.Join(filepath.Dir(path), "tokenizer_config.json")
-	data, err := readLimited(path, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("tokenizer: %w", err)
-	}
-	var cfg struct {
-		EOS json.RawMessage `json:"eos_token"`
-	}
-	if err := json.Unmarshal(data, &cfg); err != nil {
-		return "", fmt.Errorf("%s: %w", path, jsonError(err))
-	}
-	if isNull(cfg.EOS) {
-		return "", nil
-	}
-	var token struct {
-		Content string `json:"content"`
-	}
-	if json.Unmarshal(cfg.EOS, &token.Content) != nil && json.Unmarshal(cfg.EOS, &token) != nil {
-		return "", fmt.Errorf("%s: eos_token is %.40s: expected a string or an object with \"content\"", path, cfg.EOS)
-	}
-	return token.Content, nil
 }

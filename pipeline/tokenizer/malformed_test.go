@@ -92,10 +92,10 @@ func TestMalformedTokenizerJSON(t *testing.T) {
 		`{"added_tokens":[{"id":3,"content":"x"},{"id":3,"content":"x"}],` + good + `}`:                               "id 3 is listed twice",
 		`{"added_tokens":[{"id":2000000000,"content":"x"}],` + good + `}`:                                             "largest id is 2000000000",
 	} {
-		_, err := parse("test", []byte(data), "")
+		_, err := parse("test", []byte(data), description{})
 		assert.ErrorContains(t, err, want, data)
 	}
-	_, err := parse("test", []byte("{"+good+"}"), "")
+	_, err := parse("test", []byte("{"+good+"}"), description{})
 	assert.NoError(t, err)
 }
 
@@ -105,7 +105,7 @@ func TestTextOutsideTheVocabulary(t *testing.T) {
 		`null`:                 `character "z" has no token`,
 		`{"type":"ByteLevel"}`: "byte 0x20 has no token",
 	} {
-		tok, err := parse("test", fmt.Appendf(nil, `{"pre_tokenizer":%s,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`, pre), "")
+		tok, err := parse("test", fmt.Appendf(nil, `{"pre_tokenizer":%s,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`, pre), description{})
 		require.NoError(t, err)
 		_, err = tok.Encode([]byte("z"))
 		assert.ErrorContains(t, err, want)
@@ -149,7 +149,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 		f.Add(data, "a\nb e\u0301 \xff")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
-		tok, err := parse("fuzz", data, "")
+		tok, err := parse("fuzz", data, description{})
 		if err != nil {
 			return
 		}
@@ -175,7 +175,7 @@ func FuzzSentencePiece(f *testing.F) {
 	f.Add([]byte("\x0a\x03\x0a\x01a"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if data, err := fromSentencePiece(data); err == nil {
-			_, _ = parse("fuzz", data, "")
+			_, _ = parse("fuzz", data, description{})
 		}
 	})
 }

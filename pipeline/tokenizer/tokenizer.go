@@ -31,8 +31,10 @@ type Tokenizer interface {
 	EncodePart(text []byte, first bool) ([]uint32, error)
 	// Decode returns the text of ids; an id outside the vocabulary is an error.
 	Decode(ids []uint32) ([]byte, error)
-	// EOS is the token that ends a document, if there is one.
+	// EOS is the token that is written after a document, if there is one: RoleEOS of Special.
 	EOS() (uint32, bool)
+	// Special is what belongs to the tokenizer besides the tokens of texts.
+	Special() *Special
 	// Hash identifies the vocabulary and its rules ("sha256:…").
 	Hash() string
 	// JSON is the content of a Hugging Face tokenizer.json that encodes alike.
@@ -84,27 +86,36 @@ func Open(spec string) (Tokenizer, error) {
 	if gguf.IsFile(spec) {
 		return openGGUF(spec)
 	}
-	data, err := readLimited(spec, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, spec)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	eos, err := siblingEOS(spec)
+	data, err := readFormat(spec)
 	if err != nil {
 		return nil, err
 	}
-	if filepath.Ext(spec) == filepath.Ext(SentencePieceFile) {
-		if data, err = fromSentencePiece(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", spec, err)
-		}
+	d, err := describe(filepath.Dir(spec))
+	if err != nil {
+		return nil, err
 	}
-	t, err := parse(spec, data, eos)
+	t, err := parse(spec, data, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", spec, err)
 	}
 	return t, nil
+}
+
+// readFormat reads the file of a tokenizer, of any format but GGUF, as the content of a tokenizer.json.
+func readFormat(path string) ([]byte, error) {
+	data, err := readLimited(path, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	if filepath.Ext(path) == filepath.Ext(SentencePieceFile) {
+		if data, err = fromSentencePiece(data); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return data, nil
 }
 
 func openGGUF(path string) (Tokenizer, error) {
@@ -112,11 +123,11 @@ func openGGUF(path string) (Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	data, eos, err := fromGGUF(f)
+	data, d, err := fromGGUF(f)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
-	t, err := parse(path, data, eos)
+	t, err := parse(path, data, d)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
@@ -168,6 +179,7 @@ type byteTokenizer struct{}
 func (byteTokenizer) Name() string        { return "bytes" }
 func (byteTokenizer) VocabSize() int      { return 256 }
 func (byteTokenizer) EOS() (uint32, bool) { return 0, false }
+func (byteTokenizer) Special() *Special   { return &Special{} }
 func (t byteTokenizer) Hash() string      { return hashOf(t.JSON()) }
 
 func (byteTokenizer) Encode(text []byte) ([]uint32, error) {

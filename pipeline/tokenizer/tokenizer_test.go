@@ -58,7 +58,7 @@ func TestBytes(t *testing.T) {
 	for b := range 256 {
 		all = append(all, byte(b))
 	}
-	exported, err := parse("exported", tok.JSON(), "")
+	exported, err := parse("exported", tok.JSON(), description{})
 	require.NoError(t, err)
 	assert.Equal(t, 256, exported.VocabSize())
 	for _, x := range []Tokenizer{tok, exported} {

@@ -59,7 +59,7 @@ func TestTrainedMerges(t *testing.T) {
 		assert.Equal(t, want, found.Model.Merges, pattern)
 		assert.Len(t, found.Model.Vocab, out.VocabSize)
 
-		tok, err := parse("trained", out.JSON, "")
+		tok, err := parse("trained", out.JSON, description{})
 		require.NoError(t, err)
 		ids, err := tok.Encode([]byte(golden.Text + "<|endoftext|>\xff"))
 		require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestTrainingForgetsRareWords(t *testing.T) {
 	assert.Less(t, small.Words, whole.Words)
 	assert.Equal(t, whole.WordsTotal, small.WordsTotal)
 	assert.Equal(t, string(small.JSON), string(trainedOn(t, o, texts...).JSON))
-	tok, err := parse("small", small.JSON, "")
+	tok, err := parse("small", small.JSON, description{})
 	require.NoError(t, err)
 	ids, err := tok.Encode([]byte(" the quick"))
 	require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestReport(t *testing.T) {
 	assert.Equal(t, []any{int64(2), int64(11), int64(3), int64(11), 8, int64(0)}, []any{r.Pieces, r.Bytes, r.Words, r.Tokens, r.Used, r.Different})
 	assert.InDelta(t, 11.0/3, r.Fertility(), 1e-9)
 	assert.InDelta(t, 1, r.BytesPerToken(), 1e-9)
-	lossy, err := parse("lossy", []byte(`{"normalizer":{"type":"Lowercase"},"model":{"type":"BPE","vocab":{"a":0,"b":1,"?":2},"merges":[],"unk_token":"?"},"decoder":{"type":"Fuse"}}`), "")
+	lossy, err := parse("lossy", []byte(`{"normalizer":{"type":"Lowercase"},"model":{"type":"BPE","vocab":{"a":0,"b":1,"?":2},"merges":[],"unk_token":"?"},"decoder":{"type":"Fuse"}}`), description{})
 	require.NoError(t, err)
 	r = Report{}
 	require.NoError(t, r.Add(lossy, []byte("abz"), true))

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -207,7 +208,8 @@ func (t *trainer) endSave() {
 // contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are
 // written.
 func (j *job) contents(e Variables) checkpoint.Contents {
-	c := checkpoint.Contents{Config: j.modelJSON(), Files: map[string][]byte{"tokenizer.json": j.corpus.tok.JSON(), config.SavedFile: j.config.YAML()}}
+	c := checkpoint.Contents{Config: j.modelJSON(), Files: tokenizer.Files(j.corpus.tok, j.model.Size().SeqLen)}
+	c.Files[config.SavedFile] = j.config.YAML()
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()
 	}
