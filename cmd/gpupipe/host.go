@@ -62,7 +62,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, Plots: true, Report: r}
+	o := train.Options{Resume: c.Resume, Plots: true, Report: r, Saves: &a.saves}
 	if len(base.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}

@@ -9,11 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
 	"reflect"
 	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
 
 	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/internal/table"
@@ -108,8 +107,9 @@ type app struct {
 	stdout, stderr io.Writer
 	stdoutColumns  func() int // the terminal's present width; nil: stdout is not a terminal
 	stderrColumns  func() int
-	failed         error    // the first error of writing to stdout
-	warned         sync.Map // warnings that were given and are given only once, by name
+	failed         error        // the first error of writing to stdout
+	saves          atomic.Int64 // checkpoints that signals have asked for
+	warned         sync.Map     // warnings that were given and are given only once, by name
 	cpu            toolchain
 }
 
@@ -120,28 +120,11 @@ func main() {
 
 // program runs this process's command line as a build of this program, and returns the exit code.
 func program(build string) int {
-	ctx, stop := interruptible(os.Stderr)
-	a := &app{ctx: ctx, build: build, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
+	a := &app{build: build, stdin: os.Stdin, stdout: &output{to: os.Stdout}, stderr: &output{to: os.Stderr}, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
+	ctx, stop := handleSignals(a.stderr, &a.saves)
+	a.ctx = ctx
 	defer stop()
 	return a.run(os.Args[1:])
-}
-
-// interruptible cancels the context at the first Ctrl-C and ends the process at the second.
-func interruptible(stderr io.Writer) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
-		signal.Notify(signals, syscall.SIGHUP)
-	}
-	go func() {
-		<-signals
-		fmt.Fprintln(stderr, "\nstopping; press Ctrl-C again to quit immediately")
-		cancel()
-		<-signals
-		os.Exit(exitInterrupted)
-	}()
-	return ctx, func() { signal.Stop(signals); cancel() }
 }
 
 // exited carries an exit code out of kong's parser.

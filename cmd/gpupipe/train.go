@@ -40,6 +40,10 @@ weights. A step whose gradient overflows f16 is skipped, and the loss scale is h
 Ctrl-C finishes the step, saves a checkpoint and prints how to resume. A second Ctrl-C quits immediately. While the kernels of the first
 step compile, Ctrl-C ends the run within seconds. During an evaluation it waits for the current batch.
 
+SIGTERM and SIGHUP, however often they come, save and stop the run as one Ctrl-C does. SIGUSR1 saves a checkpoint after the current step,
+and the run goes on: kill -USR1 PID (not on Windows). A reader of the output that goes away, as in gpupipe train c.yaml | head, and a closed
+terminal do not end a run: the output is dropped.
+
 With pipeline.isolate: process each device runs in a process of its own. If a process dies, or its device hangs or is lost, all processes
 are restarted, and the run continues from its newest checkpoint to the same bits. The run stops after more than pipeline.restarts faults
 without a new checkpoint. A device counts as hung after pipeline.watchdog (5m) without progress, plus up to 10s for each kernel that it
@@ -61,7 +65,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
+	o := train.Options{Resume: c.Resume, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), Saves: &a.saves}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}

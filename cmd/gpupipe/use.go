@@ -184,8 +184,14 @@ func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sam
 			return nil
 		}
 		a.printText(string(part))
+		if a.unread() {
+			return errUnread
+		}
 		return a.failed
 	})
+	if errors.Is(err, errUnread) {
+		return nil
+	}
 	rate := float64(n) / time.Since(began).Seconds()
 	if c.JSON && err == nil {
 		return a.printJSON(event{"text": text.String(), "tokens": n, "tokens_per_s": rate})

@@ -43,7 +43,7 @@ func (t *trainer) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.due(c.SaveEvery) {
+		if asked := t.asksToSave(); asked || t.due(c.SaveEvery) {
 			if err := t.saveMeanwhile(ctx); err != nil {
 				return err
 			}
@@ -81,7 +81,14 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 		return nil
 	}
 	from, began := t.step, time.Now()
-	t.step, err = t.session.engine.Train(ctx, t.loader.source, t.step, to, func(m engine.Measured) error { return t.measured(ctx, m) })
+	until, end := context.WithCancel(ctx)
+	defer end()
+	t.step, err = t.session.engine.Train(until, t.loader.source, t.step, to, func(m engine.Measured) error {
+		if t.askedToSave() {
+			end()
+		}
+		return t.measured(ctx, m)
+	})
 	var batch *hooks.BatchError
 	if errors.As(err, &batch) {
 		err = &hookError{err}
@@ -147,6 +154,21 @@ func (t *trainer) diverged(p Progress) error {
 	}
 	return usererror.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
 		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
+}
+
+// askedToSave reports whether a checkpoint was asked for that is not saved yet.
+func (t *trainer) askedToSave() bool {
+	asked := t.job.options.Saves
+	return asked != nil && asked.Load() > t.asked
+}
+
+// asksToSave is askedToSave, and takes the requests as met: the caller saves. The end of the run saves anyway.
+func (t *trainer) asksToSave() bool {
+	if !t.askedToSave() {
+		return false
+	}
+	t.asked = t.job.options.Saves.Load()
+	return t.step < t.job.config.Train.Steps && t.step > t.checkpoints.saved
 }
 
 // due reports whether something done every n steps is due after this one.

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -28,9 +29,12 @@ import (
 
 // Options are what a run needs besides its config.
 type Options struct {
-	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
-	StopAfter  int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
-	Unsaved    bool // write no checkpoint
+	Resume    bool // continue from the latest good checkpoint of run.dir; without one, start
+	StopAfter int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
+	Unsaved   bool // write no checkpoint
+	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
+	// nil: there are none.
+	Saves      *atomic.Int64
 	Plots      bool // draw the losses and the loads of experts at the end
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
@@ -107,6 +111,7 @@ type trainer struct {
 
 	step      int             // finished
 	skipped   int             // batches in a row
+	asked     int64           // requests for a checkpoint that were met; see Options.Saves
 	suspected *suspectedBatch // nil: none
 	abandoned bool            // interrupted before the first step was done; see leave
 }
