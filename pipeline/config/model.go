@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
+	"github.com/gpupipe/gpupipe/pipeline/pretrained"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -87,6 +88,11 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 		return c.Model.completeFromHook(d)
 	}
 	base := model.Defaults()
+	if c.Init.From != "" {
+		if err := c.findInitialWeights(d); err != nil {
+			return err
+		}
+	}
 	switch {
 	case c.Model.Preset != "":
 		p, err := model.Preset(c.Model.Preset)
@@ -119,6 +125,14 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 	return nil
 }
 
+// findInitialWeights replaces init.from by the folder or file with the model.
+func (c *Config) findInitialWeights(d *strictyaml.Document) (err error) {
+	if c.Init.From, err = pretrained.Find(c.Init.From, pretrained.Expected); err != nil {
+		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
+	}
+	return nil
+}
+
 // checkInitialWeights refuses a model section that contradicts init.from. The context length and
 // what matters to training alone may differ.
 func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
@@ -138,24 +152,15 @@ func ReadModel(dir string) (model.Config, error) {
 	if gguf.IsFile(dir) {
 		return readGGUF(dir)
 	}
-	path := filepath.Join(dir, "config.json")
 	saved, err := ReadHookModel(dir)
 	if err != nil {
 		return model.Config{}, err
 	}
 	if saved != nil {
 		return model.Config{}, fmt.Errorf("%s: a hook built this model, expected a Llama; to train it: model: {arch: hook, …} and its module as the hook %s",
-			path, hook.BuildModel)
+			filepath.Join(dir, pretrained.ConfigFile), hook.BuildModel)
 	}
-	text, err := strictyaml.ReadSmall(path)
-	if err != nil {
-		return model.Config{}, err
-	}
-	c, err := model.FromJSON(text)
-	if err != nil {
-		return model.Config{}, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return pretrained.Config(dir)
 }
 
 func readGGUF(path string) (c model.Config, err error) {

@@ -23,16 +23,16 @@ const (
 // File is an open file. It is safe for concurrent use.
 type File struct {
 	path    string
-	r       io.ReaderAt
-	close   func() error
+	closers []func() error
 	keys    map[string]any
 	tensors []located
 	byName  map[string]int
 }
 
-// located is a tensor and the place of its data in the file.
+// located is a tensor and the place of its data in its file.
 type located struct {
 	Tensor
+	file         io.ReaderAt
 	offset, size int64 // size is -1 for a type that this package does not read
 }
 
@@ -51,34 +51,31 @@ func IsFile(path string) bool {
 	return err == nil && string(head) == magic
 }
 
-// Open opens a file and checks its whole header. It reads no tensor.
+// Open opens a file and checks its whole header. It reads no tensor. Of a file in parts it opens all, whichever is named.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	if at, of, ok := PartName(path); ok && at > 1 {
+		path = partPath(path, 1, of)
+	}
+	f, err := openOne(path)
 	if err != nil {
 		return nil, err
 	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", path)
-	}
-	if err != nil {
+	if err := f.addParts(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	g, err := Parse(f, st.Size())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
-	}
-	g.path, g.close = path, f.Close
-	return g, nil
+	return f, nil
 }
 
 // Parse reads the header of a file of size bytes.
 func Parse(r io.ReaderAt, size int64) (*File, error) {
 	h := &header{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<16), left: size}
-	f := &File{r: r, keys: map[string]any{}, byName: map[string]int{}, close: func() error { return nil }}
+	f := &File{keys: map[string]any{}, byName: map[string]int{}}
 	f.parse(h)
 	if h.err != nil {
 		return nil, h.err
+	}
+	for i := range f.tensors {
+		f.tensors[i].file = r
 	}
 	return f, f.locate(size-h.left, size)
 }
@@ -200,7 +197,7 @@ func (f *File) Float32(name string) ([]float32, error) {
 	for at := 0; at < n; at += chunk {
 		m := min(chunk, n-at)
 		part := buf[:int64(m)*t.size/int64(n)]
-		if _, err := f.r.ReadAt(part, t.offset+int64(at)*t.size/int64(n)); err != nil {
+		if _, err := t.file.ReadAt(part, t.offset+int64(at)*t.size/int64(n)); err != nil {
 			return nil, fmt.Errorf("%s: tensor %q: %w", f.path, name, err)
 		}
 		decodeFloats(out[at:at+m], part, t.Type)
@@ -208,8 +205,14 @@ func (f *File) Float32(name string) ([]float32, error) {
 	return out, nil
 }
 
-// Close closes the file.
-func (f *File) Close() error { return f.close() }
+// Close closes the file, with all its parts.
+func (f *File) Close() error {
+	var errs []error
+	for _, c := range f.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
 
 // header reads the header. It keeps the first error.
 type header struct {

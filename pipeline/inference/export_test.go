@@ -167,7 +167,7 @@ func TestExportRefuses(t *testing.T) {
 	for want, o := range map[string]ExportOptions{
 		empty + ": no usable checkpoint: there is none":                                                   {From: empty},
 		"no model here: expected a run folder":                                                            {From: parent},
-		"no such file or directory":                                                                       {From: filepath.Join(parent, "none")},
+		"no such file or folder":                                                                          {From: filepath.Join(parent, "none")},
 		run + ": no usable checkpoint of step 9: those that there are are of steps 1, 2, 3, 4":            {From: run, Step: &nine},
 		large + ": no usable checkpoint: there is none":                                                   {From: large, Step: &four},
 		"weights: found y, but " + large:                                                                  {From: large, Weights: VersionY},

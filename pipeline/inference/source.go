@@ -25,6 +25,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/pretrained"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -47,7 +48,7 @@ type Source struct {
 }
 
 // places are where OpenModel finds models.
-const places = "a run folder, a checkpoint, a GGUF file, or a folder with config.json and model.safetensors"
+const places = "a run folder, a checkpoint, " + pretrained.Expected
 
 // OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, a folder in Hugging Face's
 // layout, or a GGUF file. tok names a tokenizer other than the model's own.
@@ -94,6 +95,9 @@ func openOnce(path string, step *int, tok string, v Version, note func(format st
 	}
 	if err != nil {
 		return src, err
+	}
+	for _, n := range src.weights.Notes() {
+		orSilent(note)("%s: %s", src.Dir, n)
 	}
 	if err := src.Choose(v, orSilent(note)); err != nil {
 		return src, errors.Join(err, src.Close())
@@ -171,13 +175,6 @@ func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err er
 	if path == "" {
 		return nil, errors.New("no model is named: expected " + places)
 	}
-	if st, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if gguf.IsFile(path) {
-		return nil, nil
-	} else if !st.IsDir() {
-		return nil, fmt.Errorf("%s: found a file that is not GGUF, expected %s", path, places)
-	}
 	if _, err := os.Stat(filepath.Join(path, checkpoint.Folder)); err == nil {
 		c, src.damaged, err = checkpoint.Latest(path)
 		return c, err
@@ -185,10 +182,8 @@ func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err er
 	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err == nil {
 		return checkpoint.Open(path)
 	}
-	if _, err := os.Stat(filepath.Join(path, "config.json")); errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s: no model here: expected %s", path, places)
-	}
-	return nil, nil
+	src.Dir, err = pretrained.Find(path, places)
+	return nil, err
 }
 
 // validationText opens the named files, or the validation text of the run.

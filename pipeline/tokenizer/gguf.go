@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,10 +61,11 @@ func ggufPreTokenizers() []ggufPreTokenizer {
 		{name: "qwen2", rules: splitRule(qwenPattern)}, {name: "gpt-4o", rules: splitRule(gpt4oPattern)},
 		{name: "tekken", rules: splitRule(tekkenPattern), ignoreMerges: true},
 	}
-	for alias, name := range map[string]string{"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "dbrx", "olmo": "gpt-2", "starcoder": "smollm",
+	aliases := map[string]string{"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "dbrx", "olmo": "gpt-2", "starcoder": "smollm",
 		"refact": "smollm", "command-r": "smollm", "codeshell": "smollm", "exaone": "smollm", "stablelm2": "qwen2", "hunyuan": "qwen2", "chatglm-bpe": "dbrx",
-		"mpt": "gpt-2", "jais": "gpt-2"} {
-		p := list[slices.IndexFunc(list, func(p ggufPreTokenizer) bool { return p.name == name })]
+		"mpt": "gpt-2", "jais": "gpt-2"}
+	for _, alias := range slices.Sorted(maps.Keys(aliases)) {
+		p := list[slices.IndexFunc(list, func(p ggufPreTokenizer) bool { return p.name == aliases[alias] })]
 		p.name = alias
 		list = append(list, p)
 	}

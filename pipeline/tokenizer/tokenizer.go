@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/placeholder"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
 )
 
@@ -165,7 +166,11 @@ func readLimited(path string, limit int64) ([]byte, error) {
 	if st.Size() > limit {
 		return nil, fmt.Errorf("%s: %d bytes: expected a tokenizer of at most %d", path, st.Size(), limit)
 	}
-	return os.ReadFile(path)
+	data, err := os.ReadFile(path)
+	if found := placeholder.CheckBytes(data); found != nil && err == nil {
+		return nil, fmt.Errorf("%s: %w", path, found)
+	}
+	return data, err
 }
 
 func hashOf(b []byte) string {

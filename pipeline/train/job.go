@@ -128,7 +128,11 @@ func (j *job) modelJSON() json.RawMessage {
 // initialWeights are given weights, or random ones.
 func (j *job) initialWeights() (*weights.Source, error) {
 	if from := j.config.Init.From; from != "" {
-		return weights.Open(from, j.model)
+		w, err := weights.Open(from, j.model)
+		for _, note := range w.Notes() {
+			j.options.Report.Note("init.from: %s: %s", from, note)
+		}
+		return w, err
 	}
 	return weights.Random(j.model, j.config.Init.Seed), nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
+	"github.com/gpupipe/gpupipe/pipeline/pretrained"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -34,6 +35,15 @@ type Source struct {
 	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
 	// settled reads a parameter's settled weights; nil: those of model are wanted. See Settle.
 	settled func(param string) ([]float32, error)
+	notes   []string // see Notes
+}
+
+// Notes are what the user should know of a file whose tensors are not read as its config has them.
+func (s *Source) Notes() []string {
+	if s == nil {
+		return nil
+	}
+	return s.notes
 }
 
 // Random returns random weights.
@@ -45,11 +55,12 @@ func Open(path string, m model.Model) (*Source, error) {
 	if gguf.IsFile(path) {
 		return openGGUF(path, m)
 	}
-	r, err := safetensors.Open(path)
+	t, err := pretrained.Open(path, m)
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{path: path, params: m.Parameters(), model: r, naming: namingOf(r, m)}
+	r := t.Reader
+	s := &Source{path: path, params: m.Parameters(), model: r, naming: namingOf(r, m), notes: t.Notes}
 	s.biases = !slices.ContainsFunc(s.params, s.hasBias)
 	want, err := s.tensors(path)
 	if err == nil {

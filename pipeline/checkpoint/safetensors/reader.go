@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/placeholder"
 )
 
 // Reader gives the tensors of one file, or of several with an index. It is safe for concurrent use.
@@ -80,7 +83,7 @@ func (r *Reader) add(path string) ([]located, map[string]string, error) {
 	r.files = append(r.files, f)
 	list, meta, data, err := readHeader(f, info.Size())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, cmp.Or(placeholder.Check(f, info.Size()), err)
 	}
 	var out []located
 	for _, t := range list {
@@ -155,7 +158,7 @@ func readIndex(path string) (map[string]string, error) {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(text, &ix); err != nil {
-		return nil, err
+		return nil, cmp.Or(placeholder.CheckBytes(text), err)
 	}
 	if len(ix.WeightMap) == 0 {
 		return nil, errors.New("weight_map is missing or empty")
@@ -175,6 +178,22 @@ func (r *Reader) Tensors() []Tensor {
 		out[i] = r.tensors[name].Tensor
 	}
 	return out
+}
+
+// Rename gives all tensors other names. It must not run beside other methods. Two tensors with one name are an error.
+func (r *Reader) Rename(name func(string) string) error {
+	renamed := map[string]located{}
+	for i, old := range r.names {
+		t := r.tensors[old]
+		t.Name = name(old)
+		if _, twice := renamed[t.Name]; twice {
+			return fmt.Errorf("tensor %q: another one is %q, too", old, t.Name)
+		}
+		renamed[t.Name] = t
+		r.names[i] = t.Name
+	}
+	r.tensors = renamed
+	return nil
 }
 
 // Lookup finds a tensor by name.
