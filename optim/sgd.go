@@ -17,7 +17,9 @@ func DefaultSGD() *SGD { return &SGD{LR: 0.1, Momentum: 0.95, Nesterov: true} }
 
 // Fields lists the hyperparameters.
 func (c *SGD) Fields() []Field {
-	return []Field{learningRateField(&c.LR), momentumField(&c.Momentum), nesterovField(&c.Nesterov)}
+	momentum := momentumField(&c.Momentum)
+	momentum.Shapes = true // without momentum there is no state
+	return []Field{learningRateField(&c.LR), momentum, nesterovField(&c.Nesterov)}
 }
 
 func momentumField(momentum *float64) Field {

@@ -40,7 +40,7 @@ func (c *SOAP) Fields() []Field {
 	return append(c.AdamW.Fields(),
 		Field{Name: shampooBetaField, About: "decay rate of the preconditioners; unless given, the second of betas", Value: &c.ShampooBeta, Range: fractions},
 		Field{Name: "precondition_frequency", About: "steps from one renewal of the eigenbasis to the next", Value: &c.PreconditionFrequency, Range: counts},
-		Field{Name: "max_precond_dim", About: "longest side of a matrix that has a preconditioner", Value: &c.MaxPrecondDim, Range: counts})
+		Field{Name: "max_precond_dim", About: "longest side of a matrix that has a preconditioner", Value: &c.MaxPrecondDim, Range: counts, Shapes: true})
 }
 
 // Complete sets ShampooBeta unless it is given.

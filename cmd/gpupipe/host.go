@@ -20,9 +20,10 @@ import (
 )
 
 type hostCommand struct {
-	Path    string        `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
-	Set     []string      `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Resume  bool          `help:"Continue from the newest valid checkpoint in run.dir."`
+	Path   string   `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume bool     `help:"Continue from the newest valid checkpoint in run.dir."`
+	fromFlag
 	Device  []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
 	Members int           `help:"Number of members to wait for." default:"1"`
 	Wait    time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
@@ -46,6 +47,7 @@ Devices of one kind give the bits of one computer.
 A member that does not answer is lost after --grace. The run goes on from its newest checkpoint, on a spare device, on the member when it
 is back, or, after --rejoin, on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
 
+` + fromHelp + `
 ` + browserHelp + `
 Examples:
   gpupipe host c.yaml
@@ -57,12 +59,16 @@ Examples:
 }
 
 func (c *hostCommand) Run(a *app) (err error) {
-	base, err := c.configure(c.Members+1, c.Resume)
+	base, err := c.configure(c.Members+1, c.resumes())
+	if err != nil {
+		return err
+	}
+	from, err := c.checkpoint(trainCommand{Path: c.Path, Set: c.Set})
 	if err != nil {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, Plots: true, Report: r, Saves: &a.saves}
+	o := train.Options{Resume: c.resumes(), From: from, Plots: true, Report: r, Saves: &a.saves}
 	if len(base.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}
@@ -136,7 +142,9 @@ func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error
 	}
 	var saved *config.Config
 	if resumed {
-		saved = savedIn(base.Run.Dir)
+		if saved = savedIn(base.Run.Dir); saved == nil && c.ofFolder() { // the run branches off
+			saved = savedIn(c.Path)
+		}
 	}
 	var first error
 	for ; stages >= 1; stages-- { // fewer if the model has fewer units
@@ -158,6 +166,9 @@ func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error
 	}
 	return base, first
 }
+
+// resumes reports whether the run continues from a checkpoint.
+func (c *hostCommand) resumes() bool { return c.Resume || c.From != "" }
 
 // ofFolder reports whether the config is that of a run folder, whose number of stages follows from the devices that the
 // run had, not from what the user asks for.
@@ -237,7 +248,7 @@ func (c *hostCommand) await(a *app, h *coordinator.Host) error {
 
 // noteSpares says which setting would give all devices a stage, if there are more than microbatches.
 func (c *hostCommand) noteSpares(a *app, devices int) {
-	found, err := c.configure(devices, c.Resume)
+	found, err := c.configure(devices, c.resumes())
 	if err != nil {
 		return // the run reports it
 	}

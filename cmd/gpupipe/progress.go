@@ -157,6 +157,9 @@ func (p *progress) result(r train.Result) {
 	if r.Checkpoint != "" {
 		p.printf("checkpoint  %s\n", r.Checkpoint)
 	}
+	if r.Best != nil {
+		p.printf("best        step %d, validation loss %.4f: --step best\n", r.Best.Step, r.Best.ValLoss)
+	}
 	if r.Plot != "" {
 		p.printf("plot        %s\n", r.Plot)
 	}

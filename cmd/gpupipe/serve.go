@@ -13,7 +13,8 @@ import (
 )
 
 type serveCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	stepFlag
 	Listen    string   `help:"Address and port, or a port of 127.0.0.1. Other addresses than loopback need a token." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
 	TokenFile string   `help:"File with the token that requests must have. Default: none on loopback; else a new one, which is printed." placeholder:"FILE"`
 	Host      []string `help:"Names under which a proxy forwards requests to a loopback address." placeholder:"NAME"`
@@ -52,7 +53,11 @@ func (c *serveCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	src, err := inference.OpenWeights(c.From, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
+	from, err := c.of(c.From)
+	if err != nil {
+		return err
+	}
+	src, err := inference.OpenWeights(from, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 type topKCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	stepFlag
 	Data      []string `help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
@@ -39,8 +40,12 @@ func (c *topKCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
+	from, err := c.of(c.From)
+	if err != nil {
+		return err
+	}
 	p := newProgress(a, c.JSON)
-	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
+	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: from, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
 		Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
 	p.line.clear()

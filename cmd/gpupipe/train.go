@@ -16,14 +16,15 @@ import (
 )
 
 type trainCommand struct {
-	Path    string   `arg:"" optional:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
-	Config  string   `help:"The same as the argument." placeholder:"FILE"`
-	Set     []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Resume  bool     `help:"Continue from the newest valid checkpoint in run.dir."`
-	Device  string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
-	Tune    bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
-	Profile bool     `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
-	JSON    bool     `help:"Print one JSON object a line: the start, each step, the result."`
+	Path   string   `arg:"" optional:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Config string   `help:"The same as the argument." placeholder:"FILE"`
+	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume bool     `help:"Continue from the newest valid checkpoint in run.dir."`
+	fromFlag
+	Device  string `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
+	Tune    bool   `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
+	Profile bool   `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
+	JSON    bool   `help:"Print one JSON object a line: the start, each step, the result."`
 }
 
 func (c *trainCommand) Help() string {
@@ -44,6 +45,7 @@ SIGTERM and SIGHUP, however often they come, save and stop the run as one Ctrl-C
 and the run goes on: kill -USR1 PID (not on Windows). A reader of the output that goes away, as in gpupipe train c.yaml | head, and a closed
 terminal do not end a run: the output is dropped.
 
+` + fromHelp + `
 With pipeline.isolate: process each device runs in a process of its own. If a process dies, or its device hangs or is lost, all processes
 are restarted, and the run continues from its newest checkpoint to the same bits. The run stops after more than pipeline.restarts faults
 without a new checkpoint. A device counts as hung after pipeline.watchdog (5m) without progress, plus up to 10s for each kernel that it
@@ -55,6 +57,7 @@ Examples:
   gpupipe train --set model.preset=tiny --set data.train=a.txt \
     --set run.dir=runs/a
   gpupipe train runs/a --resume
+  gpupipe train runs/a --from step-200 --set optimizer.lr=0.001
   gpupipe train c.yaml --profile --set train.steps=10 \
     --set run.dir=runs/profiled`
 }
@@ -64,8 +67,12 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	from, err := c.checkpoint(*c)
+	if err != nil {
+		return err
+	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), Saves: &a.saves}
+	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), Saves: &a.saves}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}

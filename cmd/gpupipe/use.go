@@ -15,7 +15,8 @@ import (
 )
 
 type evalCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	stepFlag
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
 	Task      []string `help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
 	Shots     int      `help:"With --task: the first questions of a file, which come as examples before each of the others." default:"0"`
@@ -43,8 +44,12 @@ func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
+	from, err := c.of(c.From)
+	if err != nil {
+		return err
+	}
 	p := newProgress(a, c.JSON)
-	o := inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
+	o := inference.EvalOptions{From: from, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
 		Weights: inference.Version(c.Weights), Note: a.note}
 	if len(c.Task) > 0 {
@@ -115,7 +120,8 @@ func windowFlags(batchSize, seqLen int) error {
 }
 
 type generateCommand struct {
-	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	stepFlag
 	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`
@@ -156,7 +162,11 @@ func (c *generateCommand) Run(a *app) error {
 		}
 		c.Prompt = string(text)
 	}
-	src, err := inference.OpenWeights(c.From, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
+	from, err := c.of(c.From)
+	if err != nil {
+		return err
+	}
+	src, err := inference.OpenWeights(from, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
 	if err != nil {
 		return err
 	}

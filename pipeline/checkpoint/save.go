@@ -34,6 +34,7 @@ type Contents struct {
 	Config    any               // config.json: whatever encodes as JSON
 	State     any               // state.json: tokens, data position, random state, …
 	Files     map[string][]byte // further small files by name, as they are: tokenizer.json
+	Spared    []int             // steps of checkpoints that are kept beyond Options.Keep
 }
 
 // Options of a Store.
@@ -94,7 +95,7 @@ func (s *Store) Save(c Contents) (*Checkpoint, error) {
 		return nil, fail(err)
 	}
 	out := &Checkpoint{Dir: final, Step: c.Step, files: files}
-	if err := s.tidy(out, old); err != nil {
+	if err := s.tidy(out, old, c.Spared); err != nil {
 		return out, fmt.Errorf("checkpoint of step %d is saved, but tidying up failed: %w", c.Step, err)
 	}
 	return out, nil
@@ -122,8 +123,8 @@ func (s *Store) publish(tmp, final string, step int) (old string, err error) {
 	return old, s.fs.SyncDir(s.dir)
 }
 
-// tidy deletes what the new checkpoint makes superfluous.
-func (s *Store) tidy(c *Checkpoint, old string) error {
+// tidy deletes what the new checkpoint makes superfluous, except for the spared steps.
+func (s *Store) tidy(c *Checkpoint, old string, spared []int) error {
 	var spare []entry
 	if s.opts.Keep > 0 {
 		list, err := scan(s.dir)
@@ -131,7 +132,7 @@ func (s *Store) tidy(c *Checkpoint, old string) error {
 			return err
 		}
 		list = slices.DeleteFunc(list, func(e entry) bool { return e.kind != whole || e.step >= c.Step })
-		spare = list[min(len(list), s.opts.Keep-1):]
+		spare = slices.DeleteFunc(list[min(len(list), s.opts.Keep-1):], func(e entry) bool { return slices.Contains(spared, e.step) })
 	}
 	if old == "" && len(spare) == 0 {
 		return nil

@@ -77,6 +77,7 @@ type Train struct {
 	EvalQuestions int       `yaml:"eval_questions,omitempty" help:"Questions of each file that an evaluation asks, the first ones; 0 asks all."`
 	SaveEvery     int       `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
 	Keep          int       `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
+	KeepBest      bool      `yaml:"keep_best" help:"Save a checkpoint after each evaluation with the lowest validation loss so far, and keep it besides the newest ones."`
 	Precision     string    `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
 	LossScale     LossScale `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
 	Nonfinite     string    `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
@@ -279,6 +280,8 @@ func (c Config) validateLoop() error {
 		}
 	}
 	switch {
+	case t.KeepBest && len(c.Data.Val) == 0 && c.Data.ValFraction == 0:
+		return Invalid("train.keep_best", t.KeepBest, "false without a validation split: set data.val or data.val_fraction")
 	case t.BatchSize%t.Microbatches != 0:
 		return Invalid("train.batch_size", t.BatchSize, "a multiple of train.microbatches (%d)", t.Microbatches)
 	case t.GradClip < 0:

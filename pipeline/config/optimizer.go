@@ -108,7 +108,7 @@ func (o *Optimizer) Fields() []Field {
 // routerField is the key router of an optimizer that does not take all parameters.
 func routerField(router *string) Field {
 	return Field{routerKey, optim.Field{Name: routerKey, About: "optimizer of the matrices that score experts: same as for other matrices, or adamw",
-		Value: router, Choices: []string{RouterSame, RouterAdamW}}}
+		Value: router, Choices: []string{RouterSame, RouterAdamW}, Shapes: true}}
 }
 
 // momentsField is the key moments.
@@ -118,7 +118,7 @@ func momentsField(dtype *string) Field {
 		names = append(names, d.String())
 	}
 	return Field{momentsKey, optim.Field{Name: momentsKey, About: "dtype of the stored moments and of the correction's buffer; bf16 is rounded stochastically",
-		Value: dtype, Choices: names}}
+		Value: dtype, Choices: names, Shapes: true}}
 }
 
 // MomentType is the dtype of the key moments.

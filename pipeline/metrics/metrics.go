@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,6 +33,15 @@ type Value struct {
 type Record struct {
 	Step   int
 	Values map[string]float64
+}
+
+// Sorted returns the measurements by name.
+func (r Record) Sorted() []Value {
+	var values []Value
+	for _, name := range slices.Sorted(maps.Keys(r.Values)) {
+		values = append(values, Value{name, r.Values[name]})
+	}
+	return values
 }
 
 // Log appends to metrics.jsonl: one object per step, "step" first. JSON has no non-finite numbers. The log writes them
@@ -62,25 +72,15 @@ func Create(path string) (*Log, error) {
 // Resume continues a log from the checkpoint of a step. It removes the records of later steps and an incomplete last
 // line, and replaces the file atomically. It creates a file that does not exist.
 func Resume(path string, step int) (*Log, error) {
-	var kept bytes.Buffer
-	text, err := scan(path, func(r Record, line []byte) {
-		if r.Step <= step {
-			kept.Write(line)
-			kept.WriteByte('\n')
-		}
-	})
+	kept, text, err := upTo(path, step)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return Create(path)
 	case err != nil:
 		return nil, err
 	}
-	if !bytes.Equal(kept.Bytes(), text) {
-		err := atomicfile.Write(path, func(w io.Writer) error {
-			_, err := w.Write(kept.Bytes())
-			return err
-		})
-		if err != nil {
+	if !bytes.Equal(kept, text) {
+		if err := replace(path, kept); err != nil {
 			return nil, err
 		}
 	}
@@ -89,6 +89,37 @@ func Resume(path string, step int) (*Log, error) {
 		return nil, err
 	}
 	return &Log{file: f}, nil
+}
+
+// Copy writes the records of a log up to a step into another file, which appears whole or not at all. It copies nothing
+// if the log does not exist.
+func Copy(from, to string, step int) error {
+	kept, _, err := upTo(from, step)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return replace(to, kept)
+}
+
+// upTo returns the lines of the records up to a step, and the whole text.
+func upTo(path string, step int) (kept, text []byte, err error) {
+	text, err = scan(path, func(r Record, line []byte) {
+		if r.Step <= step {
+			kept = append(append(kept, line...), '\n')
+		}
+	})
+	return kept, text, err
+}
+
+// replace writes a file that appears whole or not at all.
+func replace(path string, text []byte) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 }
 
 // Append writes a step's record. The values keep their order.

@@ -40,11 +40,14 @@ type state struct {
 // checkpoints are those of the run folder.
 type checkpoints struct {
 	dir        string // of the run
+	keepBest   bool   // train.keep_best
 	store      *checkpoint.Store
 	saved      int    // step of the newest, or noCheckpoint
 	newest     string // its folder
 	unreported bool   // the newest was saved before its step was reported
 	skipped    int    // batches skipped in a row, at the newest
+	best       *Best  // see train.keep_best; nil: there is none
+	measured   *Best  // the last evaluation; its step may have no checkpoint; nil: there is none
 	writing    *writing
 }
 
@@ -82,6 +85,9 @@ func (c *checkpoints) found(s start) {
 // write begins to write a checkpoint.
 func (c *checkpoints) write(contents checkpoint.Contents, s state, skipped int) {
 	contents.Step, contents.State = s.Step, s
+	if c.best != nil && !c.improves(s.Step) {
+		contents.Spared = []int{c.best.Step}
+	}
 	w := &writing{state: s, skipped: skipped, began: time.Now(), done: make(chan struct{})}
 	c.writing = w
 	go func() {
@@ -113,6 +119,9 @@ func (c *checkpoints) await() *writing {
 	<-w.done
 	c.writing = nil
 	if w.saved != nil {
+		if c.improves(w.state.Step) {
+			c.best = c.measured
+		}
 		c.saved, c.newest, c.unreported, c.skipped = w.state.Step, w.saved.Dir, w.state.Unreported != nil, w.skipped
 	}
 	return w
@@ -261,6 +270,12 @@ func (t *trainer) findCheckpoint(ctx context.Context) (start, error) {
 	if !t.job.options.Resume && !t.folder.begun {
 		return start{}, t.folder.refuseRun()
 	}
+	if !t.folder.begun && t.job.options.From != nil {
+		return t.startFrom(ctx, *t.job.options.From)
+	}
+	if t.folder.unfinishedBranch() {
+		return start{}, fmt.Errorf("run.dir: %s is a branch of another run that was interrupted while it was made: give the command with --from again", dir)
+	}
 	c, problems, err := checkpoint.Latest(dir)
 	for _, p := range problems {
 		note("%v: passed over", p)
@@ -274,6 +289,12 @@ func (t *trainer) findCheckpoint(ctx context.Context) (start, error) {
 	if err != nil {
 		return start{}, err
 	}
+	return t.resumeAt(ctx, c)
+}
+
+// resumeAt starts at a checkpoint.
+func (t *trainer) resumeAt(ctx context.Context, c *checkpoint.Checkpoint) (start, error) {
+	note := t.job.options.Report.Note
 	s, err := t.job.resume(ctx, c)
 	if err != nil {
 		return s, err

@@ -34,7 +34,11 @@ type job struct {
 func (j *job) openHooks(ctx context.Context) (err error) {
 	o := hooks.Options{CacheDir: j.options.HookCache}
 	if j.options.Resume {
-		o.Saved = hooks.SavedModules(j.config.Hooks, j.config.Run.Dir, j.options.Report.Note)
+		run := j.config.Run.Dir
+		if from := j.options.From; from != nil {
+			run = from.Run
+		}
+		o.Saved = hooks.SavedModules(j.config.Hooks, run, j.options.Report.Note)
 	}
 	if j.hooks, err = hooks.Open(j.config.Hooks, o); err != nil {
 		return err

@@ -43,7 +43,7 @@ func (t *trainer) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if asked := t.asksToSave(); asked || t.due(c.SaveEvery) {
+		if asked := t.asksToSave(); asked || t.due(c.SaveEvery) || t.checkpoints.improves(t.step) {
 			if err := t.saveMeanwhile(ctx); err != nil {
 				return err
 			}
@@ -196,7 +196,12 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	if e.valLoss != nil && !metrics.Finite(*e.valLoss) {
 		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 	}
-	t.result.ValLoss = e.valLoss
+	if t.result.ValLoss = e.valLoss; e.valLoss != nil {
+		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far
+			return err
+		}
+		t.checkpoints.measured = &Best{t.step, *e.valLoss}
+	}
 	return t.recorder.evaluated(ctx, e, began)
 }
 

@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 )
 
@@ -104,8 +106,8 @@ func (j *job) keepCut(dir string, s state) {
 	j.options.Report.Note("pipeline.cut: %v, as in %s: with pipeline.wire the bits depend on it", s.Cut, dir)
 }
 
-// checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number
-// of steps, learning rate schedule or wire format is used, and reported.
+// checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. New values of
+// keys that enter a step as numbers are used, and reported.
 func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	var differ []string
 	if _, err := j.corpus.train.Resume(s.Data); err != nil {
@@ -122,12 +124,13 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	old, now := flatten(saved), flatten(current)
 	all := maps.Clone(old)
 	maps.Copy(all, now)
+	numbers := j.optimizerNumbers(saved)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if old[k] == now[k] || slices.Contains(movable, k) {
 			continue
 		}
 		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))
-		if k == "train.steps" || strings.HasPrefix(k, "lr.") || strings.HasPrefix(k, "pipeline.wire") {
+		if replaceable(k) || numbers[k] {
 			j.options.Report.Note("%s: the new value is used", change)
 			continue
 		}
@@ -139,9 +142,30 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	return nil
 }
 
+// replaceable reports whether a run goes on with a new value of a key.
+func replaceable(key string) bool {
+	return slices.Contains([]string{"train.steps", "train.grad_clip", "train.nonfinite"}, key) || strings.HasPrefix(key, "lr.") || strings.HasPrefix(key, "pipeline.wire")
+}
+
+// optimizerNumbers are the keys of the optimizer that enter a step as numbers. Keys that may shape its state are among
+// them if it has the same state with the values of both configs.
+func (j *job) optimizerNumbers(saved config.Config) map[string]bool {
+	keys := map[string]bool{}
+	if saved.Optimizer.Name() != j.config.Optimizer.Name() {
+		return keys
+	}
+	saved.Train.Nonfinite = j.config.Train.Nonfinite // its variable does not matter: see weights.FromCheckpoint
+	was, err := layout.NewOptimizer(saved, j.model, nil)
+	same := err == nil && slices.EqualFunc(was.State(), j.optimizer.State(), func(a, b graph.Named) bool { return a.ID == b.ID && a.Type.Equal(b.Type) })
+	for _, f := range j.config.Optimizer.Fields() {
+		keys["optimizer."+f.Key] = same || !f.Shapes
+	}
+	return keys
+}
+
 // movable keys do not change what is computed. Data, aligned tensors, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions",
-	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
+	"train.save_every", "train.keep", "train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.depth", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
 	"pipeline.watchdog", "hooks"}
 

@@ -198,7 +198,6 @@ func TestResumeRefusesAnotherDelay(t *testing.T) {
 		"pipeline.correction: the checkpoint has error_feedback, the config dc_asgd":                                                                  {"pipeline.delay=1", "pipeline.correction=dc_asgd"},
 		"pipeline.replicas: the checkpoint has 1, the config 2":                                                                                       append([]string{"pipeline.replicas=2"}, delayed...),
 		"train.microbatches: the checkpoint has 2, the config 4":                                                                                      append([]string{"train.microbatches=4"}, delayed...),
-		"train.nonfinite: the checkpoint has stop, the config skip":                                                                                   append([]string{"train.nonfinite=skip"}, delayed...),
 	} {
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
@@ -206,6 +205,45 @@ func TestResumeRefusesAnotherDelay(t *testing.T) {
 		var user *usererror.Error
 		require.ErrorAs(t, err, &user, want)
 		assert.ErrorContains(t, err, traintest.StepDir(filepath.Join(dir, "run"), 6)+" is of another run: ")
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// What enters a step as a number may change when a run is resumed, with a note. What shapes the optimizer's state may
+// not.
+func TestResumeWithChangedNumbers(t *testing.T) {
+	resume := func(begun, changed []string) (*runtest.Notes, error) {
+		dir := t.TempDir()
+		runtest.Until(t, traintest.Demo(t, dir, begun...), 2)
+		n := &runtest.Notes{}
+		o := runtest.Options(&traintest.Reference{}, n)
+		o.Resume = true
+		_, err := train.Run(context.Background(), traintest.Demo(t, dir, append(begun, changed...)...), o)
+		return n, err
+	}
+	sgd := "optimizer.name=sgd"
+	n, err := resume(nil, []string{"optimizer.lr=0.004", "optimizer.adamw.lr=0.002", "optimizer.adamw.betas=[0.8, 0.9]", "optimizer.weight_decay=0.3",
+		"optimizer.momentum=0.5", "train.grad_clip=0.25", "train.nonfinite=skip"})
+	require.NoError(t, err)
+	for _, want := range []string{"optimizer.lr: the checkpoint has 0.02, the config 0.004: the new value is used", "optimizer.adamw.lr: the checkpoint has 0.03, the config 0.002",
+		"optimizer.adamw.betas: the checkpoint has [0.9 0.95], the config [0.8 0.9]", "optimizer.weight_decay: the checkpoint has ", "optimizer.momentum: the checkpoint has 0.95, the config 0.5",
+		"train.grad_clip: the checkpoint has 1, the config 0.25", "train.nonfinite: the checkpoint has stop, the config skip"} {
+		assert.Contains(t, strings.Join(n.Text, "\n"), want)
+	}
+	_, err = resume([]string{"train.nonfinite=skip", "train.grad_clip=0"}, []string{"train.nonfinite=stop", "train.grad_clip=1"})
+	require.NoError(t, err)
+	_, err = resume([]string{sgd, "optimizer.momentum=0.9"}, []string{"optimizer.momentum=0.5"})
+	require.NoError(t, err)
+	for want, keys := range map[string][2][]string{
+		"optimizer.name: the checkpoint has muon, the config sgd":           {nil, {sgd}},
+		"optimizer.moments: the checkpoint has f32, the config bf16":        {nil, {"optimizer.moments=bf16"}},
+		"optimizer.momentum: the checkpoint has 0.9, the config 0":          {{sgd, "optimizer.momentum=0.9"}, {"optimizer.momentum=0"}},
+		"optimizer.soap.max_precond_dim: the checkpoint has 4096, the conf": {{"optimizer.name=soap"}, {"optimizer.soap.max_precond_dim=8"}},
+	} {
+		_, err := resume(keys[0], keys[1])
+		var user *usererror.Error
+		require.ErrorAs(t, err, &user, want)
+		assert.ErrorContains(t, err, "is of another run: ")
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -29,9 +29,10 @@ import (
 
 // Options are what a run needs besides its config.
 type Options struct {
-	Resume    bool // continue from the latest good checkpoint of run.dir; without one, start
-	StopAfter int  // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
-	Unsaved   bool // write no checkpoint
+	Resume    bool  // continue from the latest good checkpoint of run.dir; without one, start
+	From      *From // continue from this checkpoint instead; nil: do not
+	StopAfter int   // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
+	Unsaved   bool  // write no checkpoint
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
 	Saves      *atomic.Int64
@@ -63,6 +64,8 @@ type Result struct {
 	Dir            string   `json:"dir"`
 	Step           int      `json:"step"`
 	Checkpoint     string   `json:"checkpoint"`
+	Best           *Best    `json:"best,omitempty"` // of train.keep_best
+	Begun          bool     `json:"-"`              // the run has written its files
 	Interrupted    bool     `json:"interrupted,omitempty"`
 	Stopped        string   `json:"stopped,omitempty"`  // the hook that ended the run early
 	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
@@ -118,9 +121,10 @@ type trainer struct {
 
 func newTrainer(c config.Config, o Options) *trainer {
 	log := &journal{Report: o.Report}
+	o.Resume = o.Resume || o.From != nil
 	o.Report = log
 	j := &job{config: c, options: o, journal: log}
-	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, saved: noCheckpoint}, loader: &loader{},
+	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
 		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
 }
 
@@ -204,12 +208,15 @@ func (t *trainer) openFolder(context.Context) error {
 			done--
 		}
 		for _, step := range []func() error{
+			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
+			func() error { return t.goFrom(done) },
 			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.YAML()) },
 			func() error { return t.session.writeKernels() },
-			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
 			func() error {
 				return t.recorder.open(done, t.step >= t.job.config.Train.Steps && !t.checkpoints.unreported)
 			},
+			t.folder.completeBranch,
+			t.checkpoints.findBest,
 		} {
 			if err := step(); err != nil {
 				return usererror.New(fmt.Errorf("run folder: %w", err))
@@ -247,6 +254,7 @@ func (t *trainer) announce(context.Context) error {
 // outcome is the result so far.
 func (t *trainer) outcome() Result {
 	r := t.result
+	r.Begun, r.Best = t.folder.begun, t.checkpoints.best
 	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped, t.session.profiling.pagePath()
 	return r
 }

@@ -58,6 +58,9 @@ type system struct {
 	recent  []usedTime
 }
 
+// timeName is the name of the time of a step, in seconds since 1970, in system.jsonl.
+const timeName = "time"
+
 // usedTime is how long ranks had computed at a time of training.
 type usedTime struct {
 	at   time.Duration
@@ -76,7 +79,7 @@ func (s *system) open(ranks []engine.RankPlan, devices []device.Device) {
 // measure returns the values of a step that has just ended: at is the time of training so far. The shares of ranks are
 // those of the last steps, as the speed is.
 func (s *system) measure(at time.Duration, tokensPerSec float64) []metrics.Value {
-	values := []metrics.Value{{Name: "time", Value: unixSeconds(time.Now())}}
+	values := []metrics.Value{{Name: timeName, Value: unixSeconds(time.Now())}}
 	if s.peak > 0 && s.flops > 0 && tokensPerSec > 0 {
 		values = append(values, metrics.Value{Name: "system/mfu", Value: tokensPerSec * s.flops / s.peak})
 	}

@@ -32,6 +32,7 @@ type Source struct {
 	biases bool                // model has no balancing biases, which are zero then: it was trained without
 	state  *safetensors.Reader // of the optimizer's variables, of a checkpoint
 	names  []string            // of the optimizer's variables
+	second Second              // of the checkpoint, which may differ from the run's
 	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
 	// settled reads a parameter's settled weights; nil: those of model are wanted. See Settle.
 	settled func(param string) ([]float32, error)
@@ -73,7 +74,8 @@ func Open(path string, m model.Model) (*Source, error) {
 }
 
 // FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m
-// and o.
+// and o. A run with a delay may take a checkpoint of a run with another number of stale microbatches. The variable of
+// train.nonfinite may be missing or superfluous, as it is zero in every checkpoint.
 func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, second Second) (s *Source, err error) {
 	s = &Source{params: m.Parameters()}
 	defer func() {
@@ -89,16 +91,20 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	}
 	want := map[string]graph.Type{}
 	for _, v := range o.State() {
+		if v.ID == optim.HaltedVariable {
+			continue
+		}
 		want[v.ID] = v.Type
 		s.names = append(s.names, v.ID)
 	}
+	s.second = secondIn(s.state, second, s.params)
 	if _, ok := s.state.Lookup(optim.InitializedVariable); !ok && c.Step > 0 { // a checkpoint from before the variable existed
 		s.begun = true
 		delete(want, optim.InitializedVariable)
 	}
 	for _, p := range s.params {
 		if second != OneVersion {
-			want[second.Tensor(p.Name)] = p.Type
+			want[s.second.Tensor(p.Name)] = p.Type
 		}
 	}
 	inModel, err := s.tensors(c.Dir)
@@ -108,7 +114,7 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	if err := checkTensors(c.Dir, s.model, inModel, noneRedundant); err != nil {
 		return s, err
 	}
-	if err := checkTensors(c.Dir, s.state, want, noneRedundant); err != nil {
+	if err := checkTensors(c.Dir, s.state, want, func(tensor string) bool { return tensor == optim.HaltedVariable }); err != nil {
 		return s, err
 	}
 	return s, s.checkState(c.Dir, o)
@@ -162,12 +168,32 @@ func (s Second) Version() engine.Version {
 	return engine.Older
 }
 
+// evaluated is the version that evaluations read.
+func (s Second) evaluated() engine.Version {
+	if s == Pending {
+		return engine.Older
+	}
+	return engine.Newest
+}
+
+// secondIn is the second version that a checkpoint of a run with a delay holds: the wanted one, or the other.
+func secondIn(r *safetensors.Reader, wanted Second, params []model.Parameter) Second {
+	other := map[Second]Second{Pending: Previous, Previous: Pending}[wanted]
+	if wanted != OneVersion && len(params) > 0 {
+		if _, ok := r.Lookup(other.Tensor(params[0].Name)); ok {
+			return other
+		}
+	}
+	return wanted
+}
+
 // Settle makes the source return the weights y of a checkpoint of a delayed run: the newest weights without what the
 // correction of optimizer o has added in advance.
 func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer, second Second) (err error) {
 	if s.state, err = c.Optimizer(); err != nil {
 		return err
 	}
+	second = secondIn(s.state, second, s.params)
 	want, state := map[string]graph.Type{}, map[string]graph.Type{}
 	for _, v := range o.State() {
 		state[v.ID] = v.Type
@@ -231,7 +257,6 @@ func (s *Source) Upload(to engine.Session) error {
 
 // Pipeline takes the variables of all its ranks; engine.Engine is one.
 type Pipeline interface {
-	Evaluated() engine.Version
 	WriteWeights(param string, v engine.Version, data []byte) error
 	WriteState(name string, data []byte) error
 }
@@ -239,12 +264,15 @@ type Pipeline interface {
 // UploadPipeline writes all variables to a pipeline, one tensor at a time. Before the first step both versions of the
 // weights are the initial ones.
 func (s *Source) UploadPipeline(e Pipeline, second Second) error {
+	if s.state != nil {
+		second = s.second
+	}
 	for _, p := range s.params {
 		data, err := s.Initial(p)
 		if err != nil {
 			return err
 		}
-		if err := e.WriteWeights(p.Name, e.Evaluated(), exec.F32Bytes(data)); err != nil {
+		if err := e.WriteWeights(p.Name, second.evaluated(), exec.F32Bytes(data)); err != nil {
 			return err
 		}
 		if second == OneVersion {

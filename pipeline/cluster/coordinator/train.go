@@ -38,7 +38,9 @@ func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bo
 		if err := h.Wait(ctx, func(devices, _ int) bool { return devices > 0 }); err != nil {
 			return res, err
 		}
-		o.Resume = true
+		if o.Resume = true; res.Begun {
+			o.From = nil
+		}
 		o.Report.Note("%v; going on with %d", err, h.Devices())
 	}
 }
