@@ -229,6 +229,13 @@ func (a *app) note(format string, args ...any) {
 	a.warnf("%s\n", broken(fmt.Sprintf(format, args...), a.stderrColumns))
 }
 
+// notes prints several notes.
+func (a *app) notes(texts []string) {
+	for _, s := range texts {
+		a.note("%s", s)
+	}
+}
+
 // warnf writes to standard error.
 func (a *app) warnf(format string, args ...any) { fmt.Fprintf(a.stderr, format, args...) }
 

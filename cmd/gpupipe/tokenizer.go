@@ -36,7 +36,7 @@ type tokenizerTrainCommand struct {
 	Special      []string `help:"Special tokens, with the first ids. The first one ends a document." default:"<|endoftext|>" sep:"none" placeholder:"TOKEN"`
 	MinFrequency int64    `help:"Merge no pair that occurs less often." default:"2"`
 	MaxWords     int      `help:"Different words to keep in memory; beyond them the rarest are forgotten, and a note says so. 10 million need 1 GB." default:"10000000"`
-	Field        string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
+	Field        string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	Force        bool     `help:"Replace an existing tokenizer."`
 	JSON         bool     `help:"Print a JSON object."`
 }
@@ -71,6 +71,7 @@ func (c *tokenizerTrainCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(fielderror.Rename(err, func(field string) string { return "--" + field }))
 	}
+	var found data.Findings
 	files, size, err := textFiles(c.Inputs)
 	if err == nil {
 		err = checkTokenizerOut(c.Out, c.Force)
@@ -84,7 +85,7 @@ func (c *tokenizerTrainCommand) Run(a *app) error {
 	err = t.Add(a.ctx, func(emit func(text []byte) error) error {
 		done := int64(0)
 		for _, f := range files {
-			if err := data.ReadTexts(f, c.Field, func(text []byte, _, _ bool, read int64) error {
+			if err := data.ReadTexts(f, c.Field, &found, func(text []byte, _, _ bool, read int64) error {
 				done, out.Bytes = done+read, out.Bytes+int64(len(text))
 				p.percent("counting words", done, size)
 				return emit(text)
@@ -109,6 +110,7 @@ func (c *tokenizerTrainCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
+	a.notes(found.Notes())
 	if trained.Pruned > 0 {
 		a.note("%s rare words were forgotten, since more than --max-words %s were different", grouped(trained.Pruned), grouped(int64(c.MaxWords)))
 	}
@@ -186,7 +188,7 @@ func writeTokenizer(out string, special []string, text []byte) error {
 type tokenizerCheckCommand struct {
 	Tokenizer string   `arg:"" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, its folder, or a GGUF file."`
 	Text      []string `help:"Files of documents to encode and decode." required:"" placeholder:"FILE" sep:"none"`
-	Field     string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
+	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
@@ -210,9 +212,10 @@ func (c *tokenizerCheckCommand) Run(a *app) error {
 	}
 	p := newProgress(a, c.JSON)
 	var report tokenizer.Report
+	var found data.Findings
 	done := int64(0)
 	for _, f := range files {
-		if err := data.ReadTexts(f, c.Field, func(text []byte, first, _ bool, read int64) error {
+		if err := data.ReadTexts(f, c.Field, &found, func(text []byte, first, _ bool, read int64) error {
 			done += read
 			p.percent("encoding", done, size)
 			return errors.Join(a.ctx.Err(), report.Add(tok, text, first))
@@ -221,6 +224,7 @@ func (c *tokenizerCheckCommand) Run(a *app) error {
 		}
 	}
 	p.line.clear()
+	a.notes(found.Notes())
 	if c.JSON {
 		err = a.printJSON(struct {
 			tokenizer.Report

@@ -10,7 +10,7 @@ type topKCommand struct {
 	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	stepFlag
 	Data      []string `help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
-	Field     string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
+	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
 	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
 	Force     bool     `help:"Replace an existing file."`

@@ -219,7 +219,7 @@ type dataCommand struct {
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
-	Field       string   `help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text." default:"text"`
+	Field       string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	JSON        bool     `help:"Print shards and statistics as a JSON object."`
 }
 
@@ -228,8 +228,8 @@ func (c *dataCommand) Help() string {
 The same command continues after the last finished shard. Statistics follow:
 documents, bytes a token, and documents with the text of an earlier one.
 
-A text file is a document, as is a line of .jsonl and a row of .parquet and
-.arrow. Texts and .jsonl may be compressed: .gz, .zst.
+A text file is a document, as is an object in .jsonl or .json and a row of
+.parquet and .arrow. Texts and JSON may be compressed: .gz, .zst.
 
 Examples:
   gpupipe data --out shards --val-tokens 1000000 'a/*.jsonl.zst'
@@ -273,6 +273,9 @@ func (c *dataCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(data.FieldSetting(err, "--field"))
 	}
+	_, hasEnd := tok.EOS()
+	found := m.Findings(hasEnd)
+	a.notes(found.Notes())
 	if c.JSON {
 		return a.printJSON(m)
 	}

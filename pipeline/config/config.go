@@ -42,12 +42,12 @@ type Init struct {
 
 // Data is the text to train on. Package data defines the formats of files, by the ends of their names.
 type Data struct {
-	Train       []string `yaml:"train,flow" help:"Files to train on, globs, or folders that datasets saved: .jsonl have an object with the text on each line, .parquet and .arrow a column, .bin are llm.c shards, all others are text; .gz and .zst are decompressed."`
+	Train       []string `yaml:"train,flow" help:"Files to train on, globs, or folders that datasets saved: .jsonl and .json have objects with the text in a field, .parquet and .arrow a column, .bin are llm.c shards, all others are text; .gz and .zst are decompressed."`
 	Mix         []Source `yaml:"mix,omitempty" help:"Sources to draw training windows from, instead of data.train."`
 	Val         []string `yaml:"val,flow" help:"Files of the validation split."`
 	ValFraction float64  `yaml:"val_fraction" help:"Share of the training tokens to hold out for validation. Unused with data.val."`
 	Aligned     []string `yaml:"aligned,flow,omitempty" help:"Safetensors files with one row for each training token, for hooks."`
-	Field       string   `yaml:"field" help:"Field of jsonl objects, or column of .parquet and .arrow, that has the text; names of nested columns are joined by dots."`
+	Field       string   `yaml:"field" help:"Field of JSON objects, or column of .parquet and .arrow, that has the text; names of nested columns are joined by dots."`
 	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`

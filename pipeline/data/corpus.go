@@ -29,6 +29,7 @@ type Corpus struct {
 	stats   Stats
 	files   []*os.File
 	mapped  int64 // documents that Options.Map was given
+	found   Findings
 	aligned *alignment
 }
 
@@ -91,11 +92,16 @@ func loadSources(ctx context.Context, sources []Source, o Options, p *progress) 
 		c.stats.Files += len(source.Train)
 		o.Field = source.Field
 		from := c.tokens()
+		empty := c.found.EmptyFiles
 		for _, path := range source.Train {
 			if err := c.addFile(ctx, path, o, p); err != nil {
 				c.Close()
 				return nil, err
 			}
+		}
+		if c.found.EmptyFiles-empty == int64(len(source.Train)) {
+			c.Close()
+			return nil, fmt.Errorf("%s: no document", c.found.names())
 		}
 		s := span{from, c.tokens(), source.Weight, source.Epochs}
 		if s.len() == 0 && len(sources) > 1 {
@@ -167,13 +173,15 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 	if o.Tokenizer == nil {
 		return fmt.Errorf("%s: no tokenizer given for a file that is not .bin", path)
 	}
+	_, end := o.Tokenizer.EOS()
+	c.found.WithoutEnd = !end
 	w := memWidth(c.vocab)
 	var buf []byte
 	var n int64
 	pieces := func(emit func(piece) error) error { return readPieces(path, o.Field, mark{}, emit) }
 	encode := func(_ context.Context, p piece) encoded { return encodePiece(p, path, o.Tokenizer) }
 	if o.Map != nil {
-		pieces = func(emit func(piece) error) error { return readDocuments(path, o.Field, emit) }
+		pieces = func(emit func(piece) error) error { return readWhole(path, o.Field, emit) }
 		encode = mapping{path, o.Tokenizer, o.Map, c.mapped}.encode
 	}
 	size, err := fileSize(path)
@@ -181,6 +189,7 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 		return err
 	}
 	rest := size // not every byte belongs to a document
+	empty := true
 	err = encodeAll(ctx, pieces, encode, func(e encoded) error {
 		for _, id := range e.ids {
 			if int64(id) >= int64(c.vocab) {
@@ -190,6 +199,9 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 			n++
 		}
 		c.stats.Documents += e.documents
+		c.found.Documents += e.documents
+		c.found.add(e.tally)
+		empty = empty && e.empty()
 		c.mapped += e.mapped
 		rest -= e.read
 		p.add(e.read)
@@ -200,6 +212,9 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 	}
 	c.stats.Bytes += size
 	p.add(rest)
+	if empty {
+		c.found.emptyFile(path)
+	}
 	if n > 0 { // hooks may have left nothing of the file
 		c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
 	}
@@ -276,6 +291,12 @@ func (c *Corpus) Vocab() int { return c.vocab }
 
 // Stats counts the files that the corpus, with what was split off it, was read from.
 func (c *Corpus) Stats() Stats { return c.stats }
+
+// Findings are about the files that the corpus, with what was split off it, was read from.
+func (c *Corpus) Findings() Findings { return c.found }
+
+// Shares reports whether two corpora were split from one.
+func (c *Corpus) Shares(other *Corpus) bool { return c.hash == other.hash }
 
 // Hash identifies the tokens and their order, whatever files they came from.
 func (c *Corpus) Hash() string {

@@ -119,6 +119,9 @@ func drain(ctx context.Context, queue <-chan chan []encoded, sink func(encoded) 
 }
 
 func encodePiece(p piece, path string, tok Tokenizer) encoded {
+	if p.empty() {
+		return encoded{piece: p}
+	}
 	ids, err := tok.EncodePart(p.text, p.first)
 	if err != nil {
 		return encoded{err: fmt.Errorf("%s: the piece at offset %d: %w", path, p.Offset, err)}

@@ -35,6 +35,18 @@ type Manifest struct {
 	Shards      []Shard     `json:"shards"`
 	Complete    bool        `json:"complete"`
 	Statistics  *Statistics `json:"statistics,omitempty"` // once it is complete
+
+	found Findings
+}
+
+// Findings are about the files of a complete folder.
+func (m *Manifest) Findings(hasEnd bool) Findings {
+	f := m.found
+	if m.Statistics == nil { // of a folder that an earlier version completed
+		return f
+	}
+	f.Tally, f.Documents, f.EmptyFiles, f.WithoutEnd = m.Statistics.Tally, m.Statistics.Documents, m.Statistics.EmptyFiles, !hasEnd
+	return f
 }
 
 // InputFile is a file of text and its content.
@@ -277,5 +289,5 @@ func (m *Manifest) bytesBefore(stream string, p place) (n int64) {
 // plain reports whether offsets in the file's documents are offsets in the file.
 func (f InputFile) plain() bool {
 	format, err := formatOf(f.Path)
-	return err == nil && format.compression == compressedNot && (format.kind == kindText || format.kind == kindJSONL)
+	return err == nil && format.compression == compressedNot && (format.kind == kindText || format.kind == kindJSON)
 }

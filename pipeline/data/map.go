@@ -1,22 +1,26 @@
 package data
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 )
 
-// readDocuments calls emit with whole documents: of a jsonl file its lines, of a text file all of it. Their numbers are
-// counted in piece.Piece.
-func readDocuments(path, field string, emit func(piece) error) error {
+// maxDocument bounds a text file that hooks map.
+const maxDocument = 256 << 20
+
+// readWhole calls emit with whole documents: those of a file of several, or all of a text. Their numbers are counted in
+// piece.Piece.
+func readWhole(path, field string, emit func(piece) error) error {
 	format, err := formatOf(path)
 	if err != nil {
 		return err
 	}
 	if format.kind != kindText {
 		n := 0
-		return readInput(path, field, mark{}, emit, func(text []byte, at, read int64, _ int, emit func(piece) error) error {
-			p := piece{mark{at, n}, text, true, true, read}
+		return readInput(path, field, mark{}, emit, func(d document, emit func(piece) error) error {
+			p := piece{mark{d.mark, n}, d.text, true, true, d.read, d.tally}
 			n++
 			return emit(p)
 		})
@@ -26,17 +30,23 @@ func readDocuments(path, field string, emit func(piece) error) error {
 		return err
 	}
 	defer s.Close()
-	text, err := io.ReadAll(io.LimitReader(s, maxLine+1))
+	text, err := io.ReadAll(io.LimitReader(s, maxDocument+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", path, err)
-	case len(text) > maxLine:
-		return fmt.Errorf("%s: a document of more than %d bytes, which is what hooks take at most: expected .jsonl with one document a line", path, maxLine)
+	case len(text) > maxDocument:
+		return fmt.Errorf("%s: a document of more than %d bytes, which is what hooks take at most: expected .jsonl with one document a line", path, maxDocument)
 	}
-	if err := checkText(path, text, 0); err != nil {
+	read := s.took(int64(len(text)))
+	if text = bytes.TrimPrefix(text, utf8BOM); len(text) == 0 {
+		return nil
+	}
+	t := textFile{path: path, gauge: gauge{path: path}}
+	bad, err := t.check(text, 0)
+	if err != nil {
 		return err
 	}
-	return emit(piece{mark{}, text, true, true, s.took(int64(len(text)))})
+	return emit(piece{mark{}, text, true, true, read, Tally{NotUTF8: bad}})
 }
 
 // mapping encodes what a Mapper makes of documents.
@@ -48,6 +58,9 @@ type mapping struct {
 }
 
 func (m mapping) encode(ctx context.Context, p piece) encoded {
+	if p.empty() {
+		return encoded{piece: p}
+	}
 	out := encoded{piece: p, mapped: 1}
 	texts, err := m.mapper.Map(ctx, m.before+int64(p.Piece), p.text)
 	if err != nil {
@@ -58,7 +71,7 @@ func (m mapping) encode(ctx context.Context, p piece) encoded {
 		if len(text) == 0 {
 			continue
 		}
-		err := emitDocument(text, p.Offset, 0, 0, func(p piece) error {
+		err := emitDocument(document{text: text, mark: p.Offset}, func(p piece) error {
 			e := encodePiece(p, m.path, m.tok)
 			out.ids, out.documents = append(out.ids, e.ids...), out.documents+e.documents
 			return e.err

@@ -86,7 +86,7 @@ func (o *PrepareOptions) prepare(ctx context.Context, inputs, val []string) (*Ma
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range []*stream{{split: "val", files: m.Val, log: log}, {split: "train", files: m.Inputs, log: log}} {
+	for _, s := range []*stream{{split: "val", files: m.Val, found: &m.found, log: log}, {split: "train", files: m.Inputs, found: &m.found, log: log}} {
 		if err := o.run(ctx, m, s); err != nil {
 			if !begun && (len(m.Shards) == 0 || errors.Is(err, ErrTooShort)) { // nothing to go on from
 				return nil, errors.Join(err, log.remove(), m.remove(o.OutDir))
@@ -146,6 +146,7 @@ type stream struct {
 	files []InputFile
 
 	counts counts
+	found  *Findings
 	log    *hashLog     // of all streams; nil: it was lost
 	number int          // of the next shard
 	want   int64        // tokens of it
@@ -177,6 +178,7 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 		if f == from.File {
 			at, skip = from.mark, from.Skip
 		}
+		empty := at == mark{}
 		err := encodeFile(ctx, s.files[f].Path, o.Field, at, o.Tokenizer, func(e encoded) error {
 			if int64(len(e.ids)) < skip {
 				return fmt.Errorf("%s: changed since the shards before were written", s.files[f].Path)
@@ -188,12 +190,17 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 				return err
 			}
 			skip = 0
+			empty = empty && e.empty()
 			done += e.read
 			report()
 			return nil
 		})
 		if err != nil {
 			return err
+		}
+		if empty {
+			s.counts.EmptyFiles++
+			s.found.emptyFile(s.files[f].Path)
 		}
 		done = m.bytesBefore(s.split, place{File: f + 1}) // not every byte belongs to a document
 		report()
@@ -232,6 +239,9 @@ var ErrTooShort = errors.New("the inputs are too short")
 // checkSplit refuses to end without training tokens.
 func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
 	if s.split == "train" && s.number < 2 {
+		if n := int64(len(s.files)); s.counts.EmptyFiles == n && n > 0 && s.number == m.firstTrain() {
+			return fmt.Errorf("%s: no document", s.found.names())
+		}
 		return fmt.Errorf("%w: they have fewer than the %d tokens to hold out and one to train on", ErrTooShort, o.ValTokens)
 	}
 	return nil
@@ -306,7 +316,9 @@ func (m *Manifest) counts(split string) (c counts) {
 // statistics sums up all streams at their ends. log may be nil.
 func (m *Manifest) statistics(log *hashLog) (*Statistics, error) {
 	val, train := m.counts("val"), m.counts("train")
-	s := &Statistics{Documents: val.Documents + train.Documents, Bytes: val.Bytes + train.Bytes}
+	s := &Statistics{Documents: val.Documents + train.Documents, Bytes: val.Bytes + train.Bytes, Tally: val.Tally,
+		EmptyFiles: val.EmptyFiles + train.EmptyFiles}
+	s.Tally.add(train.Tally)
 	for _, shard := range m.Shards {
 		s.Tokens += shard.Tokens
 	}

@@ -17,6 +17,8 @@ type Statistics struct {
 	Bytes         int64   `json:"bytes"` // of their texts
 	Tokens        int64   `json:"tokens"`
 	BytesPerToken float64 `json:"bytes_per_token"`
+	Tally
+	EmptyFiles int64 `json:"empty_files,omitempty"` // files without a document
 	// Duplicates are documents with the text of an earlier one; nil: not known, since shards of a complete folder were
 	// repaired.
 	Duplicates *int64 `json:"duplicates,omitempty"`
@@ -27,10 +29,16 @@ type counts struct {
 	Documents int64  `json:"documents"`
 	Bytes     int64  `json:"bytes"`
 	Hash      uint64 `json:"hash,omitempty"` // of the pieces so far of the document that is not at its end
+	Tally
+	EmptyFiles int64 `json:"empty_files,omitempty"`
 }
 
 // add counts a piece. The hash of a document that ends in it is appended to the log.
 func (c *counts) add(e encoded, log *hashLog) error {
+	c.Tally.add(e.tally)
+	if e.empty() {
+		return nil
+	}
 	c.Bytes += int64(len(e.text))
 	if e.first {
 		c.Hash = 0

@@ -54,6 +54,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, usererror.New(err)
 	}
 	defer text.Close()
+	reportFindings(text, o.Data, o.Note)
 	if err := src.setSeqLen(o.SeqLen); err != nil {
 		return out, usererror.New(err)
 	}

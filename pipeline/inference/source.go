@@ -257,6 +257,17 @@ func loadFiles(ctx context.Context, o data.Options) (*data.Corpus, error) {
 	return text, fielderror.Rename(err, func(string) string { return "--data" })
 }
 
+// reportFindings reports what was found in files that the user named; training reported it of a run's own.
+func reportFindings(text *data.Corpus, files []string, note func(format string, args ...any)) {
+	if len(files) == 0 {
+		return
+	}
+	found := text.Findings()
+	for _, s := range found.Notes() {
+		orSilent(note)("%s: %s", strings.Join(files, ", "), s)
+	}
+}
+
 // mappers loads the run's modules that map documents.
 func (src *Source) mappers() (*hooks.Set, error) {
 	return hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}})

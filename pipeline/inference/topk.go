@@ -78,6 +78,7 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 		return out, usererror.New(err)
 	}
 	defer text.Close()
+	reportFindings(text, o.Data, o.Note)
 	if err := src.setSeqLen(o.SeqLen); err != nil {
 		return out, usererror.New(err)
 	}

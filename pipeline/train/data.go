@@ -118,9 +118,25 @@ func (j *job) openCorpus(ctx context.Context) error {
 	}
 	if j.corpus, err = openCorpus(ctx, c, tok, c.Rows(), j.hooks.Documents.Open(), progress); err == nil {
 		j.hooks.Documents.Report(report.Note)
+		j.corpus.report(report.Note)
 		j.reportMix()
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
+}
+
+// report notes what was found in the files.
+func (d *corpus) report(note func(format string, args ...any)) {
+	train := d.trainText.Findings()
+	for _, s := range train.Notes() {
+		note("training text: %s", s)
+	}
+	if d.valText == nil || d.valText.Shares(d.trainText) {
+		return
+	}
+	val := d.valText.Findings()
+	for _, s := range val.Notes() {
+		note("validation text: %s", s)
+	}
 }
 
 // reportMix reports what the steps of the run draw from each source of data.mix.

@@ -1,0 +1,47 @@
+// Package userpath expands what shells expand in paths: in files and in quotes they do not.
+package userpath
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+var variable = regexp.MustCompile(`\$\{(\w+)\}|\$([A-Za-z_]\w*)`)
+
+// Expand replaces a leading ~ by the home folder, and $NAME and ${NAME} by environment variables. A path that exists as
+// it is stays as it is. ~user, and a variable that is not set or empty, is an error.
+func Expand(path string) (string, error) {
+	if !strings.HasPrefix(path, "~") && !strings.Contains(path, "$") {
+		return path, nil
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return path, nil
+	}
+	var missing string
+	out := variable.ReplaceAllStringFunc(path, func(s string) string {
+		name := strings.Trim(s, "${}")
+		value := os.Getenv(name)
+		if value == "" {
+			missing = name
+		}
+		return value
+	})
+	if missing != "" {
+		return "", fmt.Errorf("%s: the environment variable %s is not set", path, missing)
+	}
+	user, rest, _ := strings.Cut(filepath.ToSlash(out), "/")
+	if !strings.HasPrefix(user, "~") {
+		return out, nil
+	}
+	if user != "~" {
+		return "", fmt.Errorf("%s: found the home folder of another user, %s, expected its path", path, user)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("%s: ~ is the home folder: %w", path, err)
+	}
+	return filepath.Join(home, filepath.FromSlash(rest)), nil
+}

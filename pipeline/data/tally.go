@@ -1,0 +1,67 @@
+package data
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Tally counts what is no document, and what of documents is not UTF-8.
+type Tally struct {
+	Nulls   int64 `json:"nulls,omitempty"`    // documents whose text is null
+	Empty   int64 `json:"empty,omitempty"`    // documents whose text is empty
+	NotUTF8 int64 `json:"not_utf8,omitempty"` // bytes of text, and halves of surrogate pairs
+}
+
+func (t *Tally) add(u Tally) {
+	t.Nulls += u.Nulls
+	t.Empty += u.Empty
+	t.NotUTF8 += u.NotUTF8
+}
+
+// Findings are what users should know of files that were read.
+type Findings struct {
+	Tally
+	Documents  int64
+	WithoutEnd bool     // documents are joined without a token between them
+	EmptyFiles int64    // files without a document
+	SomeOfThem []string // the first of them
+}
+
+// names lists files without a document.
+func (f *Findings) names() string {
+	if len(f.SomeOfThem) == 0 {
+		return fmt.Sprint(f.EmptyFiles)
+	}
+	names := strings.Join(f.SomeOfThem, ", ")
+	if n := f.EmptyFiles - int64(len(f.SomeOfThem)); n > 0 {
+		names += fmt.Sprintf(" and %d more", n)
+	}
+	return names
+}
+
+// maxNamed is how many files without a document are named.
+const maxNamed = 5
+
+// emptyFile counts a file without a document.
+func (f *Findings) emptyFile(path string) {
+	if f.EmptyFiles++; len(f.SomeOfThem) < maxNamed {
+		f.SomeOfThem = append(f.SomeOfThem, path)
+	}
+}
+
+// Notes says what was found, a sentence each; nothing if there is nothing to say.
+func (f *Findings) Notes() (notes []string) {
+	if f.Nulls+f.Empty > 0 {
+		notes = append(notes, fmt.Sprintf("documents without text are skipped: %d null, %d empty", f.Nulls, f.Empty))
+	}
+	if f.EmptyFiles > 0 {
+		notes = append(notes, "files without a document are skipped: "+f.names())
+	}
+	if f.NotUTF8 > 0 {
+		notes = append(notes, fmt.Sprintf("%d bytes of text are not UTF-8: they are kept, and halves of surrogate pairs become U+FFFD", f.NotUTF8))
+	}
+	if f.WithoutEnd && f.Documents > 1 {
+		notes = append(notes, fmt.Sprintf("the tokenizer has no token that ends a document: %d documents are joined without one", f.Documents))
+	}
+	return notes
+}
