@@ -365,11 +365,19 @@ func TestHuggingFaceRefusals(t *testing.T) {
 		{"attention_bias", true, "attention_bias: found true, expected false"},
 		{"hidden_act", "gelu", `hidden_act: found "gelu", expected "silu"`},
 		{"head_dim", 63, "head_dim: found 63, expected an even number"},
-		{"sliding_window", 16, "sliding_window: found 16, expected no such key"},
+		{"sliding_window", 16, "sliding_window: found 16, expected null, or at least max_position_embeddings"},
 		{"rope_parameters", map[string]any{"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor"},
 		{"hidden_size", 577, "hidden_size: found 577, expected a multiple of"},
 		{"hidden_size", "wide", "hidden_size"},
-		{"num_experts", 8, "num_experts: found 8, expected no such key"},
+		{"is_causal", false, "is_causal: found false, expected true"},
+		{"per_layer_config", map[string]any{"1": 1}, "per_layer_config: found"},
+		{"quantization_config", map[string]any{"bits": 4}, "quantization_config: found"},
+		{"attention_chunk_size", 8, "attention_chunk_size: found 8, expected null"},
+		{"mlp_bias", true, "mlp_bias: found true, expected false"},
+		{"layer_types", []string{"sliding_attention"}, "layer_types: found"},
+		{"model_type", "mistral", `architectures: found ["LlamaForCausalLM"], expected MistralForCausalLM, the class of model_type mistral`},
+		{"model_type", "granite", "model_type: found \"granite\", expected llama"},
+		{"architectures", []string{"LlamaModel"}, "expected LlamaForCausalLM, the class of model_type llama"},
 	} {
 		_, err := model.FromHuggingFace(change(c.key, c.value))
 		assert.ErrorContains(t, err, c.want, c.key)
@@ -382,6 +390,40 @@ func TestHuggingFaceRefusals(t *testing.T) {
 	got, err := model.FromHuggingFace(moved)
 	require.NoError(t, err)
 	assert.Equal(t, 5e5, got.Rope.Theta)
+}
+
+// Keys that transformers' LlamaConfig does not read, or that change no numbers, change nothing.
+func TestHuggingFaceIgnoredKeys(t *testing.T) {
+	want, err := model.FromHuggingFace([]byte(smollm2))
+	require.NoError(t, err)
+	for key, value := range map[string]any{
+		"unsloth_fixed": true, "layer_types": []string{"full_attention"}, "num_experts": 8, "attention_multiplier": 0.5, "clip_qkv": 8, "n_group": 4,
+		"final_logit_softcapping": 30, "rope_interleaved": true, "use_sliding_window": true, "max_window_layers": 3, "sliding_window": 1 << 20,
+		"pretraining_tp": 2, "attention_dropout": 0.1, "head_dim": nil, "hidden_act": "swish", "bos_token_id": 5, "eos_token_id": []int{1, 2}, "auto_map": map[string]any{"a": "b"},
+		"rope_scaling": map[string]any{"type": "default", "rope_theta": 1e5, "finetuned": true, "beta_fast": 32},
+	} {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal([]byte(smollm2), &m))
+		m[key] = value
+		text, err := json.Marshal(m)
+		require.NoError(t, err)
+		c, err := model.FromHuggingFace(text)
+		require.NoError(t, err, key)
+		assert.Equal(t, want, c, key)
+	}
+}
+
+// Outside of rope_scaling the key comes first, as in transformers.
+func TestOuterOriginalContext(t *testing.T) {
+	var m map[string]any
+	require.NoError(t, json.Unmarshal([]byte(smollm2), &m))
+	m["rope_scaling"] = map[string]any{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "finetuned": true}
+	m["original_max_position_embeddings"] = 256
+	text, err := json.Marshal(m)
+	require.NoError(t, err)
+	c, err := model.FromHuggingFace(text)
+	require.NoError(t, err)
+	assert.Equal(t, 256, c.Rope.Scaling.Original)
 }
 
 func TestParametersHaveHuggingFaceNamesAndLayout(t *testing.T) {

@@ -79,7 +79,7 @@ func (class hfClass) readKeys(data []byte) (Config, error) {
 	for _, part := range class.parts {
 		part.read(h, &c)
 	}
-	h.rest()
+	h.rest(c)
 	return c.Canonical(), h.err
 }
 
@@ -93,20 +93,11 @@ func FromHuggingFace(data []byte) (Config, error) {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return Config{}, fmt.Errorf("not a JSON object: %w", err)
 	}
-	classes := hfClasses()
-	is := func(class hfClass) bool { return slices.Contains(head.Architectures, class.name) }
-	i := slices.IndexFunc(classes, is)
-	if i < 0 && len(head.Architectures) == 0 {
-		i = slices.IndexFunc(classes, func(class hfClass) bool { return class.kind == head.ModelType })
+	class, err := hfClassNamed(head.ModelType, head.Architectures)
+	if err != nil {
+		return Config{}, err
 	}
-	if i < 0 {
-		var names []string
-		for _, class := range classes {
-			names = append(names, class.name)
-		}
-		return Config{}, fielderror.New("architectures", head.Architectures, "one of %s", strings.Join(names, ", "))
-	}
-	c, err := classes[i].readKeys(data)
+	c, err := class.readKeys(data)
 	if err != nil {
 		return Config{}, err
 	}
@@ -114,6 +105,26 @@ func FromHuggingFace(data []byte) (Config, error) {
 		return Config{}, inHuggingFaceTerms(err)
 	}
 	return c, nil
+}
+
+// hfClassNamed returns the class that transformers' AutoModelForCausalLM takes: that of the model_type, or, without one, of the
+// architectures.
+func hfClassNamed(modelType string, architectures []string) (hfClass, error) {
+	var names []string
+	for _, class := range hfClasses() {
+		switch {
+		case class.kind == modelType && len(architectures) > 0 && !slices.Contains(architectures, class.name):
+			return class, fielderror.New("architectures", architectures, "%s, the class of model_type %s", class.name, modelType)
+		case class.kind == modelType, modelType == "" && slices.Contains(architectures, class.name):
+			return class, nil
+		}
+		names = append(names, class.name)
+	}
+	i := slices.IndexFunc(hfClasses(), func(class hfClass) bool { return slices.Contains(architectures, class.name) })
+	if i >= 0 {
+		return hfClass{}, fielderror.New("model_type", modelType, "%s, that of %s", hfClasses()[i].kind, hfClasses()[i].name)
+	}
+	return hfClass{}, fielderror.New("architectures", architectures, "one of %s", strings.Join(names, ", "))
 }
 
 // hfNames are the keys of a config.json whose values Config has under other names.

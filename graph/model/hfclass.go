@@ -24,40 +24,40 @@ type hfPart struct {
 func hfClasses() []hfClass {
 	perExpert := []hfName{{own: "mlp.experts.", theirs: "mlp.experts.%d."}}
 	return []hfClass{
-		{name: "LlamaForCausalLM", kind: "llama", parts: []hfPart{hfSizes, hfDense, hfRope, hfDivisible, hfWritten("mlp_bias")}},
+		{name: "LlamaForCausalLM", kind: "llama", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfDivisible, hfOnly("mlp_bias", false)}},
 		{name: "MistralForCausalLM", kind: "mistral", parts: []hfPart{hfSizes, hfDense, hfRope, hfWindow},
 			absent: map[string]any{"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072}},
-		{name: "Qwen3ForCausalLM", kind: "qwen3", parts: []hfPart{hfSizes, hfDense, hfRope, hfHeadNorm, hfSwitchedWindow, hfLayerTypes(lastLocal)},
+		{name: "Qwen3ForCausalLM", kind: "qwen3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfHeadNorm, hfSwitchedWindow, hfLayerTypes(lastLocal)},
 			absent: map[string]any{"head_dim": 128, "sliding_window": 4096, "num_key_value_heads": 32, "max_window_layers": 28,
 				"max_position_embeddings": 32768}},
-		{name: "Olmo2ForCausalLM", kind: "olmo2", parts: []hfPart{hfSizes, hfDense, hfRope, hfFullNorm, hfPostNorm},
+		{name: "Olmo2ForCausalLM", kind: "olmo2", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfFullNorm, hfPostNorm},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "pad_token_id": 1}},
-		{name: "Olmo3ForCausalLM", kind: "olmo3", parts: []hfPart{hfSizes, hfDense, hfRopeOfKinds, hfFullNorm, hfPostNorm, hfWindow, hfLayerTypes(threeLocal)},
+		{name: "Olmo3ForCausalLM", kind: "olmo3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRopeOfKinds, hfFullNorm, hfPostNorm, hfWindow, hfLayerTypes(threeLocal)},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500000.0, "pad_token_id": 1}},
-		{name: "SmolLM3ForCausalLM", kind: "smollm3", parts: []hfPart{hfSizes, hfDense, hfRope, hfRopeLayers, hfSwitchedWindow, hfLayerTypes(localWithoutRope),
-			hfWritten("mlp_bias")}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6, "pad_token_id": 128004,
+		{name: "SmolLM3ForCausalLM", kind: "smollm3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfRopeLayers, hfSwitchedWindow, hfLayerTypes(localWithoutRope),
+			hfOnly("mlp_bias", false)}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6, "pad_token_id": 128004,
 			"max_position_embeddings": 32768}},
-		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfDense, hfRope, hfNanoChat},
+		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfNanoChat},
 			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0, "pad_token_id": 1},
 			names:  []hfName{{own: "mlp.up_proj.", theirs: "mlp.fc1."}, {own: "mlp.down_proj.", theirs: "mlp.fc2."}, {own: "self_attn.q_proj.", halves: true}, {own: "self_attn.k_proj.", halves: true}}},
-		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfRope, hfFullNorm, hfExperts("num_experts", "intermediate_size"), hfNormalize},
+		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfBias, hfOnly("clip_qkv", nil), hfRope, hfFullNorm, hfExperts("num_experts", "num_local_experts", "intermediate_size"), hfNormalize},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096, "pad_token_id": 1}, names: perExpert},
-		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfSwitchedWindow,
-			hfExperts("num_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
+		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfBias, hfRope, hfHeadNorm, hfSwitchedWindow,
+			hfExperts("num_experts", "num_local_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
 			absent: map[string]any{"num_key_value_heads": 4, "sliding_window": 4096, "num_experts": 128, "num_experts_per_tok": 8,
 				"moe_intermediate_size": 768, "max_position_embeddings": 32768}, names: perExpert},
-		{name: "MixtralForCausalLM", kind: "mixtral", parts: []hfPart{hfSizes, hfRope, hfWindow, hfExperts("num_local_experts", "intermediate_size"), hfNormalized},
+		{name: "MixtralForCausalLM", kind: "mixtral", parts: []hfPart{hfSizes, hfRope, hfWindow, hfExperts("num_local_experts", "num_experts", "intermediate_size"), hfNormalized},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1e6,
 				"max_position_embeddings": 131072},
 			names: []hfName{{own: "mlp.gate.", theirs: "block_sparse_moe.gate."}, {own: "mlp.experts.gate_proj.", theirs: "block_sparse_moe.experts.%d.w1."},
 				{own: "mlp.experts.up_proj.", theirs: "block_sparse_moe.experts.%d.w3."}, {own: "mlp.experts.down_proj.", theirs: "block_sparse_moe.experts.%d.w2."}}},
-		{name: "Glm4MoeForCausalLM", kind: "glm4_moe", parts: []hfPart{hfSizes, hfRope, hfOptionalHeadNorm, hfExperts("n_routed_experts", "moe_intermediate_size"),
+		{name: "Glm4MoeForCausalLM", kind: "glm4_moe", parts: []hfPart{hfSizes, hfBias, hfRope, hfOptionalHeadNorm, hfExperts("n_routed_experts", "num_local_experts", "moe_intermediate_size"),
 			hfNormalize, hfSharedExperts},
 			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1,
 				"first_k_dense_replace": 1, "moe_intermediate_size": 1408, "norm_topk_prob": true, "partial_rotary_factor": 0.5,
 				"max_position_embeddings": 131072}, names: perExpert},
-		{name: "Dots1ForCausalLM", kind: "dots1", parts: []hfPart{hfSizes, hfRope, hfHeadNorm, hfWindow, hfLayerTypes(lastLocal),
-			hfExperts("n_routed_experts", "moe_intermediate_size"), hfNormalize, hfSharedExperts},
+		{name: "Dots1ForCausalLM", kind: "dots1", parts: []hfPart{hfSizes, hfBias, hfRope, hfHeadNorm, hfWindow, hfLayerTypes(lastLocal),
+			hfExperts("n_routed_experts", "num_local_experts", "moe_intermediate_size"), hfNormalize, hfSharedExperts},
 			absent: map[string]any{"sliding_window": 4096, "max_window_layers": 62, "moe_intermediate_size": 1408}, names: perExpert},
 	}
 }
@@ -84,7 +84,7 @@ var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 	if h.absent["hidden_act"] != nil {
 		activation = "relu2"
 	}
-	if got := h.text("hidden_act"); got != activation {
+	if got := h.text("hidden_act"); got != activation && (got != "swish" || activation != "silu") { // two names of one function
 		h.refuse("hidden_act", "%q, the only supported value", activation)
 	}
 }, func(c Config, out map[string]any) {
@@ -101,10 +101,17 @@ var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 	}
 }}
 
-// hfWritten writes a key that has one supported value.
-func hfWritten(key string) hfPart {
-	return hfPart{func(*hfKeys, *Config) {}, func(_ Config, out map[string]any) { out[key] = hfFixed[key] }}
+// hfOnly is a key of which one value is supported. It is written unless that is null.
+func hfOnly(key string, value any) hfPart {
+	return hfPart{func(h *hfKeys, _ *Config) { h.only(key, value) }, func(_ Config, out map[string]any) {
+		if value != nil {
+			out[key] = value
+		}
+	}}
 }
+
+// hfBias are the biases of attention.
+var hfBias = hfOnly("attention_bias", false)
 
 // hfDense is a model without experts.
 var hfDense = hfPart{func(h *hfKeys, c *Config) { c.FFN.DFF = h.int("intermediate_size") },
@@ -183,6 +190,9 @@ func hfLayerTypes(absent func(h *hfKeys, c *Config, layer int) bool) hfPart {
 			return
 		}
 		if c.Attention.Window == 0 {
+			if slices.Contains(types, hfLocal) {
+				h.refuse("layer_types", "%s alone, since there is no window", hfFull)
+			}
 			return
 		}
 		for i := range min(c.NLayers, maxLayers) {
@@ -240,15 +250,13 @@ var hfRopeLayers = hfPart{func(h *hfKeys, c *Config) {
 	out["no_rope_layers"] = list
 }}
 
-// hfExperts is a mixture of experts. The keys are those of the number of experts and of their width. Versions of
-// transformers differ in the former.
-func hfExperts(experts, width string) hfPart {
+// hfExperts is a mixture of experts. The keys are those of the number of experts, under its name and its other name in the
+// class, and of their width.
+func hfExperts(experts, alias, width string) hfPart {
 	return hfPart{func(h *hfKeys, c *Config) {
 		count := experts
-		for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
-			if !h.has(experts) && h.has(key) {
-				count = key
-			}
+		if !h.has(experts) && h.has(alias) {
+			count = alias
 		}
 		c.MoE = MoE{Experts: h.int(count), TopK: h.int("num_experts_per_tok"), DFF: h.int(width), Score: SoftmaxScore, Scale: 1}
 		if n := c.MoE.Experts; n < 1 || n > maxExperts {
@@ -324,6 +332,8 @@ var hfSharedExperts = hfPart{func(h *hfKeys, c *Config) {
 	if c.MoE.Experts < 2 {
 		h.refuse("n_routed_experts", "at least 2, which transformers needs")
 	}
+	h.only("n_group", 1)
+	h.only("topk_group", 1)
 	denseFirst(h, c, h.int("first_k_dense_replace"))
 }, func(c Config, out map[string]any) {
 	out["n_shared_experts"], out["routed_scaling_factor"], out["first_k_dense_replace"] = c.MoE.Shared, hfFloat(c.MoE.Scale), c.MoE.DenseFirst

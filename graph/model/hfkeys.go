@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
@@ -26,21 +25,10 @@ var hfAbsent = map[string]any{
 	"partial_rotary_factor": 1.0, "n_group": 1, "topk_group": 1,
 }
 
-// hfHarmless are the keys that do not change what the model computes.
-var hfHarmless = []string{
-	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "initializer_range",
-	"is_llama_config", "torch_dtype", "dtype", "transformers_version", "transformers.js_config", "use_cache", "max_length",
-	"do_sample", "temperature", "top_p", "top_k", "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id",
-	"gradient_checkpointing", "auto_map", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "num_mtp_layers",
-	"num_nextn_predict_layers", "max_window_layers", "ep_size", "aux_loss_alpha", "seq_aux", "tokenizer_class",
-	"pretraining_tp", "scoring_func", "topk_method",
-}
-
-// hfFixed are the keys of which one value is supported in every class that has them.
+// hfFixed are the keys that transformers reads in every class, with the only values that this package supports.
 var hfFixed = map[string]any{
-	"attention_bias": false, "mlp_bias": false, "rope_interleaved": false, "rope_interleave": false,
-	"quantization_config": nil, "clip_qkv": nil, "n_group": 1.0, "topk_group": 1.0, "partial_rotary_factor": 1.0,
-	"moe_layer_freq": 1.0,
+	"quantization_config": nil, "per_layer_config": nil, "is_causal": true, "partial_rotary_factor": 1.0, "attention_chunk_size": nil,
+	"kv_sharing_modes": nil,
 }
 
 // raw returns a key's value, or what stands for it if it is absent; nil for null.
@@ -75,7 +63,7 @@ func (h *hfKeys) into(key string, v any) {
 		return
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
-		h.err = fielderror.New(key, raw, "%s", jsonKind(v))
+		h.err = fielderror.New(key, oneLine(raw), "%s", jsonKind(v))
 	}
 }
 
@@ -131,26 +119,34 @@ func (h *hfKeys) texts(key string) (list []string) {
 // refuse records that a key's value is not supported.
 func (h *hfKeys) refuse(key, expected string, a ...any) {
 	if h.err == nil {
-		h.err = fielderror.New(key, h.raw(key), expected, a...)
+		h.err = fielderror.New(key, oneLine(h.raw(key)), expected, a...)
 	}
 }
 
-// rest refuses a key that was not read, unless it is harmless or has its only supported value.
-func (h *hfKeys) rest() {
-	for _, key := range slices.Sorted(maps.Keys(hfFixed)) {
-		want := hfFixed[key]
-		if _, mentioned := h.values[key]; !mentioned && h.absent[key] == nil {
-			continue
-		}
-		var got any
-		h.into(key, &got)
-		if got != nil && fmt.Sprint(got) != fmt.Sprint(want) {
-			h.refuse(key, "%s, the only supported value", jsonText(want))
-		}
+// only refuses every value of a key but one. An absent key and null are that value.
+func (h *hfKeys) only(key string, want any) {
+	var got any
+	h.into(key, &got)
+	if got != nil && fmt.Sprint(got) != fmt.Sprint(want) {
+		h.refuse(key, "%s, the only supported value", jsonText(want))
 	}
-	for _, key := range slices.Sorted(maps.Keys(h.values)) {
-		if h.has(key) && !h.read[key] && !slices.Contains(hfHarmless, key) && !strings.HasPrefix(key, "_") {
-			h.refuse(key, "no such key, since it might change what the model computes")
+}
+
+// rest refuses what the class does not read although it changes numbers. Transformers ignores all other keys that were not
+// read, and so does this package.
+func (h *hfKeys) rest(c Config) {
+	for _, key := range slices.Sorted(maps.Keys(hfFixed)) {
+		h.only(key, hfFixed[key])
+	}
+	if !h.read["sliding_window"] && h.has("sliding_window") && h.int("sliding_window") < c.SeqLen {
+		h.refuse("sliding_window", "null, or at least max_position_embeddings: in this class transformers has it in the cache of generated text alone")
+	}
+	if h.read["layer_types"] {
+		return
+	}
+	for _, kind := range h.texts("layer_types") {
+		if kind != hfFull && (kind != hfLocal || c.Attention.Window == 0) {
+			h.refuse("layer_types", "%s alone: in this class transformers has other kinds in the cache of generated text alone", hfFull)
 		}
 	}
 }

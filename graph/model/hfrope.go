@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
@@ -60,16 +61,21 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	var p ropeParameters
 	kind := ropeKind(raw)
 	if slices.Contains([]string{defaultRope, Llama3Scaling, YaRNScaling}, kind) { // others have other keys
-		d := json.NewDecoder(bytes.NewReader(raw))
-		d.DisallowUnknownFields()
-		err := d.Decode(&p)
-		if err == nil && kind != YaRNScaling && p.yarnParameters != (yarnParameters{}) {
-			err = errors.New("some are those of " + YaRNScaling)
+		var kinds map[string]json.RawMessage
+		err := errors.Join(json.Unmarshal(raw, &p), json.Unmarshal(raw, &kinds))
+		if err == nil && (kinds[hfFull] != nil || kinds[hfLocal] != nil) {
+			err = errors.New("this class has none for each kind of layers")
 		}
 		if err != nil && h.err == nil {
 			h.err = fielderror.New(key, oneLine(raw), "the keys of rope_type %s: %v", kind, err)
 			return
 		}
+	}
+	if kind != YaRNScaling {
+		p.yarnParameters = yarnParameters{} // transformers ignores them
+	}
+	if outer := "original_max_position_embeddings"; !strings.Contains(key, ".") && h.has(outer) {
+		p.Original = h.int(outer)
 	}
 	if p.Theta != nil {
 		c.Rope.Theta = float64(*p.Theta)
