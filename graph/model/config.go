@@ -124,8 +124,8 @@ type Rope struct {
 
 // Scaling is the scaling of rotary frequencies. The zero value has none.
 type Scaling struct {
-	Kind     string  `yaml:"kind" json:"kind" help:"Rule: llama3 and yarn divide low frequencies by the factor, keep high ones, and interpolate between them; yarn does so along the dimensions of a head." default:"none"`
-	Factor   float64 `yaml:"factor" json:"factor" help:"Divisor of low frequencies."`
+	Kind     string  `yaml:"kind" json:"kind" help:"Rule: linear divides all frequencies by the factor; llama3 and yarn divide low ones, keep high ones, and interpolate between them; yarn does so along the dimensions of a head." default:"none"`
+	Factor   float64 `yaml:"factor" json:"factor" help:"Divisor of the frequencies that are scaled."`
 	Low      float64 `yaml:"low" json:"low" help:"Turns within the original context below which a frequency is low."`
 	High     float64 `yaml:"high" json:"high" help:"Turns within the original context above which a frequency is high."`
 	Original int     `yaml:"original" json:"original" help:"Context length of the earlier training."`
@@ -136,6 +136,7 @@ type Scaling struct {
 
 // The values of Scaling.Kind and Scaling.Layers.
 const (
+	LinearScaling = "linear"
 	Llama3Scaling = "llama3"
 	YaRNScaling   = "yarn"
 
@@ -163,7 +164,7 @@ type Logits struct {
 func Values() map[string][]string {
 	return map[string][]string{
 		"arch": Architectures(), "norm.place": {NormPre, NormPost, NormBoth}, "norm.qk": {QKNone, QKHead, QKFull},
-		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {Llama3Scaling, YaRNScaling},
+		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {LinearScaling, Llama3Scaling, YaRNScaling},
 		"rope.scaling.layers": {AllLayers, FullLayers},
 	}
 }

@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -105,13 +104,10 @@ func (a ggufArch) check(c Config) error {
 			return fielderror.New("attention.rope", c.Attention.Rope, "[1, 1, 1, 0], which llama.cpp's %s has", a.name)
 		}
 	}
+	if err := a.checkScaling(c); err != nil {
+		return err
+	}
 	switch {
-	case c.Rope.Scaling.Kind != "" && !a.scaling:
-		return fielderror.New("rope.scaling.kind", c.Rope.Scaling.Kind, "none, which llama.cpp's %s has", a.name)
-	case c.Rope.Scaling.Kind == YaRNScaling:
-		return fielderror.New("rope.scaling.kind", YaRNScaling, "none or %s: files in GGUF have no other yet", Llama3Scaling)
-	case c.Rope.Scaling.Layers == FullLayers:
-		return fielderror.New("rope.scaling.layers", FullLayers, "%s, which llama.cpp's %s has", AllLayers, a.name)
 	case a.derivedHead && c.HeadDim()*c.NHeads != c.DModel:
 		return fielderror.New("attention.head_dim", c.HeadDim(), "d_model/n_heads, which llama.cpp's %s has", a.name)
 	case a.name == "olmoe" && c.NKVHeads != c.NHeads:
@@ -120,6 +116,25 @@ func (a ggufArch) check(c Config) error {
 		return fielderror.New("moe.shared", 0, "at least 1, which llama.cpp's %s has", a.name)
 	case a.normalized == 1 && c.MoE.Experts > 0 && !c.MoE.Normalize, a.normalized == -1 && c.MoE.Normalize:
 		return fielderror.New("moe.normalize", c.MoE.Normalize, "%t, which llama.cpp's %s has", !c.MoE.Normalize, a.name)
+	}
+	return nil
+}
+
+// checkScaling is check of the scaling of rotary frequencies. llama.cpp scales them linearly in every architecture, but not in
+// layers with a window.
+func (a ggufArch) checkScaling(c Config) error {
+	s := c.Rope.Scaling
+	switch {
+	case s.Kind == LinearScaling && c.Attention.Window > 0 && s.Layers != FullLayers:
+		return fielderror.New("rope.scaling.layers", AllLayers, "%s, which llama.cpp's %s has", FullLayers, a.name)
+	case s.Kind == LinearScaling:
+		return nil
+	case s.Kind != "" && !a.scaling:
+		return fielderror.New("rope.scaling.kind", s.Kind, "none or %s, which llama.cpp's %s has", LinearScaling, a.name)
+	case s.Kind == YaRNScaling:
+		return fielderror.New("rope.scaling.kind", YaRNScaling, "none, %s or %s: files in GGUF have no other yet", LinearScaling, Llama3Scaling)
+	case s.Layers == FullLayers:
+		return fielderror.New("rope.scaling.layers", FullLayers, "%s, which llama.cpp's %s has", AllLayers, a.name)
 	}
 	return nil
 }
@@ -147,7 +162,10 @@ func (c Config) GGUF() (map[string]any, error) {
 	if a.window && c.Attention.Window > 0 {
 		set("attention.sliding_window", c.Attention.Window)
 	}
-	if s := c.Rope.Scaling; s.Kind != "" {
+	switch s := c.Rope.Scaling; s.Kind {
+	case LinearScaling:
+		out[a.name+".rope.scaling.type"], out[a.name+".rope.scaling.factor"] = LinearScaling, float32(s.Factor)
+	case Llama3Scaling:
 		out[ggufScalingFactor], out[ggufScalingLow], out[ggufScalingHigh], out[ggufScalingOriginal] = float32(s.Factor), float32(s.Low), float32(s.High), uint32(s.Original)
 	}
 	if c.MoE.Experts == 0 {
@@ -170,8 +188,11 @@ func (c Config) GGUF() (map[string]any, error) {
 	return out, nil
 }
 
-// ggufSigmoid is the value of expert_gating_func for sigmoid scores.
-const ggufSigmoid = 2
+// The values of expert_gating_func.
+const (
+	ggufSoftmax = 1
+	ggufSigmoid = 2
+)
 
 // GGUFNaming is how a GGUF file names and cuts the parameters. The model must have GGUF metadata.
 func (c Config) GGUFNaming() (Naming, error) {
@@ -228,193 +249,11 @@ func interleavedRows(s graph.Shape, headDim int) (ps []Piece) {
 	return ps
 }
 
-// RopeFactors are the values of RopeFactorsTensor [head_dim/2]; nil without scaling.
+// RopeFactors are the values of RopeFactorsTensor [head_dim/2]; nil without scaling, or with that of a key.
 func (c Config) RopeFactors() []float32 {
 	s := c.Rope.Scaling
-	if s.Kind == "" {
+	if s.Kind == "" || s.Kind == LinearScaling {
 		return nil
 	}
 	return op.RoPEFactors(c.Rope.Theta, c.HeadDim(), s.table())
-}
-
-// FromGGUF reads a model's metadata as llama.cpp does. The naming is that of the file. The error is a *FieldError of a key with its name in GGUF, or of what
-// llama.cpp computes otherwise.
-func FromGGUF(f GGUFFile) (Config, Naming, error) {
-	k := &ggufKeys{file: f}
-	name, _ := f.Key("general.architecture")
-	archs := ggufArchs()
-	i := slices.IndexFunc(archs, func(a ggufArch) bool { return a.name == name })
-	if i < 0 {
-		var names []string
-		for _, a := range archs {
-			names = append(names, a.name)
-		}
-		return Config{}, Naming{}, fielderror.New("general.architecture", name, "one of %s", strings.Join(names, ", "))
-	}
-	a := archs[i]
-	k.arch = a.name
-	c := Defaults()
-	c.TieEmbeddings = !f.Has("output.weight")
-	k.sizes(&c)
-	k.attention(a, &c)
-	if k.int("expert_count", 0) > 0 {
-		k.experts(a, &c)
-	}
-	k.rope(&c)
-	a.set(&c)
-	if a.name == "glm4moe" && f.Has("blk.0.attn_q_norm.weight") {
-		c.Norm.QK = QKHead
-	}
-	if k.err != nil {
-		return Config{}, Naming{}, k.err
-	}
-	c = c.Canonical()
-	if err := c.Validate(); err != nil {
-		return Config{}, Naming{}, err
-	}
-	return c, a.naming(c), a.check(c)
-}
-
-// ggufKeys reads an architecture's keys. It keeps the first mistake.
-type ggufKeys struct {
-	file GGUFFile
-	arch string
-	err  error
-}
-
-// number reads a key. Arrays of one repeated number, one for each layer, are that number.
-func (k *ggufKeys) number(key string, absent float64) float64 {
-	v, ok := k.file.Key(k.arch + "." + key)
-	if !ok {
-		if math.IsNaN(absent) {
-			k.refuse(key, "", "a number")
-		}
-		return absent
-	}
-	switch x := v.(type) {
-	case float64:
-		return x
-	case int64:
-		return float64(x)
-	case []int64:
-		if len(x) > 0 && !slices.ContainsFunc(x, func(n int64) bool { return n != x[0] }) {
-			return float64(x[0])
-		}
-		k.refuse(key, fmt.Sprintf("%d numbers", len(x)), "the same number for every layer")
-		return 0
-	}
-	k.refuse(key, fmt.Sprintf("%T", v), "a number")
-	return 0
-}
-
-func (k *ggufKeys) int(key string, absent float64) int {
-	x := k.number(key, absent)
-	if x != math.Trunc(x) || math.Abs(x) > 1<<31 {
-		if !math.IsNaN(x) {
-			k.refuse(key, x, "an integer of 32 bits")
-		}
-		return 0
-	}
-	return int(x)
-}
-
-func (k *ggufKeys) refuse(key string, found any, expected string, args ...any) {
-	if k.err == nil {
-		k.err = fielderror.New(k.arch+"."+key, found, expected, args...)
-	}
-}
-
-// required is the value of absent keys that files must have.
-var required = math.NaN()
-
-func (k *ggufKeys) sizes(c *Config) {
-	c.SeqLen, c.DModel, c.NLayers = k.int("context_length", required), k.int("embedding_length", required), k.int("block_count", required)
-	c.FFN.DFF, c.NHeads = k.int("feed_forward_length", 0), k.int("attention.head_count", required)
-	c.NKVHeads = k.int("attention.head_count_kv", float64(c.NHeads))
-	c.Norm.Eps = shortest(k.number("attention.layer_norm_rms_epsilon", required))
-	c.Rope.Theta = shortest(k.number("rope.freq_base", 10000))
-	tokens, _ := k.file.Key("tokenizer.ggml.tokens")
-	list, _ := tokens.([]string)
-	if c.VocabSize = k.int("vocab_size", float64(len(list))); len(list) > 0 && len(list) != c.VocabSize {
-		k.refuse("vocab_size", c.VocabSize, "%d, the number of tokens", len(list))
-	}
-	if next := k.int("nextn_predict_layers", 0); next != 0 {
-		k.refuse("nextn_predict_layers", next, "0: layers that predict further tokens are not supported")
-	}
-}
-
-// shortest is the decimal number with the fewest digits that a float32 can stand for.
-func shortest(x float64) float64 {
-	var out float64
-	if _, err := fmt.Sscan(fmt.Sprint(float32(x)), &out); err != nil || float64(float32(x)) != x {
-		return x
-	}
-	return out
-}
-
-func (k *ggufKeys) attention(a ggufArch, c *Config) {
-	if c.NHeads < 1 {
-		k.refuse("attention.head_count", c.NHeads, "at least 1")
-		return
-	}
-	head := k.int("attention.key_length", float64(c.DModel/c.NHeads))
-	for _, key := range []string{"attention.value_length", "rope.dimension_count"} {
-		if n := k.int(key, float64(head)); n != head {
-			k.refuse(key, n, "%d, the width of a head", head)
-		}
-	}
-	c.Attention.HeadDim = head
-	if w := k.int("attention.sliding_window", 0); w > 0 && a.window { // other architectures ignore the key
-		c.Attention.Window = w
-		c.Attention.Pattern = []string{LocalLayer, LocalLayer, LocalLayer, FullLayer}[:min(max(c.NLayers, 1), 4)]
-	}
-}
-
-func (k *ggufKeys) experts(a ggufArch, c *Config) {
-	m := &c.MoE
-	*m = MoE{Experts: k.int("expert_count", 0), TopK: k.int("expert_used_count", required), Score: SoftmaxScore, Scale: 1, Normalize: a.normalized == 1}
-	m.DFF = k.int("expert_feed_forward_length", float64(c.FFN.DFF))
-	m.DenseFirst, m.Shared = k.int("leading_dense_block_count", 0), k.int("expert_shared_count", 0)
-	if a.normalized == 0 {
-		m.Scale = shortest(k.number("expert_weights_scale", 1))
-		v, _ := k.file.Key(k.arch + ".expert_weights_norm")
-		m.Normalize, _ = v.(bool)
-		if g := k.int("expert_gating_func", ggufSigmoid); g != ggufSigmoid {
-			k.refuse("expert_gating_func", g, "%d, the sigmoid", ggufSigmoid)
-		}
-	}
-	if groups := k.int("expert_group_count", 0); groups > 1 {
-		k.refuse("expert_group_count", groups, "at most 1")
-	}
-	if m.DenseFirst == 0 {
-		c.FFN.DFF = 0
-	}
-}
-
-// rope reads the scaling of rotary frequencies.
-func (k *ggufKeys) rope(c *Config) {
-	if kind, ok := k.file.Key(k.arch + ".rope.scaling.type"); ok && kind != "none" && (kind != "linear" || k.number("rope.scaling.factor", 1) != 1) {
-		k.refuse("rope.scaling.type", kind, "none")
-	}
-	if !k.file.Has(RopeFactorsTensor) || k.err != nil {
-		return
-	}
-	factors, err := k.file.Float32(RopeFactorsTensor)
-	if err != nil {
-		k.err = err
-		return
-	}
-	// Files of other programs have the factors alone. All published models share the other numbers.
-	s := Scaling{Kind: Llama3Scaling, Low: 1, High: 4, Original: 8192, Factor: shortest(float64(slices.Max(factors)))}
-	own := &ggufKeys{file: k.file, arch: "gpupipe"}
-	s.Factor, s.Low = shortest(own.number("rope.scaling.factor", s.Factor)), shortest(own.number("rope.scaling.low", s.Low))
-	s.High, s.Original = shortest(own.number("rope.scaling.high", s.High)), own.int("rope.scaling.original", float64(s.Original))
-	c.Rope.Scaling = s
-	want := c.RopeFactors()
-	for i, x := range factors {
-		if len(factors) != len(want) || math.Abs(float64(x-want[i])) > 1e-3*math.Abs(float64(want[i])) {
-			k.err = fielderror.New(RopeFactorsTensor, fmt.Sprintf("%d factors", len(factors)), "those of llama3 scaling by %v of a context of %d", s.Factor, s.Original)
-			return
-		}
-	}
 }

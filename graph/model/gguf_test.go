@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -70,6 +71,7 @@ func ggufModels() map[string]model.Config {
 		"llama scaled": with(small(), func(c *model.Config) {
 			c.TieEmbeddings, c.Rope.Scaling = true, model.Scaling{Kind: model.Llama3Scaling, Factor: 8, Low: 0.5, High: 1.5, Original: 12}
 		}),
+		"llama linear":  with(small(), func(c *model.Config) { c.Rope.Scaling = model.Scaling{Kind: model.LinearScaling, Factor: 4} }),
 		"llama mixture": with(mixture(), func(c *model.Config) { c.MoE.Normalize = true }),
 		"llama head":    with(small(), func(c *model.Config) { c.Attention.HeadDim = 6 }),
 		"smollm3":       with(small(), func(c *model.Config) { c.Attention.Rope = []int{1, 1, 1, 0} }),
@@ -79,6 +81,11 @@ func ggufModels() map[string]model.Config {
 		"olmo2 windows": with(small(), func(c *model.Config) {
 			c.Norm.QK, c.Norm.Place, c.TieEmbeddings = model.QKFull, model.NormPost, false
 			c.Attention.Window, c.Attention.Pattern = 3, []string{"local", "local", "local", "full"}
+		}),
+		"olmo2 windows linear": with(small(), func(c *model.Config) {
+			c.Norm.QK, c.Norm.Place, c.TieEmbeddings = model.QKFull, model.NormPost, false
+			c.Attention.Window, c.Attention.Pattern = 3, []string{"local", "local", "local", "full"}
+			c.Rope.Scaling = model.Scaling{Kind: model.LinearScaling, Factor: 4, Layers: model.FullLayers}
 		}),
 		"olmoe": with(mixture(), func(c *model.Config) { c.Norm.QK, c.TieEmbeddings, c.NKVHeads = model.QKFull, false, c.NHeads }),
 		"glm4moe dense": with(mixture(), func(c *model.Config) {
@@ -192,6 +199,14 @@ func TestGGUFMistakes(t *testing.T) {
 		`llama.attention.head_count: found 0`:                                func(k map[string]any) { k["llama.attention.head_count"] = uint32(0) },
 		`llama.rope.dimension_count: found 2`:                                func(k map[string]any) { k["llama.rope.dimension_count"] = uint32(2) },
 		`llama.rope.scaling.type: found "yarn"`:                              func(k map[string]any) { k["llama.rope.scaling.type"] = "yarn" },
+		`llama.attention.causal: found false, expected true`:                 func(k map[string]any) { k["llama.attention.causal"] = false },
+		`llama.attention.clamp_kqv: found 8, expected no such key, or 0`:     func(k map[string]any) { k["llama.attention.clamp_kqv"] = float32(8) },
+		`llama.logit_scale: found 0.5, expected 1`:                           func(k map[string]any) { k["llama.logit_scale"] = float32(0.5) },
+		`llama.use_parallel_residual: found true`:                            func(k map[string]any) { k["llama.use_parallel_residual"] = true },
+		`llama.final_logit_softcapping: found 30`:                            func(k map[string]any) { k["llama.final_logit_softcapping"] = float32(30) },
+		`llama.rope.scaling.attn_factor: found 1.5, expected 1`:              func(k map[string]any) { k["llama.rope.scaling.attn_factor"] = float32(1.5) },
+		`llama.rope.dimension_sections: found`:                               func(k map[string]any) { k["llama.rope.dimension_sections"] = []int64{4, 4, 0, 0} },
+		`llama.attention.scale: found 0.25`:                                  func(k map[string]any) { k["llama.attention.scale"] = float32(0.25) },
 		`llama.attention.head_count_kv: found "2 numbers"`:                   func(k map[string]any) { k["llama.attention.head_count_kv"] = []int64{1, 2} },
 		`llama.vocab_size: found`:                                            func(k map[string]any) { k["tokenizer.ggml.tokens"] = []string{"a"} },
 		`n_layers: found 1000000`:                                            func(k map[string]any) { k["llama.block_count"] = uint32(1000000) },
@@ -200,5 +215,60 @@ func TestGGUFMistakes(t *testing.T) {
 		change(h.keys)
 		_, _, err := model.FromGGUF(h)
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+// Files without these keys, or with these values, compute the same in llama.cpp.
+func TestGGUFNeutralKeys(t *testing.T) {
+	for name, v := range map[string]any{"attention.causal": true, "use_parallel_residual": false, "logit_scale": float32(1), "residual_scale": float32(0), "embedding_scale": float32(1),
+		"rope.scaling.type": "none", "rope.scale_linear": float32(1), "rope.scaling.factor": float32(0), "rope.scaling.finetuned": true, "rope.dimension_sections": []int64{0, 0},
+		"tensor_data_layout": "Meta AI original pth", "attention.sliding_window": uint32(4), "of_another_program": "x"} {
+		h := headerOf(t, small())
+		h.keys["llama."+name] = v
+		c, _, err := model.FromGGUF(h)
+		require.NoError(t, err, name)
+		key, _, _ := small().Canonical().Diff(c)
+		assert.Empty(t, key, name)
+	}
+}
+
+// The old name and the new one of the divisor of all frequencies, which rope.scaling.type none turns off.
+func TestGGUFLinearScaling(t *testing.T) {
+	for _, keys := range []map[string]any{{"llama.rope.scale_linear": float32(4)}, {"llama.rope.scaling.factor": float32(4)},
+		{"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float32(4), "llama.rope.scale_linear": float32(2)}} {
+		h := headerOf(t, small())
+		maps.Copy(h.keys, keys)
+		c, _, err := model.FromGGUF(h)
+		require.NoError(t, err)
+		assert.Equal(t, model.Scaling{Kind: model.LinearScaling, Factor: 4}, c.Rope.Scaling)
+	}
+	h := headerOf(t, small())
+	h.keys["llama.rope.scaling.type"], h.keys["llama.rope.scaling.factor"] = "none", float32(4)
+	c, _, err := model.FromGGUF(h)
+	require.NoError(t, err)
+	assert.Equal(t, model.Scaling{}, c.Rope.Scaling)
+}
+
+// A mixture's keys that the architecture decides, and the windows of three of four layers.
+func TestGGUFKeysOfArchitectures(t *testing.T) {
+	for want, x := range map[string]struct {
+		model, key string
+		value      any
+	}{
+		"llama.expert_weights_scale: found 2.5, expected 1":     {"llama mixture", "llama.expert_weights_scale", float32(2.5)},
+		"olmoe.expert_weights_norm: found true, expected false": {"olmoe", "olmoe.expert_weights_norm", true},
+		"qwen3moe.expert_gating_func: found 2, expected 1":      {"qwen3moe", "qwen3moe.expert_gating_func", uint32(2)},
+		"olmo2.attention.sliding_window_pattern: found \"2\"":   {"olmo2 windows", "olmo2.attention.sliding_window_pattern", uint32(2)},
+		"olmo2.rope.freq_base_swa: found 5, expected 100":       {"olmo2 windows", "olmo2.rope.freq_base_swa", float32(5)},
+		"": {"olmo2 windows", "olmo2.attention.sliding_window_pattern", []bool{true, true, true, false}},
+	} {
+		h := headerOf(t, ggufModels()[x.model])
+		h.keys[x.key] = x.value
+		_, _, err := model.FromGGUF(h)
+		if want == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorContains(t, err, want)
+		}
 	}
 }

@@ -60,7 +60,7 @@ var hfRope = hfPart{func(h *hfKeys, c *Config) {
 func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	var p ropeParameters
 	kind := ropeKind(raw)
-	if slices.Contains([]string{defaultRope, Llama3Scaling, YaRNScaling}, kind) { // others have other keys
+	if slices.Contains([]string{defaultRope, LinearScaling, Llama3Scaling, YaRNScaling}, kind) { // others have other keys
 		var kinds map[string]json.RawMessage
 		err := errors.Join(json.Unmarshal(raw, &p), json.Unmarshal(raw, &kinds))
 		if err == nil && (kinds[hfFull] != nil || kinds[hfLocal] != nil) {
@@ -86,6 +86,8 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	switch kind {
 	case defaultRope:
 		c.Rope.Scaling = Scaling{}
+	case LinearScaling:
+		c.Rope.Scaling = Scaling{Kind: LinearScaling, Factor: float64(p.Factor)}
 	case Llama3Scaling:
 		c.Rope.Scaling = Scaling{Kind: Llama3Scaling, Factor: float64(p.Factor), Low: float64(p.Low), High: float64(p.High), Original: p.Original}
 		if p.Original == 0 {
@@ -98,7 +100,7 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 		c.Rope.Scaling = p.yarn(c.SeqLen)
 	default:
 		if h.err == nil {
-			h.err = fielderror.New(key+".rope_type", kind, "%q, %q or %q", defaultRope, Llama3Scaling, YaRNScaling)
+			h.err = fielderror.New(key+".rope_type", kind, "%q, %q, %q or %q", defaultRope, LinearScaling, Llama3Scaling, YaRNScaling)
 		}
 	}
 }
@@ -148,6 +150,8 @@ func (c Config) ropeParameters() ropeParameters {
 	theta := hfFloat(c.Rope.Theta)
 	p := ropeParameters{Kind: defaultRope, Theta: &theta}
 	switch s.Kind {
+	case LinearScaling:
+		p.Kind, p.Factor = s.Kind, hfFloat(s.Factor)
 	case Llama3Scaling:
 		p.Kind, p.Factor, p.Low, p.High, p.Original = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High), s.Original
 	case YaRNScaling:

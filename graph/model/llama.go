@@ -122,6 +122,9 @@ func (n *net) tables(name string, scaling op.RoPEScaling) ropeTables {
 // table is the scaling as RoPETables takes it.
 func (s Scaling) table() op.RoPEScaling {
 	t := op.RoPEScaling{Factor: s.Factor, Low: s.Low, High: s.High, Original: float64(s.Original)}
+	if s.Kind == LinearScaling {
+		t.Low, t.High = 1, 2 // all frequencies are low: they make no turn in no context
+	}
 	if s.Kind == YaRNScaling {
 		if t.YaRN, t.Attention = true, s.Attention; s.Attention == 0 {
 			t.Attention = s.defaultAttention()

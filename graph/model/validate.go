@@ -154,6 +154,11 @@ func (c Config) validateNumbers() error {
 			return fielderror.New(key, found, "nothing without rope.scaling.kind")
 		}
 	}
+	if s.Kind == LinearScaling {
+		if key, found, _ := diffSection("rope.scaling", s, Scaling{Kind: s.Kind, Factor: s.Factor, Layers: s.Layers}); key != "" {
+			return fielderror.New(key, found, "nothing with %s", LinearScaling)
+		}
+	}
 	type number struct {
 		key         string
 		value, most float64
@@ -165,7 +170,10 @@ func (c Config) validateNumbers() error {
 		{"moe.balance.aux", c.MoE.Balance.Aux, 1e6, true}, {"moe.balance.z", c.MoE.Balance.Z, 1e6, true},
 	}
 	if s.Kind != "" {
-		ns = append(ns, number{"rope.scaling.factor", s.Factor, 1e6, false}, number{"rope.scaling.low", s.Low, 1e6, false},
+		ns = append(ns, number{"rope.scaling.factor", s.Factor, 1e6, false})
+	}
+	if s.Kind == Llama3Scaling || s.Kind == YaRNScaling {
+		ns = append(ns, number{"rope.scaling.low", s.Low, 1e6, false},
 			number{"rope.scaling.high", s.High, 1e6, false}, number{"rope.scaling.original", float64(s.Original), 1 << 30, false},
 			number{"rope.scaling.attention", s.Attention, 1e6, true})
 	}
@@ -180,7 +188,7 @@ func (c Config) validateNumbers() error {
 		}
 	}
 	switch {
-	case s.Kind != "" && s.High <= s.Low:
+	case s.Kind != "" && s.Kind != LinearScaling && s.High <= s.Low:
 		return fielderror.New("rope.scaling.high", s.High, "more than rope.scaling.low (%v)", s.Low)
 	case s.Kind == YaRNScaling && c.Rope.Theta <= 1:
 		return fielderror.New("rope.theta", c.Rope.Theta, "more than 1, with %s", YaRNScaling)
