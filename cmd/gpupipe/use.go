@@ -219,6 +219,8 @@ type dataCommand struct {
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
+	SpecialText string   `help:"What special tokens are that are spelled out in a text: token, or text as any other." enum:"token,text" default:"token"`
+	BOS         string   `name:"bos" help:"Whether each document begins with the tokenizer's token for it: true, false, or auto, as the tokenizer itself does." enum:"true,false,auto" default:"false"`
 	Field       string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	JSON        bool     `help:"Print shards and statistics as a JSON object."`
 }
@@ -256,10 +258,15 @@ func (c *dataCommand) Run(a *app) error {
 	case c.Field == "":
 		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
 	}
+	framing := tokenizer.Framing{SpecialText: c.SpecialText, BOS: c.BOS}
+	framed, err := framing.Frame(tok)
+	if err != nil {
+		return usererror.New(fmt.Errorf("--bos: %w", err))
+	}
 	p := newProgress(a, c.JSON)
 	began := time.Now()
 	m, err := data.Prepare(a.ctx, data.PrepareOptions{Inputs: c.Inputs, Val: c.Val, ValTokens: c.ValTokens, OutDir: c.Out,
-		Tokenizer: tok, Field: c.Field, ShardTokens: c.ShardTokens, Progress: func(done, total int64, shards int) {
+		Tokenizer: framed, Framing: framing, Field: c.Field, ShardTokens: c.ShardTokens, Progress: func(done, total int64, shards int) {
 			p.preparing(began, done, total, shards)
 		}})
 	p.line.clear()

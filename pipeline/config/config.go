@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"go.yaml.in/yaml/v3"
 )
@@ -54,6 +55,8 @@ type Data struct {
 
 	Pack         string    `yaml:"pack" help:"How documents are laid into training sequences: concat joins them and cuts windows; best_fit cuts no document that fits into a sequence."`
 	DocumentMask bool      `yaml:"document_mask" help:"Let tokens attend within their document only, in training and validation."`
+	SpecialText  string    `yaml:"special_text" help:"What special tokens are that are spelled out in a text: token, or text as any other."`
+	BOS          BOS       `yaml:"bos" help:"Whether each document begins with the tokenizer's token for it: true, false, or auto, as the tokenizer itself does."`
 	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: the tokenizer's end of text."`
 }
 
@@ -111,7 +114,8 @@ type Run struct {
 func defaults() Config {
 	return Config{
 		Init: Init{Seed: 1},
-		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat, Separator: SeparatorAuto},
+		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat, SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever,
+			Separator: SeparatorAuto},
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),

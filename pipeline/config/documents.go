@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -51,6 +52,8 @@ func (c Config) validateDocuments() error {
 	switch {
 	case c.Data.Pack != PackConcat && c.Data.Pack != PackBestFit:
 		return Invalid("data.pack", c.Data.Pack, "%s or %s", PackConcat, PackBestFit)
+	case c.Data.SpecialText != tokenizer.SpecialAsToken && c.Data.SpecialText != tokenizer.SpecialAsText:
+		return Invalid("data.special_text", c.Data.SpecialText, "%s or %s", tokenizer.SpecialAsToken, tokenizer.SpecialAsText)
 	case c.Data.Pack == PackBestFit && len(c.Data.Aligned) > 0:
 		return Invalid("data.aligned", c.Data.Aligned, "none with data.pack: %s, which moves tokens", PackBestFit)
 	case set && !c.Data.Documents():

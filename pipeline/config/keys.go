@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
@@ -134,6 +135,7 @@ func values() map[string][]string {
 	all := map[string][]string{
 		"model.preset":           model.Presets(),
 		"data.pack":              {PackConcat, PackBestFit},
+		"data.special_text":      {tokenizer.SpecialAsToken, tokenizer.SpecialAsText},
 		"train.precision":        {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
 		"train.nonfinite":        {Stop, Skip},
 		"lr.schedule":            optim.ScheduleNames(),
@@ -180,6 +182,8 @@ func typeName(t reflect.Type) string {
 		return "list of sections"
 	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth](), t == reflect.TypeFor[Separator]():
 		return "integer or text"
+	case t == reflect.TypeFor[BOS]():
+		return "true, false or auto"
 	}
 	switch t.Kind() {
 	case reflect.Struct:

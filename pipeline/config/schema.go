@@ -85,6 +85,9 @@ func valueSchema(t reflect.Type) *schema {
 	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() || t == reflect.TypeFor[Separator]() {
 		return &schema{Type: []string{"integer", "string"}}
 	}
+	if t == reflect.TypeFor[BOS]() {
+		return &schema{Type: []string{"boolean", "string"}}
+	}
 	switch t.Kind() {
 	case reflect.Slice:
 		s := &schema{Type: "array", Items: valueSchema(t.Elem())}

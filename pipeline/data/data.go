@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
 // Tokenizer is what this package needs of a tokenizer.
@@ -35,14 +36,15 @@ type Mapper interface {
 
 // Options says what Load reads.
 type Options struct {
-	Train       []string  // files and globs; excludes Mix
-	Mix         []Source  // files and globs of several sources, and how often each is drawn from
-	Val         []string  // files and globs; excludes ValFraction
-	ValFraction float64   // share of Train's windows, taken from its end; in [0, 1)
-	Field       string    // of Train and Val, and of sources that name none: of a jsonl object, or a column of a table; "" means "text"
-	Tokenizer   Tokenizer // may be nil if all files are .bin
-	Vocab       int       // rows of the model's embedding: every token must be below
-	SeqLen      int       // tokens of a window: ValFraction holds out whole windows
+	Train       []string           // files and globs; excludes Mix
+	Mix         []Source           // files and globs of several sources, and how often each is drawn from
+	Val         []string           // files and globs; excludes ValFraction
+	ValFraction float64            // share of Train's windows, taken from its end; in [0, 1)
+	Field       string             // of Train and Val, and of sources that name none: of a jsonl object, or a column of a table; "" means "text"
+	Tokenizer   Tokenizer          // may be nil if all files are .bin
+	Framing     *tokenizer.Framing // of Tokenizer, which shards must have, too; nil: shards of any
+	Vocab       int                // rows of the model's embedding: every token must be below
+	SeqLen      int                // tokens of a window: ValFraction holds out whole windows
 
 	Map Mapper // of the documents of Train; nil leaves them as they are
 
@@ -79,8 +81,18 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 			return nil, nil, fielderror.Wrap("val", err)
 		}
 	}
+	if err := o.checkShards(valFiles); err != nil {
+		return nil, nil, fielderror.Wrap("val", err)
+	}
 	lists := [][]string{valFiles}
-	for _, s := range sources {
+	for i, s := range sources {
+		key := "train"
+		if len(o.Mix) > 0 {
+			key = fmt.Sprintf("mix[%d].train", i)
+		}
+		if err := o.checkShards(s.Train); err != nil {
+			return nil, nil, fielderror.Wrap(key, err)
+		}
 		lists = append(lists, s.Train)
 	}
 	p, err := newProgress(o.Progress, lists...)

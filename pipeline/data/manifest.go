@@ -26,6 +26,8 @@ type Manifest struct {
 	Version     int         `json:"version"`
 	Tokenizer   string      `json:"tokenizer"`
 	TokenizerID string      `json:"tokenizer_hash"`
+	SpecialText string      `json:"special_text,omitempty"`
+	BOS         string      `json:"bos,omitempty"`
 	Vocab       int         `json:"vocab"`
 	Field       string      `json:"field,omitempty"`
 	ShardTokens int64       `json:"shard_tokens"`
@@ -68,7 +70,7 @@ type Shard struct {
 
 func newManifest(ctx context.Context, o PrepareOptions, inputs, val []string) (*Manifest, error) {
 	m := &Manifest{Version: manifestVersion, Tokenizer: o.Tokenizer.Name(), TokenizerID: o.Tokenizer.Hash(), Vocab: o.Tokenizer.VocabSize(),
-		Field: o.Field, ShardTokens: o.ShardTokens, ValTokens: o.ValTokens}
+		SpecialText: o.Framing.SpecialText, BOS: o.Framing.BOS, Field: o.Field, ShardTokens: o.ShardTokens, ValTokens: o.ValTokens}
 	for _, list := range []struct {
 		paths []string
 		to    *[]InputFile
@@ -160,6 +162,7 @@ func (m *Manifest) differs(old *Manifest) string {
 	}{
 		{"version", old.Version, m.Version},
 		{"tokenizer", old.TokenizerID, m.TokenizerID},
+		{"treatment of special tokens or BOS", old.framing(), m.framing()},
 		{"vocabulary", old.Vocab, m.Vocab},
 		{"field", old.Field, m.Field},
 		{"shard length", old.ShardTokens, m.ShardTokens},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
 // PrepareOptions says what Prepare makes of what.
@@ -18,7 +19,8 @@ type PrepareOptions struct {
 	ValTokens int64    // held out instead: the first tokens of Inputs, as one shard, as llm.c's own data sets do
 	OutDir    string
 	Tokenizer Tokenizer
-	Field     string // of a jsonl object; "" means "text"
+	Framing   tokenizer.Framing // of Tokenizer
+	Field     string            // of a jsonl object; "" means "text"
 
 	// ShardTokens is the length of a shard; 0 means 100 million.
 	ShardTokens int64

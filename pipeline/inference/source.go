@@ -188,7 +188,11 @@ func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err er
 
 // validationText opens the named files, or the validation text of the run.
 func (src *Source) validationText(ctx context.Context, files []string) (text *data.Corpus, name string, err error) {
-	o := data.Options{Train: files, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, SeqLen: src.Model.Size().SeqLen, Field: "text"}
+	o, err := src.textOptions()
+	if err != nil {
+		return nil, "", err
+	}
+	o.Train, o.SeqLen, o.Field = files, src.Model.Size().SeqLen, "text"
 	if len(files) > 0 {
 		text, err := loadFiles(ctx, o)
 		return text, strings.Join(files, ", "), err
@@ -217,9 +221,27 @@ func (src *Source) validationText(ctx context.Context, files []string) (text *da
 	return val, "held-out text of the run", nil
 }
 
+// textOptions encode texts as the run did; a model without a run takes shards of any framing.
+func (src *Source) textOptions() (o data.Options, err error) {
+	var framing tokenizer.Framing
+	if src.config != nil {
+		framing = src.config.Data.Framing()
+		o.Framing = &framing
+	}
+	o.Vocab = src.Model.Size().VocabSize
+	if o.Tokenizer, err = framing.Frame(src.Tokenizer); err != nil {
+		return o, fmt.Errorf("data.bos of the run in %s: %w", src.Dir, err)
+	}
+	return o, nil
+}
+
 // trainingText opens the named files, or the training text of the run with its validation text.
 func (src *Source) trainingText(ctx context.Context, files []string, field string) (text *data.Corpus, name string, err error) {
-	o := data.Options{Train: files, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, Field: field}
+	o, err := src.textOptions()
+	if err != nil {
+		return nil, "", err
+	}
+	o.Train, o.Field = files, field
 	if len(files) > 0 {
 		text, err := loadFiles(ctx, o)
 		return text, strings.Join(files, ", "), data.FieldSetting(err, "--field")

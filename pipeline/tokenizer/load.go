@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// file is what is read of a tokenizer.json. Truncation, padding and the post-processor shape batches and prompts, not
-// the tokens of a text, and are not applied.
+// file is what is read of a tokenizer.json. Truncation and padding shape batches and prompts, not the tokens of a text,
+// and are not applied. Framing applies the post-processor.
 type file struct {
 	AddedTokens  []addedToken    `json:"added_tokens"`
 	Normalizer   json.RawMessage `json:"normalizer"`

@@ -19,7 +19,7 @@ import (
 // always gives the same ids.
 //
 // Special and added tokens that are spelled out in a text become their own ids, as in Hugging Face's library;
-// no token is added (what that library calls add_special_tokens=False).
+// no token is added (what that library calls add_special_tokens=False). A Framing changes both for documents.
 type Tokenizer interface {
 	// Name is how the user named it: "bytes", "gpt2" or a path.
 	Name() string

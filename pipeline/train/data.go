@@ -31,7 +31,12 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 		}
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
 	}
-	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,
+	framing := c.Data.Framing()
+	framed, err := framing.Frame(tok)
+	if err != nil {
+		return nil, fmt.Errorf("data.bos: %w", err)
+	}
+	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed, Framing: &framing,
 		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Aligned: c.Data.Aligned, Progress: progress}
 	for _, s := range c.Data.Mix {
 		o.Mix = append(o.Mix, data.Source(s))
@@ -40,7 +45,6 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 		o.ValFraction = 0
 	}
 	d := &corpus{tok: tok}
-	var err error
 	if d.trainText, d.valText, err = data.Load(ctx, o); err != nil {
 		return nil, fielderror.In("data", err)
 	}

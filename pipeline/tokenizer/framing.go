@@ -1,0 +1,195 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Values of Framing.SpecialText.
+const (
+	SpecialAsToken = "token" // a special token that is spelled out in a text is that token
+	SpecialAsText  = "text"  // it is text as any other
+)
+
+// Values of Framing.BOS.
+const (
+	BOSNever  = "false"
+	BOSAlways = "true"
+	BOSAuto   = "auto" // as the tokenizer itself does
+)
+
+// Framing says how the text of a document becomes tokens. Empty fields mean SpecialAsToken and BOSNever.
+type Framing struct {
+	SpecialText string
+	BOS         string
+}
+
+// Framed encodes documents with a framing.
+type Framed struct {
+	Tokenizer
+	encoder Tokenizer
+	front   []uint32
+}
+
+// Frame returns t with a framing. Without a begin token, BOSAlways is an error, as is BOSAuto with a tokenizer that puts
+// something else than its end of text after a text.
+func (f Framing) Frame(t Tokenizer) (*Framed, error) {
+	out := &Framed{Tokenizer: t, encoder: t}
+	if file, ok := t.(*fileTokenizer); ok && f.SpecialText == SpecialAsText {
+		out.encoder = file.withoutSpecial()
+	}
+	bos, known := t.Special().ID(RoleBOS)
+	switch f.BOS {
+	case BOSAlways:
+		if !known {
+			return nil, fmt.Errorf("the tokenizer %q has no token that begins a text", t.Name())
+		}
+		out.front = []uint32{bos}
+	case BOSAuto:
+		front, back, err := postProcessed(t.JSON())
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer %q: post_processor: %w", t.Name(), err)
+		}
+		if len(front) == 0 && t.Special().AddBOS && known {
+			front = []uint32{bos}
+		}
+		if end, ok := t.EOS(); len(back) > 0 && (!ok || !slices.Equal(back, []uint32{end})) {
+			return nil, fmt.Errorf("the tokenizer %q puts the tokens %d after a text, expected its end of text alone", t.Name(), back)
+		}
+		out.front = front
+	}
+	return out, nil
+}
+
+// EncodePart is that of the tokenizer, with what the framing puts before a document.
+func (f *Framed) EncodePart(text []byte, first bool) ([]uint32, error) {
+	ids, err := f.encoder.EncodePart(text, first)
+	if first && len(f.front) > 0 && err == nil {
+		ids = slices.Concat(f.front, ids)
+	}
+	return ids, err
+}
+
+// Encode encodes a whole document.
+func (f *Framed) Encode(text []byte) ([]uint32, error) { return f.EncodePart(text, true) }
+
+// withoutSpecial is the tokenizer that does not look for special tokens in texts, as Hugging Face's library with
+// encode_special_tokens.
+func (t *fileTokenizer) withoutSpecial() *fileTokenizer {
+	return &fileTokenizer{name: t.name, hash: t.hash, json: t.json, model: t.model, normalize: t.normalize, pre: t.pre, decode: t.decode,
+		special: t.special, restarts: t.restarts, raw: t.raw.withoutSpecial(), normalized: t.normalized.withoutSpecial(), added: t.added,
+		size: t.size, text: t.text}
+}
+
+func (m *matcher) withoutSpecial() (out matcher) {
+	for first, list := range m.byFirst {
+		for _, a := range list {
+			if !a.Special {
+				out.byFirst[first], out.any = append(out.byFirst[first], a), true
+			}
+		}
+	}
+	return out
+}
+
+// postProcessor is what a tokenizer.json puts around the tokens of a text.
+type postProcessor struct {
+	Type       string                     `json:"type"`
+	Processors []json.RawMessage          `json:"processors"` // of a Sequence
+	Single     []templatePiece            `json:"single"`     // of a TemplateProcessing
+	Special    map[string]templateSpecial `json:"special_tokens"`
+	CLS        json.RawMessage            `json:"cls"` // of Bert and Roberta: a token and its number
+	SEP        json.RawMessage            `json:"sep"`
+}
+
+type templatePiece struct {
+	SpecialToken *struct {
+		ID string `json:"id"`
+	} `json:"SpecialToken"`
+	Sequence *struct {
+		ID string `json:"id"`
+	} `json:"Sequence"`
+}
+
+type templateSpecial struct {
+	IDs []uint32 `json:"ids"`
+}
+
+// postProcessed returns the tokens that a tokenizer.json puts before and after a single text.
+func postProcessed(tokenizerJSON []byte) (front, back []uint32, err error) {
+	var f struct {
+		PostProcessor json.RawMessage `json:"post_processor"`
+	}
+	if err := json.Unmarshal(tokenizerJSON, &f); err != nil {
+		return nil, nil, jsonError(err)
+	}
+	return postProcess(f.PostProcessor)
+}
+
+func postProcess(raw json.RawMessage) (front, back []uint32, err error) {
+	if isNull(raw) {
+		return nil, nil, nil
+	}
+	var p postProcessor
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return nil, nil, jsonError(err)
+	}
+	switch p.Type {
+	case "ByteLevel": // moves offsets only
+		return nil, nil, nil
+	case "Sequence":
+		for _, inner := range p.Processors {
+			before, after, err := postProcess(inner)
+			if err != nil {
+				return nil, nil, err
+			}
+			if len(before)+len(after) > 0 && len(front)+len(back) > 0 {
+				return nil, nil, errors.New("several processors of a Sequence add tokens, expected one") // Hugging Face's library fails
+			}
+			front, back = append(front, before...), append(back, after...)
+		}
+		return front, back, nil
+	case "TemplateProcessing":
+		return p.template()
+	case "BertProcessing", "RobertaProcessing":
+		cls, err := numberedToken(p.CLS)
+		sep, err2 := numberedToken(p.SEP)
+		return []uint32{cls}, []uint32{sep}, errors.Join(err, err2)
+	}
+	return nil, nil, fmt.Errorf("type is %q: expected TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or a Sequence", p.Type)
+}
+
+// template reads the template of a single text.
+func (p postProcessor) template() (front, back []uint32, err error) {
+	sequences := 0
+	for _, piece := range p.Single {
+		if piece.SpecialToken == nil {
+			sequences++
+			continue
+		}
+		token, ok := p.Special[piece.SpecialToken.ID]
+		if !ok {
+			return nil, nil, fmt.Errorf("special_tokens has no %q of the template", piece.SpecialToken.ID)
+		}
+		if sequences == 0 {
+			front = append(front, token.IDs...)
+		} else {
+			back = append(back, token.IDs...)
+		}
+	}
+	if sequences != 1 {
+		return nil, nil, fmt.Errorf("the template of a single text has it %d times, expected once", sequences)
+	}
+	return front, back, nil
+}
+
+// numberedToken reads ["[CLS]", 101].
+func numberedToken(raw json.RawMessage) (id uint32, err error) {
+	var text string
+	if err := json.Unmarshal(raw, &[]any{&text, &id}); err != nil {
+		return 0, fmt.Errorf("%.40s: expected a token and its number", raw)
+	}
+	return id, nil
+}
