@@ -86,6 +86,10 @@ func (c *planCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if len(config.Train.BatchSchedule) > 0 {
+		config = config.Largest().Alone()
+		a.note("train.batch_schedule: a plan for its largest batches, of %d sequences", config.Train.BatchSize)
+	}
 	s := &status{app: a, silent: c.JSON}
 	link, err := parseLink(c.Network)
 	if err != nil {

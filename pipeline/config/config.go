@@ -70,20 +70,21 @@ type Source struct {
 
 // Train is the training loop. Intervals are in steps; EvalEvery and SaveEvery of 0 evaluate and save at the end only.
 type Train struct {
-	Steps         int       `yaml:"steps" help:"Number of steps."`
-	BatchSize     int       `yaml:"batch_size" help:"Sequences in a batch, over all microbatches."`
-	Microbatches  int       `yaml:"microbatches" help:"Microbatches in a batch. A pipeline needs at least one for each stage."`
-	GradClip      float64   `yaml:"grad_clip" help:"Largest global norm of the gradient; 0 does not clip."`
-	EvalEvery     int       `yaml:"eval_every" help:"Steps between evaluations; 0 evaluates at the end only."`
-	EvalBatches   int       `yaml:"eval_batches" help:"Batches in an evaluation; 0 is the whole validation split."`
-	EvalTasks     []string  `yaml:"eval_tasks,flow,omitempty" help:"Files of multiple-choice questions for each evaluation, as gpupipe eval --task reads them."`
-	EvalQuestions int       `yaml:"eval_questions,omitempty" help:"Questions of each file that an evaluation asks, the first ones; 0 asks all."`
-	SaveEvery     int       `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
-	Keep          int       `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
-	KeepBest      bool      `yaml:"keep_best" help:"Save a checkpoint after each evaluation with the lowest validation loss so far, and keep it besides the newest ones."`
-	Precision     string    `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
-	LossScale     LossScale `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
-	Nonfinite     string    `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
+	Steps         int           `yaml:"steps" help:"Number of steps."`
+	BatchSize     int           `yaml:"batch_size" help:"Sequences in a batch, over all microbatches."`
+	BatchSchedule BatchSchedule `yaml:"batch_schedule,omitempty" help:"Sizes of batches by the step from which on they are used, as in {0: 64, 1000: 128}, instead of one train.batch_size. Microbatches keep their size."`
+	Microbatches  int           `yaml:"microbatches" help:"Microbatches in a batch. A pipeline needs at least one for each stage."`
+	GradClip      float64       `yaml:"grad_clip" help:"Largest global norm of the gradient; 0 does not clip."`
+	EvalEvery     int           `yaml:"eval_every" help:"Steps between evaluations; 0 evaluates at the end only."`
+	EvalBatches   int           `yaml:"eval_batches" help:"Batches in an evaluation; 0 is the whole validation split."`
+	EvalTasks     []string      `yaml:"eval_tasks,flow,omitempty" help:"Files of multiple-choice questions for each evaluation, as gpupipe eval --task reads them."`
+	EvalQuestions int           `yaml:"eval_questions,omitempty" help:"Questions of each file that an evaluation asks, the first ones; 0 asks all."`
+	SaveEvery     int           `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
+	Keep          int           `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
+	KeepBest      bool          `yaml:"keep_best" help:"Save a checkpoint after each evaluation with the lowest validation loss so far, and keep it besides the newest ones."`
+	Precision     string        `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
+	LossScale     LossScale     `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
+	Nonfinite     string        `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
 }
 
 // Values of train.nonfinite, and of on_error of hooks that may skip.
@@ -198,7 +199,7 @@ func ParseSaved(file string, text []byte) (Config, error) {
 
 // YAML is the config with every default written out, as kept in the run folder.
 func (c Config) YAML() []byte {
-	out, err := yaml.Marshal(c)
+	out, err := yaml.Marshal(c.At(0))
 	if err != nil {
 		panic(err) // plain structs always marshal
 	}
@@ -223,6 +224,9 @@ func (c *Config) complete(d *strictyaml.Document) error {
 		return err
 	}
 	c.Pipeline.complete(d)
+	if err := c.Train.completeBatches(d); err != nil {
+		return err
+	}
 	return c.Train.complete(d)
 }
 
@@ -235,7 +239,7 @@ func (c Config) validate() error {
 	if err := c.Model.Validate(); err != nil {
 		return fielderror.In("model", err)
 	}
-	for _, check := range []func() error{c.validateData, c.validateDocuments, c.validateLoop, c.validateLR, c.validatePipeline, c.validateHooks} {
+	for _, check := range []func() error{c.validateData, c.validateDocuments, c.validateLoop, c.validateLR, c.validatePipeline, c.validateBatches, c.validateHooks} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -284,8 +288,6 @@ func (c Config) validateLoop() error {
 		}
 	}
 	switch {
-	case t.KeepBest && len(c.Data.Val) == 0 && c.Data.ValFraction == 0:
-		return Invalid("train.keep_best", t.KeepBest, "false without a validation split: set data.val or data.val_fraction")
 	case t.BatchSize%t.Microbatches != 0:
 		return Invalid("train.batch_size", t.BatchSize, "a multiple of train.microbatches (%d)", t.Microbatches)
 	case t.GradClip < 0:

@@ -122,7 +122,7 @@ func hasDefault(name string, v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Struct:
 		return false
-	case reflect.Slice, reflect.String:
+	case reflect.Slice, reflect.String, reflect.Map:
 		return !v.IsZero()
 	case reflect.Int:
 		return !v.IsZero() || !strings.HasPrefix(name, "model.")
@@ -178,6 +178,8 @@ func typeName(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[Settings]():
 		return "section"
+	case t == reflect.TypeFor[BatchSchedule]():
+		return "integers by integer"
 	case isSections(t):
 		return "list of sections"
 	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth](), t == reflect.TypeFor[Separator]():

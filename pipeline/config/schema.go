@@ -89,6 +89,8 @@ func valueSchema(t reflect.Type) *schema {
 		return &schema{Type: []string{"boolean", "string"}}
 	}
 	switch t.Kind() {
+	case reflect.Map:
+		return &schema{Type: "object"}
 	case reflect.Slice:
 		s := &schema{Type: "array", Items: valueSchema(t.Elem())}
 		if t.Elem().Kind() == reflect.String {

@@ -78,10 +78,10 @@ func TestAlignedTensorsResume(t *testing.T) {
 		return batcher(t, train, BatchConfig{SeqLen: 7, BatchSize: 3})
 	}
 	was := open(tensors(t, rowsOf("x", safetensors.U32, 300))).Position(4)
-	_, err := open(tensors(t, rowsOf("x", safetensors.U32, 300))).Resume(was)
+	_, err := open(tensors(t, rowsOf("x", safetensors.U32, 300))).Resume(was, was.BatchSize)
 	assert.NoError(t, err)
 	for _, other := range [][]string{nil, {tensors(t, rowsOf("y", safetensors.U32, 300))}, {tensors(t, rowsOf("x", safetensors.I32, 300))}, {tensors(t, rowsOf("x", safetensors.F32, 300))}} {
-		_, err := open(other...).Resume(was)
+		_, err := open(other...).Resume(was, was.BatchSize)
 		assert.ErrorContains(t, err, "the checkpoint's data differ: the hash of the aligned tensors was sha256:")
 	}
 }

@@ -13,7 +13,8 @@ import (
 // has the inputs [k·T, k·T+T); its targets are the same shifted by one. The windows of a source follow those of the one
 // before.
 //
-// The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order: the windows one after the other, again
+// The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order, or, if the size of the batches has
+// changed, the B windows after those of the batch before. The order is that of the windows one after the other, again
 // and again; or, shuffled, a fresh permutation of all of them in every epoch. Of a mix, each source has such an order of
 // its own, and blend says from which the next window comes.
 type Batcher struct {
@@ -22,7 +23,11 @@ type Batcher struct {
 	sources []source
 	blend   *blend // nil: windows are drawn from all sources alike
 	n       int64  // windows
+	origin  origin
 }
+
+// origin is a batch, and the first window of it in the endless order. Batches from there on have one size.
+type origin struct{ batch, window int64 }
 
 // source is the windows of a span.
 type source struct {
@@ -100,7 +105,7 @@ func (b *Batcher) Window(step int64, row int) int64 {
 	if step < 0 || row < 0 || row >= b.cfg.BatchSize {
 		panic(fmt.Sprintf("data: row %d of step %d", row, step))
 	}
-	at := step*int64(b.cfg.BatchSize) + int64(row)
+	at := b.first(step) + int64(row)
 	switch {
 	case b.blend != nil:
 		k, ordinal := b.blend.at(at)
@@ -115,6 +120,11 @@ func (b *Batcher) Window(step int64, row int) int64 {
 		return int64(permute(uint64(at%b.n), uint64(b.n), 0, 0))
 	}
 	return at % b.n
+}
+
+// first is the first window of the batch of a step in the endless order.
+func (b *Batcher) first(step int64) int64 {
+	return b.origin.window + (step-b.origin.batch)*int64(b.cfg.BatchSize)
 }
 
 // find returns the source of a window, and the window's number in it.
@@ -161,8 +171,9 @@ func mix(x uint64) uint64 {
 
 // Position is where a run is in its data, as a checkpoint keeps it.
 type Position struct {
-	Step   int64  `json:"step"`  // of the next batch
-	Epoch  int64  `json:"epoch"` // of its first window
+	Step   int64  `json:"step"`   // of the next batch
+	Window int64  `json:"window"` // its first one in the endless order; 0 at a later step: not known, all batches had BatchSize
+	Epoch  int64  `json:"epoch"`  // of this window
 	Corpus string `json:"corpus"`
 	BatchConfig
 	Aligned string           `json:"aligned,omitempty"` // what identifies the tensors that go along
@@ -170,10 +181,12 @@ type Position struct {
 }
 
 // Position is what to keep before the batch of step.
-func (b *Batcher) Position(step int64) Position {
-	p := Position{Step: step, Epoch: step * int64(b.cfg.BatchSize) / b.n, Corpus: b.corpus.Hash(), BatchConfig: b.cfg}
+func (b *Batcher) Position(step int64) Position { return b.position(step, b.first(step)) }
+
+func (b *Batcher) position(step, window int64) Position {
+	p := Position{Step: step, Window: window, Epoch: window / b.n, Corpus: b.corpus.Hash(), BatchConfig: b.cfg}
 	if b.blend != nil {
-		p.Epoch, p.Mix = 0, b.blend.positions(step*int64(b.cfg.BatchSize), b.sources)
+		p.Epoch, p.Mix = 0, b.Drawn(window)
 	}
 	if b.corpus.aligned != nil {
 		p.Aligned = b.corpus.aligned.hash
@@ -181,12 +194,27 @@ func (b *Batcher) Position(step int64) Position {
 	return p
 }
 
-// Resume checks that p comes from the same tokens, dealt in the same way, and returns the step to go on with.
-func (b *Batcher) Resume(p Position) (int64, error) {
-	if p.Step < 0 || p.Step > math.MaxInt64/int64(b.cfg.BatchSize) {
-		return 0, fmt.Errorf("data position: step is %d: expected 0 to %d", p.Step, math.MaxInt64/int64(b.cfg.BatchSize))
+// Drawn is what the first windows are drawn from, of a mix.
+func (b *Batcher) Drawn(windows int64) []SourcePosition {
+	if b.blend == nil {
+		return nil
 	}
-	now := b.Position(p.Step)
+	return b.blend.positions(windows, b.sources)
+}
+
+// Resume continues from a position with batches of a size, which may differ from those before. It checks that p comes
+// from the same tokens, dealt in the same way, and returns the step to go on with.
+func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
+	if p.Step < 0 || p.BatchSize < 1 || p.Step > math.MaxInt64/int64(max(p.BatchSize, batchSize)) {
+		return 0, fmt.Errorf("data position: step is %d of batches of %d: expected steps from 0 to %d", p.Step, p.BatchSize, math.MaxInt64/int64(max(p.BatchSize, batchSize, 1)))
+	}
+	if p.Window == 0 {
+		p.Window = p.Step * int64(p.BatchSize)
+	}
+	if p.Window < 0 {
+		return 0, fmt.Errorf("data position: window is %d, expected at least 0", p.Window)
+	}
+	now := b.position(p.Step, p.Window)
 	differ := func(what string, was, is any) (int64, error) {
 		return 0, fmt.Errorf("the checkpoint's data differ: %s was %v, is %v: resume with the data of the run, or start a new run", what, was, is)
 	}
@@ -197,8 +225,6 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 		return differ("the hash of the aligned tensors", cmp.Or(p.Aligned, "none"), cmp.Or(now.Aligned, "none"))
 	case p.SeqLen != now.SeqLen:
 		return differ("the sequence length", p.SeqLen, now.SeqLen)
-	case p.BatchSize != now.BatchSize:
-		return differ("the batch size", p.BatchSize, now.BatchSize)
 	case p.Shuffle != now.Shuffle:
 		return differ("whether windows are shuffled", p.Shuffle, now.Shuffle)
 	case p.Shuffle && p.Seed != now.Seed:
@@ -214,5 +240,6 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 	case p.Epoch != now.Epoch:
 		return differ("the epoch", p.Epoch, now.Epoch)
 	}
+	b.cfg.BatchSize, b.origin = batchSize, origin{p.Step, p.Window}
 	return p.Step, nil
 }

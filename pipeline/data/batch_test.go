@@ -114,28 +114,58 @@ func TestPosition(t *testing.T) {
 	var p Position
 	require.NoError(t, json.Unmarshal(raw, &p))
 	assert.Equal(t, int64(2), p.Epoch) // 36 windows of 16
-	step, err := b.Resume(p)
+	step, err := b.Resume(p, cfg.BatchSize)
 	require.NoError(t, err)
 	assert.Equal(t, int64(9), step)
 
 	other := iota32(50)
 	other[49] = 0
-	_, err = batcher(t, fromInts(t, other, 50), cfg).Resume(p)
+	_, err = batcher(t, fromInts(t, other, 50), cfg).Resume(p, p.BatchSize)
 	assert.ErrorContains(t, err, "the hash of the training tokens was sha256:")
 	for want, change := range map[string]func(*BatchConfig){
 		"the sequence length was 3, is 2":                 func(c *BatchConfig) { c.SeqLen = 2 },
-		"the batch size was 4, is 1":                      func(c *BatchConfig) { c.BatchSize = 1 },
 		"whether windows are shuffled was true, is false": func(c *BatchConfig) { c.Shuffle = false },
 		"the seed of the shuffling was 9, is 1":           func(c *BatchConfig) { c.Seed = 1 },
 	} {
 		changed := cfg
 		change(&changed)
-		_, err := batcher(t, c, changed).Resume(p)
+		_, err := batcher(t, c, changed).Resume(p, p.BatchSize)
 		assert.ErrorContains(t, err, want)
 	}
 	for _, step := range []int64{-1, math.MaxInt64} {
 		p.Step = step
-		_, err = b.Resume(p)
+		_, err = b.Resume(p, p.BatchSize)
 		assert.ErrorContains(t, err, "data position: step is")
 	}
+}
+
+// Batches of several sizes deal every window once an epoch.
+func TestBatchesOfSeveralSizes(t *testing.T) {
+	const windows = 24
+	cfg := BatchConfig{SeqLen: 1, BatchSize: 4, Shuffle: true, Seed: 3}
+	b := batcher(t, fromInts(t, iota32(windows+1), windows+1), cfg)
+	at, dealt := int64(0), []int64{}
+	for _, size := range []int{4, 6, 1, 3} {
+		p := b.Position(at)
+		step, err := b.Resume(p, size)
+		require.NoError(t, err)
+		require.Equal(t, at, step)
+		assert.Equal(t, int64(len(dealt)), p.Window)
+		for range 2 {
+			for row := range size {
+				dealt = append(dealt, b.Window(at, row))
+			}
+			at++
+		}
+	}
+	whole := batcher(t, fromInts(t, iota32(windows+1), windows+1), cfg)
+	for i, window := range dealt {
+		assert.Equal(t, whole.Window(int64(i/4), i%4), window, "window %d", i)
+	}
+
+	old := b.Position(0)
+	old.Step, old.Window, old.BatchSize = 3, 0, 4 // from before positions had a window
+	_, err := b.Resume(old, 2)
+	require.NoError(t, err)
+	assert.Equal(t, whole.Window(3, 0), b.Window(3, 0))
 }

@@ -115,14 +115,14 @@ func TestMixResumes(t *testing.T) {
 	require.NoError(t, err)
 	var p Position
 	require.NoError(t, json.Unmarshal(raw, &p))
-	step, err := b.Resume(p)
+	step, err := b.Resume(p, p.BatchSize)
 	require.NoError(t, err)
 	assert.Equal(t, int64(40), step)
 	_, other := mixed(t, []float64{2, 1.5}, 401, 801)
-	_, err = batcher(t, other, cfg).Resume(p)
+	_, err = batcher(t, other, cfg).Resume(p, p.BatchSize)
 	assert.ErrorContains(t, err, "the checkpoint's data differ: the mix was")
 	plain := fromInts(t, iota32(500), 100_000)
-	_, err = batcher(t, plain, cfg).Resume(p)
+	_, err = batcher(t, plain, cfg).Resume(p, p.BatchSize)
 	assert.ErrorContains(t, err, "the checkpoint's data differ")
 }
 

@@ -135,7 +135,7 @@ func TestPackedPosition(t *testing.T) {
 	} {
 		now := cfg
 		change(&now)
-		_, err := batcher(t, corpus, now).Resume(p)
+		_, err := batcher(t, corpus, now).Resume(p, p.BatchSize)
 		if want == "" {
 			assert.NoError(t, err)
 			continue
@@ -143,7 +143,7 @@ func TestPackedPosition(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	p = batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2}).Position(5)
-	_, err := batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2, Pack: PackConcat, Separator: 9}).Resume(p)
+	_, err := batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2, Pack: PackConcat, Separator: 9}).Resume(p, p.BatchSize)
 	assert.NoError(t, err, "a checkpoint of before the keys")
 	assert.False(t, slices.Contains(Packs(), ""))
 }

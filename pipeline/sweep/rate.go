@@ -95,6 +95,7 @@ func FindRate(ctx context.Context, c config.Config, o RateOptions) (*RateTest, e
 	}()
 	dir := filepath.Join(scratch, "run")
 	c.Run.Dir = dir
+	c = c.Alone() // its first size of batches
 	c.Train.Steps, c.Train.EvalEvery, c.Train.SaveEvery = o.Steps, 0, 0
 	t := &RateTest{Key: rateKey, Notes: []string{}, Files: []string{}}
 	if err := o.train(ctx, c, t); err != nil {

@@ -30,12 +30,12 @@ func openLoader(j *job, at start) (*loader, error) {
 	b := &batches{config: j.config, corpus: j.corpus.train, inputs: j.task.Inputs}
 	l := &loader{source: plainSource{b}}
 	if !j.hooks.Batches.None() {
-		if size := 4 * j.config.BatchTokens(); size > hooks.MaxBatchBytes {
+		if size := 4 * j.config.Largest().BatchTokens(); size > hooks.MaxBatchBytes {
 			return l, usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, expected at most %d with hooks that change batches",
 				size, hooks.MaxBatchBytes)
 		}
 		l.feeder = j.hooks.Feed(hooks.Feed{Start: hooks.Position{Step: at.step, Batch: int64(at.step) + at.omitted}, States: at.states,
-			Steps: j.config.Train.Steps, Instances: cmp.Or(j.options.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
+			Steps: j.lastOfSize(at.step), Instances: cmp.Or(j.options.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
 		l.source = l.feeder
 	}
 	if j.task.Inputs.Scalars > 0 {

@@ -302,7 +302,7 @@ func (t *trainer) resumeAt(ctx context.Context, c *checkpoint.Checkpoint) (start
 	if err := t.session.pinKernels(c); err != nil {
 		return s, err
 	}
-	if !t.session.faults.any() {
+	if !t.session.faults.any() && !t.folder.begun {
 		note("resuming at step %d from %s", s.step, c.Dir)
 	}
 	return s, nil

@@ -124,6 +124,9 @@ func (j *job) openCorpus(ctx context.Context) error {
 		j.hooks.Documents.Report(report.Note)
 		j.corpus.report(report.Note)
 		j.reportMix()
+		if c.Train.KeepBest && j.corpus.valText == nil {
+			err = config.Invalid("train.keep_best", true, "false without validation text: set data.val or data.val_fraction")
+		}
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }
@@ -145,8 +148,7 @@ func (d *corpus) report(note func(format string, args ...any)) {
 
 // reportMix reports what the steps of the run draw from each source of data.mix.
 func (j *job) reportMix() {
-	p := j.corpus.train.Position(int64(j.config.Train.Steps))
-	for i, s := range p.Mix {
+	for i, s := range j.corpus.train.Drawn(j.config.Sequences(0, j.config.Train.Steps)) {
 		j.options.Report.Note("data.mix[%d]: %.2f %% of the windows, %.2f epochs of %d windows", i, 100*s.Share, s.Epochs(), s.Windows)
 	}
 }

@@ -27,7 +27,14 @@ type job struct {
 	task      hooks.Task
 	optimizer *optim.Optimizer
 	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none
-	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
+	resumed   resumed
+	cut       []int // of the checkpoint's run, see keepCut; nil: the config's
+}
+
+// resumed is what a run had done when it continued from a checkpoint.
+type resumed struct {
+	step   int
+	tokens int64
 }
 
 // openHooks loads the modules, of which one may build the model.
@@ -103,7 +110,7 @@ func (j *job) rewind(ctx context.Context) error {
 
 // layoutTask is the job as package layout takes it.
 func (j *job) layoutTask() layout.Task {
-	c := j.config
+	c := j.config.Alone()
 	if len(j.cut) > 0 {
 		c.Pipeline.Cut = j.cut
 	}
@@ -119,7 +126,29 @@ func (j *job) lastStep() int {
 }
 
 // tokens is how many tokens the first steps train on.
-func (j *job) tokens(steps int) int64 { return int64(steps) * j.config.BatchTokens() }
+func (j *job) tokens(steps int) int64 {
+	return j.resumed.tokens + int64(steps-j.resumed.step)*j.config.BatchTokens()
+}
+
+// tokensLeft is how many tokens the steps after a step train on.
+func (j *job) tokensLeft(step int) int64 {
+	return j.config.Sequences(step, j.config.Train.Steps) * int64(j.config.Model.SeqLen)
+}
+
+// lastOfSize is the last step with batches of the current size.
+func (j *job) lastOfSize(step int) int {
+	if next := j.config.NextBatchSize(step); next > 0 {
+		return min(next, j.config.Train.Steps)
+	}
+	return j.config.Train.Steps
+}
+
+// takePosition goes on at the data position of a checkpoint with the batch size of its step.
+func (j *job) takePosition(ctx context.Context, s state) error {
+	j.config = j.config.At(s.Step)
+	j.resumed = resumed{s.Step, s.Tokens}
+	return j.makeOptimizer(ctx)
+}
 
 // modelJSON is config.json of a checkpoint.
 func (j *job) modelJSON() json.RawMessage {

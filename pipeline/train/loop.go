@@ -48,6 +48,11 @@ func (t *trainer) loop(ctx context.Context) error {
 				return err
 			}
 		}
+		if t.resizes() && ctx.Err() == nil {
+			if err := t.resize(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	if err := errors.Join(t.session.settle(), t.awaitSave()); err != nil {
 		return err
@@ -68,7 +73,7 @@ func (t *trainer) loop(ctx context.Context) error {
 // segment trains up to the next step after which something else is due.
 func (t *trainer) segment(ctx context.Context) (err error) {
 	c, h := t.job.config.Train, t.job.hooks
-	to := t.job.lastStep()
+	to := min(t.job.lastStep(), t.job.lastOfSize(t.step))
 	for _, every := range []int{c.EvalEvery, c.SaveEvery, h.Metrics.StopInterval()} {
 		if every > 0 {
 			to = min(to, (t.step/every+1)*every)
@@ -137,7 +142,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
 	}
 	pace := &t.recorder.pace
-	p.TokensPerSec, p.Left = pace.step(int(c.BatchTokens()), c.Train.Steps-step)
+	p.TokensPerSec, p.Left = pace.step(c.BatchTokens(), t.job.tokensLeft(step))
 	p.system = t.recorder.system.measure(pace.recent[len(pace.recent)-1].at, p.TokensPerSec)
 	return p, nil
 }

@@ -24,10 +24,10 @@ func (p *pace) start() { p.began, p.recent = time.Now(), []moment{{}} }
 // pause excludes a time.
 func (p *pace) pause(d time.Duration) { p.began = p.began.Add(d) }
 
-// step adds one step's tokens. It returns the speed and the time of the steps that are left; both are 0 if unknown.
-func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) {
+// step adds one step's tokens. It returns the speed and the time of the tokens that are left; both are 0 if unknown.
+func (p *pace) step(tokens, left int64) (perSec float64, remaining time.Duration) {
 	first, last := p.recent[0], p.recent[len(p.recent)-1]
-	now := moment{time.Since(p.began), last.tokens + int64(tokens)}
+	now := moment{time.Since(p.began), last.tokens + tokens}
 	p.recent = append(p.recent, now)
 	if len(p.recent) > paceSteps {
 		p.recent = p.recent[1:]
@@ -39,13 +39,13 @@ func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) 
 	if len(p.recent) == paceSteps {
 		p.best = max(p.best, perSec)
 	}
-	return perSec, timeFor(tokens, left, perSec)
+	return perSec, timeFor(left, perSec)
 }
 
-// timeFor is the time of some steps of some tokens each; 0 if the speed is unknown.
-func timeFor(tokens, steps int, perSec float64) time.Duration {
+// timeFor is the time of some tokens; 0 if the speed is unknown.
+func timeFor(tokens int64, perSec float64) time.Duration {
 	if perSec <= 0 {
 		return 0
 	}
-	return time.Duration(float64(tokens) * float64(steps) / perSec * float64(time.Second))
+	return time.Duration(float64(tokens) / perSec * float64(time.Second))
 }

@@ -42,6 +42,10 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if err != nil {
 		return start{}, err
 	}
+	if err := j.takePosition(ctx, s); err != nil {
+		return start{}, err
+	}
+	saved = saved.At(s.Step)
 	if err := j.keepStaleness(ctx, c.Dir, saved); err != nil {
 		return start{}, err
 	}
@@ -57,7 +61,7 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	}
 	at := start{step: s.Step, checkpoint: c.Dir, omitted: s.Omitted, states: j.hooks.BatchStates(s.Hooks), pending: s.Unreported}
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
-		at.pending.Steps, at.pending.Left = t.Steps, timeFor(int(j.config.BatchTokens()), t.Steps-s.Step, at.pending.TokensPerSec)
+		at.pending.Steps, at.pending.Left = t.Steps, timeFor(j.tokensLeft(s.Step), at.pending.TokensPerSec)
 	}
 	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, j.secondVersion()); err != nil {
 		return at, err
@@ -110,7 +114,7 @@ func (j *job) keepCut(dir string, s state) {
 // keys that enter a step as numbers are used, and reported.
 func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	var differ []string
-	if _, err := j.corpus.train.Resume(s.Data); err != nil {
+	if _, err := j.corpus.train.Resume(s.Data, j.config.Train.BatchSize); err != nil {
 		differ = append(differ, err.Error())
 	}
 	if s.Tokenizer != j.corpus.tok.Hash() {
@@ -125,12 +129,13 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	numbers := j.optimizerNumbers(saved)
+	resized := old["train.batch_size"] != now["train.batch_size"] || old["train.batch_schedule"] != now["train.batch_schedule"]
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if old[k] == now[k] || slices.Contains(movable, k) {
 			continue
 		}
 		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))
-		if replaceable(k) || numbers[k] {
+		if replaceable(k) || numbers[k] || resized && slices.Contains(dividing, k) {
 			j.options.Report.Note("%s: the new value is used", change)
 			continue
 		}
@@ -144,7 +149,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 
 // replaceable reports whether a run goes on with a new value of a key.
 func replaceable(key string) bool {
-	return slices.Contains([]string{"train.steps", "train.grad_clip", "train.nonfinite"}, key) || strings.HasPrefix(key, "lr.") || strings.HasPrefix(key, "pipeline.wire")
+	return slices.Contains([]string{"train.steps", "train.grad_clip", "train.nonfinite", "train.batch_size", "train.batch_schedule"}, key) || strings.HasPrefix(key, "lr.") || strings.HasPrefix(key, "pipeline.wire")
 }
 
 // optimizerNumbers are the keys of the optimizer that enter a step as numbers. Keys that may shape its state are among
@@ -162,6 +167,9 @@ func (j *job) optimizerNumbers(saved config.Config) map[string]bool {
 	}
 	return keys
 }
+
+// dividing keys may change with the size of the batches, which they divide.
+var dividing = []string{"train.microbatches", "pipeline.stale_microbatches"}
 
 // movable keys do not change what is computed. Data, aligned tensors, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions",

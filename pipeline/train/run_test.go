@@ -240,7 +240,6 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 	require.NoError(t, os.WriteFile(other, []byte(strings.Repeat("quite another text. ", 50)), 0o666))
 	for override, want := range map[string]string{
 		"model.n_layers=2":           "model.n_layers: the checkpoint has 1, the config 2",
-		"train.batch_size=8":         "train.batch_size",
 		"optimizer.name=adamw":       "optimizer.name: the checkpoint has muon, the config adamw",
 		"optimizer.moments=bf16":     "optimizer.moments: the checkpoint has f32, the config bf16",
 		"data.seed=9":                "data.seed",

@@ -135,7 +135,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 
 // train opens the devices and the run folder, and trains.
 func (t *trainer) train(ctx context.Context) error {
-	return t.do(ctx, t.openSession, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
+	return t.do(ctx, t.openSession, t.checkLargest, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
 }
 
 // do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
@@ -235,7 +235,7 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
+	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
 		Precision: layout.DescribePrecision(c.Train.DType(), t.session.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
 	for i, dev := range t.session.devices {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()

@@ -48,7 +48,7 @@ func (t *trainer) validationLoss(ctx context.Context) (float64, *predicted, erro
 	c, val := t.job.config, t.job.corpus.val
 	total, rows := val.Windows(), int64(c.Rows())
 	if c.Train.EvalBatches > 0 {
-		total = min(total, int64(c.Train.EvalBatches)*int64(c.Train.BatchSize))
+		total = min(total, int64(c.Train.EvalBatches)*int64(c.At(0).Train.BatchSize))
 	}
 	p, err := t.job.corpus.predictedBy(total, int(rows))
 	if err != nil {

@@ -228,6 +228,7 @@ func TestMembersEqualOneProcess(t *testing.T) {
 		{[]string{"a", "b"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "pipeline.error_feedback=true", "model.tie_embeddings=true"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.replicas=2", "train.microbatches=4", "pipeline.schedule=2bw"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.wire=bf16", "train.precision=f16"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "train={batch_schedule: {0: 4, 3: 8}, microbatches: 2}"}},
 		{[]string{"a", "b", "c"}, []string{"pipeline.stages=3", "data.document_mask=true", "data.separator=32"}},
 	} {
 		t.Run(fmt.Sprint(x.overrides), func(t *testing.T) {
