@@ -39,6 +39,8 @@ type Config struct {
 type Init struct {
 	Seed uint64 `yaml:"seed" help:"Seed of random initial weights. Unused with init.from."`
 	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's layout. Its tokenizer.json is the default of data.tokenizer."`
+	// ExtendVocab is omitted where it is false, as in runs from before it existed.
+	ExtendVocab bool `yaml:"extend_vocab,omitempty" help:"Let the model have more tokens than init.from: those of data.tokenizer, or model.vocab_size. A new row of the embedding, and of the head, is the mean of the others."`
 }
 
 // Data is the text to train on. Package data defines the formats of files, by the ends of their names.

@@ -141,6 +141,9 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}
 	found.SeqLen, found.ZeroInit, found.MoE.Balance, found.Untrained = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance, c.Model.Untrained
+	if c.Init.ExtendVocab {
+		found.VocabSize = max(found.VocabSize, c.Model.VocabSize)
+	}
 	if key, mine, theirs := c.Model.Canonical().Diff(found.Canonical()); key != "" {
 		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine), c.Init.From, fielderror.Text(theirs))
 	}

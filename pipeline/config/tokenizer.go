@@ -15,7 +15,7 @@ func (c *Config) completeVocabulary(d *strictyaml.Document) error {
 			return err
 		}
 	}
-	if c.Init.From != "" && !c.Model.FromHook() || d.Given("model.vocab_size") {
+	if c.Init.From != "" && !c.Model.FromHook() && !c.Init.ExtendVocab || d.Given("model.vocab_size") {
 		return nil // openCorpus compares it with the tokenizer's
 	}
 	size, err := tokenizer.VocabSize(c.Data.Tokenizer)

@@ -26,7 +26,7 @@ type corpus struct {
 func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
 	if n := tok.VocabSize(); n > c.Model.VocabSize {
 		if c.Init.From != "" {
-			return nil, fmt.Errorf("data.tokenizer: the tokenizer %q has %d tokens, but the model of init.from (%s) has %d", tok.Name(), n,
+			return nil, fmt.Errorf("data.tokenizer: the tokenizer %q has %d tokens, but the model of init.from (%s) has %d: init.extend_vocab: true adds the others", tok.Name(), n,
 				c.Init.From, c.Model.VocabSize)
 		}
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)

@@ -160,14 +160,34 @@ func (j *job) modelJSON() json.RawMessage {
 
 // initialWeights are given weights, or random ones.
 func (j *job) initialWeights() (*weights.Source, error) {
-	if from := j.config.Init.From; from != "" {
-		w, err := weights.Open(from, j.model)
-		for _, note := range w.Notes() {
-			j.options.Report.Note("init.from: %s: %s", from, note)
-		}
-		return w, err
+	from := j.config.Init.From
+	if from == "" {
+		return weights.Random(j.model, j.config.Init.Seed), nil
 	}
-	return weights.Random(j.model, j.config.Init.Seed), nil
+	w, err := j.givenWeights(from)
+	for _, note := range w.Notes() {
+		j.options.Report.Note("init.from: %s: %s", from, note)
+	}
+	return w, err
+}
+
+// givenWeights opens the weights of init.from.
+func (j *job) givenWeights(from string) (*weights.Source, error) {
+	c := j.config.Model
+	switch {
+	case c.FromHook():
+		return weights.Open(from, j.model)
+	case !j.config.Init.ExtendVocab:
+		return weights.Open(from, c.Config)
+	}
+	found, err := config.ReadModel(from)
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	if n := c.VocabSize - found.VocabSize; n > 0 {
+		j.options.Report.Note("init.extend_vocab: %d tokens are new: their rows are the mean of the %d rows in %s", n, found.VocabSize, from)
+	}
+	return weights.OpenExtended(from, c.Config, found.VocabSize)
 }
 
 func (j *job) close() error {

@@ -230,6 +230,27 @@ func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
 	assert.Equal(t, traintest.Files(t, b.Checkpoint), traintest.Files(t, a.Checkpoint))
 }
 
+// A model with more tokens than init.from trains, resumes, and names the key where it is missing.
+func TestExtendVocab(t *testing.T) {
+	dir := t.TempDir()
+	first, err := train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=0"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	require.NoError(t, err)
+	wider := []string{"init.from=" + first.Checkpoint, "init.extend_vocab=true", "model.vocab_size=259", "run.dir=" + filepath.Join(dir, "wider"), "train.steps=2"}
+	c := traintest.Demo(t, dir, wider...)
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
+	o.StopAfter = 1
+	_, err = train.Run(context.Background(), c, o)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(n.Text, "\n"), "3 tokens are new: their rows are the mean of the 256 rows in")
+	o.StopAfter, o.Resume = 0, true
+	res, err := train.Run(context.Background(), c, o)
+	require.NoError(t, err)
+	w, err := weights.Open(res.Checkpoint, c.Model.Config)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+}
+
 func TestResumeRefusesAnotherRun(t *testing.T) {
 	dir := t.TempDir()
 	c := traintest.Demo(t, dir)
@@ -329,7 +350,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		"model.vocab_size=100":                            "model.vocab_size: found 100",
 		"pipeline.devices=[webgpu:9]":                     `device "webgpu:9": no such device`,
 		"init.from=" + weights:                            "model.safetensors",
-		"init.from=" + weights + " & data.tokenizer=gpt2": `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model of init.from (` + weights + ") has 256",
+		"init.from=" + weights + " & data.tokenizer=gpt2": `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model of init.from (` + weights + ") has 256: init.extend_vocab: true",
 		"run.dir=" + filepath.Join(file, "run"):           "not a directory",
 	} {
 		_, err := train.Run(context.Background(), traintest.Demo(t, dir, strings.Split(override, " & ")...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))

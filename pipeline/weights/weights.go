@@ -25,6 +25,7 @@ import (
 type Source struct {
 	path   string // of model, whose values must be finite; "": a checkpoint's
 	params []model.Parameter
+	inFile []model.Parameter   // as the file has params; nil: equal. See OpenExtended
 	seed   uint64              // of random parameters, if model is nil
 	model  *safetensors.Reader // of parameters
 	gguf   *gguf.File          // of parameters, in place of model
@@ -235,6 +236,8 @@ func (s *Source) Initial(p model.Parameter) (x []float32, err error) {
 		return p.Initial(s.seed), nil
 	case s.settled != nil:
 		x, err = s.settled(p.Name)
+	case s.inFile != nil:
+		x, err = s.extended(p)
 	default:
 		x, err = s.read(p)
 	}
