@@ -23,6 +23,7 @@ CHECKS = [
     ("hf-damage", "{python} hf_damage.py"),
     ("gguf", "{python} llama_gguf.py"),
     ("tokenizer", "{python} train_tokenizer.py"),
+    ("table-files", "{python} table_files.py"),
     ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
     ("tensorboard", "{python} tensorboard_events.py"),
     ("notebook", "{python} notebook.py"),

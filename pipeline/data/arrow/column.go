@@ -1,76 +1,133 @@
 package arrow
 
 import (
-	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
-
-	"github.com/gpupipe/gpupipe/pipeline/data/column"
-	"github.com/klauspost/compress/zstd"
-)
-
-const (
-	// MaxText bounds the bytes of a text.
-	MaxText = 256 << 20
-
-	maxBuffer    = 512 << 20 // of a buffer that was compressed
-	maxExpansion = 256       // of a buffer of more than freeBuffer bytes
-	freeBuffer   = 32 << 20
-	bufferNone   = -1 // a compressed batch stores a buffer as it is
-	codecZstd    = 1
 )
 
 // Column reads the values of a column, one row after the other.
 type Column struct {
-	file *File
-	leaf field
-	at   int64 // of the next message
-	row  int64 // the current one
+	file    *File
+	field   field
+	at      int64    // of the next message of a stream
+	batch   int      // index of the next message of a footer
+	pending *message // the next one, if it was read
+	read    int64    // where the last one ends
+	row     int64    // the current one
 
-	left     int64     // rows of the batch that are left
-	validity []*bitmap // of the structs around the column and of the column; nil: no nulls
-	offsets  *reader
-	values   *reader
-	position int64 // in values
-	unzip    *zstd.Decoder
+	rows       int64 // of the record batch
+	inside     int64 // rows of it that were read
+	structs    []*bitmap
+	values     values
+	dictionary *dictionary
+	unzip      unzip
 
 	text []byte
-	null bool
 	err  error
 }
 
-// Column opens a column of strings by its path, names joined by dots.
+// Column opens a column of texts by its path, names joined by dots.
 func (f *File) Column(path string) (*Column, error) {
-	i := slices.IndexFunc(f.fields, func(e field) bool { return e.path == path && !e.inList })
-	switch {
-	case i < 0:
-		return nil, &column.MissingError{Column: path, Found: f.Columns()}
-	case f.fields[i].dictionary:
-		return nil, fmt.Errorf("column %q is encoded by a dictionary, expected a string", path)
-	case !f.fields[i].readable():
-		return nil, fmt.Errorf("column %q has type %d, expected string, large_string, binary or large_binary", path, f.fields[i].kind)
+	e, err := f.find(path)
+	if err != nil {
+		return nil, err
 	}
-	return &Column{file: f, leaf: f.fields[i], at: f.begin, row: -1}, nil
+	c := &Column{file: f, field: e, at: f.begin, row: -1}
+	if e.dictionary == nil {
+		return c, nil
+	}
+	for _, at := range f.dictionaries {
+		m, err := f.message(at)
+		if err == nil && (m == nil || m.kind != dictionaryMessage) {
+			err = errors.New("it is no dictionary")
+		}
+		if err == nil {
+			err = c.readDictionary(m)
+		}
+		if err != nil {
+			c.Close()
+			return nil, fmt.Errorf("column %q: dictionary at offset %d: %w", path, at, err)
+		}
+	}
+	return c, nil
+}
+
+// message returns the next message; nil: there is none.
+func (c *Column) message() (m *message, err error) {
+	switch {
+	case c.pending != nil:
+		m, c.pending = c.pending, nil
+		return m, nil
+	case c.file.footer && c.batch == len(c.file.batches):
+		return nil, nil
+	case c.file.footer:
+		m, err = c.file.message(c.file.batches[c.batch])
+		if err == nil && (m == nil || m.kind != recordBatchMessage) {
+			err = fmt.Errorf("the message at offset %d is no record batch", c.file.batches[c.batch])
+		}
+		c.batch++
+	default:
+		m, err = c.file.message(c.at)
+	}
+	if err != nil || m == nil {
+		return nil, err
+	}
+	c.at, c.read = m.next, m.next
+	return m, nil
+}
+
+// nextBatch returns the next record batch; nil: there is none. It reads the dictionaries before it.
+func (c *Column) nextBatch() (*message, error) {
+	for {
+		m, err := c.message()
+		if err != nil || m == nil || m.kind == recordBatchMessage {
+			return m, err
+		}
+		if m.kind == dictionaryMessage && c.field.dictionary != nil {
+			if err := c.readDictionary(m); err != nil {
+				return nil, fmt.Errorf("dictionary at offset %d: %w", m.body, err)
+			}
+		}
+	}
+}
+
+// readDictionary reads a dictionary batch, if it is of the column.
+func (c *Column) readDictionary(m *message) error {
+	id, delta := m.header.i64(0), m.header.byte(2) != 0
+	b := &batch{c.file, m, m.header.table(1), &c.unzip}
+	rows := b.rows()
+	switch {
+	case m.metadata.err != nil:
+		return m.metadata.err
+	case id != c.field.dictionary.id:
+		return nil
+	case rows < 0:
+		return fmt.Errorf("%d values", rows)
+	case !delta && c.dictionary != nil && c.file.footer:
+		return errors.New("it is there twice")
+	case !delta || c.dictionary == nil:
+		c.dictionary = &dictionary{}
+	}
+	v, err := b.openValues(c.field.kind, layout{}, rows)
+	if err != nil {
+		return err
+	}
+	return c.dictionary.add(v, rows)
 }
 
 // SkipBatches skips record batches that end before a row and returns the row that Next gives next.
 func (c *Column) SkipBatches(row int64) (next int64, err error) {
 	for {
-		m, err := c.file.message(c.at)
+		m, err := c.nextBatch()
 		if err != nil || m == nil {
 			return c.row + 1, err
 		}
-		if m.kind == recordBatchMessage {
-			n := m.header.i64(0)
-			if m.metadata.err != nil || n < 0 || n > row-c.row-1 {
-				return c.row + 1, m.metadata.err
-			}
-			c.row += n
+		n := m.header.i64(0)
+		if m.metadata.err != nil || n < 0 || n > row-c.row-1 {
+			c.pending = m
+			return c.row + 1, m.metadata.err
 		}
-		c.at = m.next
+		c.row += n
 	}
 }
 
@@ -81,297 +138,87 @@ func (c *Column) Next() bool {
 	}
 	ok, err := c.next()
 	if err != nil {
-		c.err = fmt.Errorf("column %q: row %d: %w", c.leaf.path, c.row+1, err)
+		c.err = fmt.Errorf("column %q: row %d: %w", c.field.path, c.row+1, err)
 		return false
 	}
 	return ok
 }
 
 func (c *Column) next() (bool, error) {
-	for c.left == 0 {
-		m, err := c.file.message(c.at)
+	for c.inside == c.rows {
+		m, err := c.nextBatch()
 		if err != nil || m == nil {
 			return false, err
-		}
-		c.at = m.next
-		if m.kind != recordBatchMessage {
-			continue
 		}
 		if err := c.open(m); err != nil {
 			return false, fmt.Errorf("record batch at offset %d: %w", m.body, err)
 		}
 	}
-	c.left--
-	c.null = false
-	for _, v := range c.validity {
-		set, err := v.next()
+	c.text = nil
+	valid := true
+	for _, s := range c.structs {
+		set, err := s.set(c.inside)
 		if err != nil {
 			return false, err
 		}
-		c.null = c.null || !set
+		valid = valid && set
 	}
-	if err := c.readText(); err != nil {
-		return false, err
+	if valid {
+		var err error
+		if c.text, err = c.values.text(c.inside); err != nil {
+			return false, err
+		}
 	}
+	c.inside++
 	c.row++
 	return true, nil
 }
 
-// readText reads the text of a row. A null may have bytes, too.
-func (c *Column) readText() error {
-	end, err := c.offset()
-	if err != nil {
+// open begins a record batch.
+func (c *Column) open(m *message) (err error) {
+	b := &batch{c.file, m, m.header, &c.unzip}
+	rows := b.rows()
+	switch {
+	case m.metadata.err != nil:
+		return m.metadata.err
+	case rows < 0:
+		return fmt.Errorf("%d rows", rows)
+	}
+	c.rows, c.inside, c.structs = rows, 0, c.structs[:0]
+	if rows == 0 {
+		return nil
+	}
+	for _, at := range c.field.structs {
+		v, err := b.validity(at, rows)
+		if err != nil {
+			return err
+		}
+		if v != nil {
+			c.structs = append(c.structs, v)
+		}
+	}
+	if c.field.dictionary != nil {
+		c.values, err = b.openIndexes(&c.field, c.dictionary, rows)
 		return err
 	}
-	n := end - c.position
-	if n < 0 || n > c.values.left || n > MaxText {
-		return fmt.Errorf("a text of %d bytes, expected at most %d", n, min(c.values.left, MaxText))
-	}
-	c.position = end
-	c.text = make([]byte, n)
-	if err := c.values.read(c.text); err != nil {
-		return err
-	}
-	if c.null {
-		c.text = nil
-	}
-	return nil
+	c.values, err = b.openValues(c.field.kind, c.field.layout, rows)
+	return err
 }
 
 // Text is the value of the current row; nil if it is null.
 func (c *Column) Text() []byte { return c.text }
 
 // Null reports whether the current row has no value.
-func (c *Column) Null() bool { return c.null }
+func (c *Column) Null() bool { return c.text == nil }
 
 // Row is the number of the current row, from 0.
 func (c *Column) Row() int64 { return c.row }
 
 // Offset is where what was read of the file ends.
-func (c *Column) Offset() int64 { return c.at }
+func (c *Column) Offset() int64 { return c.read }
 
 // Err is the error at which Next stopped.
 func (c *Column) Err() error { return c.err }
 
 // Close frees what decompression needed.
-func (c *Column) Close() {
-	if c.unzip != nil {
-		c.unzip.Close()
-	}
-}
-
-// open begins a record batch.
-func (c *Column) open(m *message) error {
-	rows := m.header.i64(0)
-	nodes, nodeCount := m.header.vector(1, 16)
-	_, buffers := m.header.vector(2, 16)
-	index := c.leaf.buffers
-	counts, n := m.header.vector(4, 8)
-	if m.metadata.err != nil {
-		return m.metadata.err
-	}
-	if c.leaf.views > n {
-		return fmt.Errorf("%d counts of buffers, expected at least %d", n, c.leaf.views)
-	}
-	extra := 0
-	for i := range c.leaf.views {
-		more := m.metadata.i64(counts + 8*i)
-		if more < 0 || more > int64(buffers) {
-			return fmt.Errorf("%d buffers of a view", more)
-		}
-		extra += int(more)
-	}
-	index += extra
-	if rows < 0 || c.leaf.nodes >= nodeCount || index+buffersOfTexts > buffers {
-		return fmt.Errorf("%d rows, %d nodes and %d buffers, expected at least %d nodes and %d buffers", rows, nodeCount, buffers, c.leaf.nodes+1,
-			index+buffersOfTexts)
-	}
-	c.validity = c.validity[:0]
-	for _, s := range c.leaf.structs {
-		if err := c.addValidity(m, nodes, c.file.fields[s].nodes, c.structBuffer(m, counts, c.file.fields[s]), rows); err != nil {
-			return err
-		}
-	}
-	if err := c.addValidity(m, nodes, c.leaf.nodes, index, rows); err != nil {
-		return err
-	}
-	return c.openTexts(m, index, rows)
-}
-
-// structBuffer is the index of the validity of a struct around the column.
-func (c *Column) structBuffer(m *message, counts int, s field) int {
-	index := s.buffers
-	for i := range s.views {
-		index += int(m.metadata.i64(counts + 8*i))
-	}
-	return index
-}
-
-// addValidity adds the nulls of a field, if it has any.
-func (c *Column) addValidity(m *message, nodes, node, index int, rows int64) error {
-	length, nulls := m.metadata.i64(nodes+16*node), m.metadata.i64(nodes+16*node+8)
-	if length != rows {
-		return fmt.Errorf("a column of %d rows, expected %d", length, rows)
-	}
-	r, err := c.buffer(m, index)
-	if err != nil {
-		return err
-	}
-	switch {
-	case r.left == 0 && nulls == 0:
-		return nil
-	case r.left < (rows+7)/8:
-		return fmt.Errorf("nulls of %d rows in %d bytes", rows, r.left)
-	}
-	c.validity = append(c.validity, &bitmap{r: r})
-	return nil
-}
-
-func (c *Column) openTexts(m *message, index int, rows int64) (err error) {
-	if c.offsets, err = c.buffer(m, index+1); err != nil {
-		return err
-	}
-	if c.values, err = c.buffer(m, index+2); err != nil {
-		return err
-	}
-	if c.left = rows; rows == 0 {
-		return nil
-	}
-	if width := int64(c.leaf.offsetBytes()); c.offsets.left/width <= rows {
-		return fmt.Errorf("%d rows with offsets of %d bytes, expected %d more than rows", rows, c.offsets.left, 1)
-	}
-	if c.position, err = c.offset(); err != nil {
-		return err
-	}
-	if c.position < 0 || c.position > c.values.left {
-		return fmt.Errorf("texts begin at byte %d of %d", c.position, c.values.left)
-	}
-	return c.values.skip(c.position)
-}
-
-func (e field) offsetBytes() int {
-	if e.kind == typeLargeBinary || e.kind == typeLargeString {
-		return 8
-	}
-	return 4
-}
-
-// offset reads the next offset.
-func (c *Column) offset() (int64, error) {
-	var b [8]byte
-	n := c.leaf.offsetBytes()
-	if err := c.offsets.read(b[:n]); err != nil {
-		return 0, err
-	}
-	if n == 4 {
-		return int64(int32(binary.LittleEndian.Uint32(b[:]))), nil
-	}
-	return int64(binary.LittleEndian.Uint64(b[:])), nil
-}
-
-// buffer opens a buffer of a batch.
-func (c *Column) buffer(m *message, index int) (*reader, error) {
-	at, _ := m.header.vector(2, 16)
-	offset, length := m.metadata.i64(at+16*index), m.metadata.i64(at+16*index+8)
-	if m.metadata.err != nil {
-		return nil, m.metadata.err
-	}
-	if offset < 0 || length < 0 || offset > m.length || length > m.length-offset {
-		return nil, fmt.Errorf("a buffer of %d bytes at %d of a body of %d", length, offset, m.length)
-	}
-	section := io.NewSectionReader(c.file.r, m.body+offset, length)
-	compression := m.header.table(3)
-	if compression.at == 0 || length == 0 {
-		return newReader(section, length), nil
-	}
-	if codec := compression.byte(0); codec != codecZstd {
-		return nil, errors.New("buffers compressed by lz4, expected zstd or none")
-	}
-	return c.decompress(section, length)
-}
-
-func (c *Column) decompress(section *io.SectionReader, length int64) (*reader, error) {
-	var head [8]byte
-	if err := column.ReadAt(section, head[:], 0); err != nil {
-		return nil, err
-	}
-	size, length := int64(binary.LittleEndian.Uint64(head[:])), length-8
-	switch {
-	case size == bufferNone:
-		return newReader(io.NewSectionReader(section, 8, length), length), nil
-	case size < 0 || size > maxBuffer || length > maxBuffer:
-		return nil, fmt.Errorf("a compressed buffer of %d bytes, expected at most %d", size, maxBuffer)
-	case size > freeBuffer && size > maxExpansion*length:
-		return nil, fmt.Errorf("a buffer that expands from %d to %d bytes, expected at most %d times as many", length, size, maxExpansion)
-	}
-	raw := make([]byte, length)
-	if err := column.ReadAt(section, raw, 8); err != nil {
-		return nil, err
-	}
-	if c.unzip == nil {
-		var err error
-		if c.unzip, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)); err != nil {
-			return nil, err
-		}
-	}
-	out, err := c.unzip.DecodeAll(raw, make([]byte, 0, size))
-	if err != nil {
-		return nil, fmt.Errorf("zstd: %w", err)
-	}
-	if int64(len(out)) != size {
-		return nil, fmt.Errorf("zstd: %d bytes, expected %d", len(out), size)
-	}
-	return &reader{memory: out, left: size}, nil
-}
-
-// reader reads a buffer from its start.
-type reader struct {
-	file   *bufio.Reader // nil: memory
-	memory []byte
-	left   int64
-}
-
-func newReader(r io.Reader, n int64) *reader {
-	return &reader{file: bufio.NewReaderSize(r, int(min(max(n, 16), 1<<16))), left: n}
-}
-
-func (r *reader) read(b []byte) error {
-	if int64(len(b)) > r.left {
-		return io.ErrUnexpectedEOF
-	}
-	r.left -= int64(len(b))
-	if r.file == nil {
-		r.memory = r.memory[copy(b, r.memory):]
-		return nil
-	}
-	_, err := io.ReadFull(r.file, b)
-	return err
-}
-
-func (r *reader) skip(n int64) error {
-	r.left -= n
-	if r.file == nil {
-		r.memory = r.memory[n:]
-		return nil
-	}
-	_, err := io.CopyN(io.Discard, r.file, n)
-	return err
-}
-
-// bitmap reads bits, the lowest of a byte first.
-type bitmap struct {
-	r    *reader
-	byte [1]byte
-	used uint // bits of the byte
-}
-
-func (b *bitmap) next() (bool, error) {
-	if b.used%8 == 0 {
-		if err := b.r.read(b.byte[:]); err != nil {
-			return false, err
-		}
-	}
-	bit := b.byte[0] >> (b.used % 8) & 1
-	b.used++
-	return bit == 1, nil
-}
+func (c *Column) Close() { c.unzip.close() }

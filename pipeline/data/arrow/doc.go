@@ -6,10 +6,12 @@
 //	for c.Next() { use(c.Text()) }       // row by row; c.Null() marks a row without a value
 //	err = c.Err()
 //
-// A stream is a schema and record batches, each a message: metadata in a flatbuffer, then a body of buffers. A file in
-// the file format holds a stream between two magic words: https://arrow.apache.org/docs/format/Columnar.html. Memory is
-// bounded by MaxText for a text, and by maxBuffer for a buffer that is compressed, whatever sizes the file declares.
+// A stream is a schema, dictionaries and record batches, each a message: metadata in a flatbuffer, then a body of buffers.
+// A file in the file format ends with a footer that has the schema and lists the messages:
+// https://arrow.apache.org/docs/format/Columnar.html. Memory is bounded by MaxText for a text, by maxBuffer for each
+// buffer of a column that is compressed, and by maxDictionary for a dictionary, whatever sizes the file declares.
 //
-// It reads the types string, large_string, binary and large_binary, at the top or in structs, and buffers that are not
-// compressed or compressed by zstd. It does not read lists, views, dictionaries, and buffers compressed by lz4.
+// It reads the types string and binary, their large and view forms, dictionaries of them, which may grow and be
+// replaced, and null, at the top or in structs, and buffers that are not compressed or compressed by LZ4 or ZSTD. It does
+// not read lists, unions and run-end encoded columns.
 package arrow

@@ -67,6 +67,13 @@ func (t table) i16(index int) int {
 	return 0
 }
 
+func (t table) i32(index int) int {
+	if at := t.field(index); at > 0 {
+		return int(int32(t.f.u32(at)))
+	}
+	return 0
+}
+
 func (t table) i64(index int) int64 {
 	if at := t.field(index); at > 0 {
 		return t.f.i64(at)

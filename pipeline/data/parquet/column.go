@@ -10,7 +10,8 @@ import (
 type Column struct {
 	file   *File
 	path   string
-	leaf   leaf
+	nulls  bool    // all values are
+	depth  int     // levels of optional fields
 	chunks []chunk // that are left, the current one included
 	at     int64   // of the next page of the chunk
 	rest   int64   // rows of the chunk that are left, those of the page included
@@ -32,12 +33,12 @@ type texts interface{ next() ([]byte, error) }
 
 // Column opens a column of byte arrays by its path, names joined by dots.
 func (f *File) Column(path string) (*Column, error) {
-	i, err := f.find(path)
+	e, err := f.schema.find(path)
 	if err != nil {
 		return nil, err
 	}
-	c := &Column{file: f, path: path, leaf: f.leaves[i], row: -1}
-	if c.chunks, err = f.chunks(i); err != nil {
+	c := &Column{file: f, path: path, nulls: e.kind == nullKind, depth: e.levels, row: -1}
+	if c.chunks, err = f.chunks(e.leaf); err != nil {
 		return nil, fmt.Errorf("footer: %w", err)
 	}
 	if len(c.chunks) > 0 {
@@ -76,6 +77,10 @@ func (c *Column) next() (bool, error) {
 		if len(c.chunks) == 0 {
 			return false, nil
 		}
+		if c.nulls {
+			c.nextNull()
+			return true, nil
+		}
 		if err := c.nextPage(); err != nil {
 			return false, err
 		}
@@ -88,7 +93,7 @@ func (c *Column) next() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		c.null = int(level) < c.leaf.levels
+		c.null = int(level) < c.depth
 	}
 	if !c.null {
 		var err error
@@ -98,6 +103,13 @@ func (c *Column) next() (bool, error) {
 	}
 	c.row++
 	return true, nil
+}
+
+// nextNull goes on to the next row of a column without values, whose pages need not be read.
+func (c *Column) nextNull() {
+	c.rest--
+	c.null, c.text = true, nil
+	c.row++
 }
 
 func (c *Column) nextChunk() {
@@ -128,11 +140,11 @@ func (c *Column) Close() { c.unpacker.close() }
 // nextPage reads the next page of the chunk. It may be a dictionary.
 func (c *Column) nextPage() error {
 	ch := c.chunks[0]
-	if c.at >= ch.to {
+	if c.at >= ch.end() {
 		return fmt.Errorf("the row group has %d rows fewer than it declares", c.rest)
 	}
 	at := c.at
-	h, err := readHeader(c.file.r, at, ch.to)
+	h, err := readHeader(c.file.r, at, ch.end())
 	if err != nil {
 		return fmt.Errorf("page at offset %d: %w", at, err)
 	}
@@ -159,14 +171,14 @@ func (c *Column) open(h pageHeader, content []byte) (err error) {
 			return err
 		}
 	case dataPageV2:
-		if c.levels, err = newHybrid(content[h.repetitionLength:][:h.definitionLength], levelWidth(c.leaf.levels)); err != nil {
+		if c.levels, err = newHybrid(content[h.repetitionLength:][:h.definitionLength], levelWidth(c.depth)); err != nil {
 			return err
 		}
 		content = content[h.repetitionLength+h.definitionLength:]
 	default:
 		return fmt.Errorf("its type is %d", h.kind)
 	}
-	if c.leaf.levels == 0 {
+	if c.depth == 0 {
 		c.levels = nil
 	}
 	if h.values > c.rest {
@@ -191,7 +203,7 @@ func (c *Column) open(h pageHeader, content []byte) (err error) {
 
 // cutLevels takes the levels off a page of version 1.
 func (c *Column) cutLevels(h pageHeader, content []byte) ([]byte, error) {
-	if c.leaf.levels == 0 {
+	if c.depth == 0 {
 		return content, nil
 	}
 	if h.levelEncoding != rleEncoding {
@@ -206,7 +218,7 @@ func (c *Column) cutLevels(h pageHeader, content []byte) ([]byte, error) {
 		return nil, fmt.Errorf("levels of %d bytes where %d are left", n, len(content))
 	}
 	var err error
-	c.levels, err = newHybrid(content[:n], levelWidth(c.leaf.levels))
+	c.levels, err = newHybrid(content[:n], levelWidth(c.depth))
 	return content[n:], err
 }
 

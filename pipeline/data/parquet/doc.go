@@ -11,6 +11,6 @@
 // bytes that are there before anything is allocated.
 //
 // It reads data pages of versions 1 and 2, the encodings PLAIN, RLE_DICTIONARY, DELTA_LENGTH_BYTE_ARRAY and
-// DELTA_BYTE_ARRAY, and pages that are not compressed or compressed by snappy, gzip or zstd. It does not read lists,
-// encrypted files and the codecs LZO, BROTLI, LZ4 and LZ4_RAW.
+// DELTA_BYTE_ARRAY, pages that are not compressed, and the codecs SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW and LZ4. It does not
+// read lists, maps, encrypted files and the codec LZO.
 package parquet

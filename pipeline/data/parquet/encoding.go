@@ -162,6 +162,9 @@ type deltaTexts struct {
 // newDeltaTexts reads the lengths of at most n texts.
 func newDeltaTexts(b []byte, n int64, prefixed bool) (d *deltaTexts, err error) {
 	d = &deltaTexts{}
+	if len(b) == 0 { // no value but nulls
+		return d, nil
+	}
 	if prefixed {
 		if d.prefixes, b, err = deltas(b, n); err != nil {
 			return nil, err

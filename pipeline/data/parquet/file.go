@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/data/column"
 )
@@ -15,9 +12,7 @@ import (
 const (
 	magic     = "PAR1"
 	maxFooter = 64 << 20
-	maxFields = 1 << 16 // of a schema
 	maxGroups = 1 << 20
-	maxPaths  = 16 << 20 // bytes of the paths of all columns
 )
 
 // File is the footer of a Parquet file.
@@ -26,21 +21,8 @@ type File struct {
 	size   int64
 	footer []byte
 	rows   int64
-	leaves []leaf
-	paths  int // bytes
+	schema schema
 }
-
-// leaf is a field of the schema that has values.
-type leaf struct {
-	path     string // names from the top, joined by dots
-	physical int64
-	levels   int  // of optional fields on the path
-	repeated bool // a field on the path is a list
-}
-
-const byteArray = 6
-
-var physicalTypes = []string{"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"}
 
 // Open reads the footer of a file of the given size.
 func Open(r io.ReaderAt, size int64) (*File, error) {
@@ -68,7 +50,7 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	if err := column.ReadAt(r, f.footer, size-int64(len(tail))-length); err != nil {
 		return nil, err
 	}
-	if err := f.readSchema(); err != nil {
+	if err := f.readFooter(); err != nil {
 		return nil, fmt.Errorf("footer: %w", err)
 	}
 	return f, nil
@@ -77,132 +59,11 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 // Rows is the number of rows that the footer declares.
 func (f *File) Rows() int64 { return f.rows }
 
-// Columns lists the columns that hold byte arrays and are no lists.
-func (f *File) Columns() (paths []string) {
-	for _, l := range f.leaves {
-		if l.physical == byteArray && !l.repeated {
-			paths = append(paths, l.path)
-		}
-	}
-	return paths
-}
-
-// field is an element of the schema: fields in depth-first order.
-type field struct {
-	name                           string
-	physical, repetition, children int64
-}
-
-func (f *File) readSchema() error {
-	var fields []field
-	t := &thrift{b: f.footer}
-	t.structure(func(id int64, kind byte) {
-		switch id {
-		case 2:
-			t.want(kind, thriftList, func() {
-				t.list(func(kind byte) {
-					if len(fields) == maxFields {
-						t.fail(fmt.Errorf("a schema of more than %d fields", maxFields))
-						return
-					}
-					t.want(kind, thriftStruct, func() { fields = append(fields, readField(t)) })
-				})
-			})
-		case 3:
-			t.intField(kind, &f.rows)
-		default:
-			t.skip(kind)
-		}
-	})
-	switch {
-	case t.err != nil:
-		return t.err
-	case len(fields) == 0:
-		return errors.New("it has no schema")
-	case f.rows < 0:
-		return fmt.Errorf("%d rows", f.rows)
-	}
-	rest, err := f.addLeaves(fields[1:], fields[0].children, leaf{}, maxDepth)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("the schema has %d fields that belong to no other", len(rest))
-	}
-	return err
-}
-
-func readField(t *thrift) field {
-	e := field{physical: -1}
-	t.structure(func(id int64, kind byte) {
-		switch id {
-		case 1:
-			t.intField(kind, &e.physical)
-		case 3:
-			t.intField(kind, &e.repetition)
-		case 4:
-			t.want(kind, thriftBinary, func() { e.name = string(t.binary()) })
-		case 5:
-			t.intField(kind, &e.children)
-		default:
-			t.skip(kind)
-		}
-	})
-	return e
-}
-
-// addLeaves adds the leaves of the first n fields and returns the fields behind them.
-func (f *File) addLeaves(fields []field, n int64, parent leaf, depth int) (rest []field, err error) {
-	if depth == 0 {
-		return nil, fmt.Errorf("the schema nests deeper than %d", maxDepth)
-	}
-	for range n {
-		if len(fields) == 0 {
-			return nil, errors.New("the schema declares more fields than it has")
-		}
-		e := fields[0]
-		fields = fields[1:]
-		if len(parent.path)+len(e.name) > maxPaths/maxDepth {
-			return nil, fmt.Errorf("the name of a column has %d bytes", len(parent.path)+len(e.name))
-		}
-		l := leaf{strings.TrimPrefix(parent.path+"."+e.name, "."), e.physical, parent.levels, parent.repeated || e.repetition == 2}
-		if e.repetition != 0 {
-			l.levels++
-		}
-		if e.children > 0 {
-			if fields, err = f.addLeaves(fields, e.children, l, depth-1); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if f.paths += len(l.path); f.paths > maxPaths {
-			return nil, fmt.Errorf("the names of columns have more than %d bytes", maxPaths)
-		}
-		f.leaves = append(f.leaves, l)
-	}
-	return fields, nil
-}
-
-// find returns the index of a column that can be read.
-func (f *File) find(path string) (int, error) {
-	i := slices.IndexFunc(f.leaves, func(l leaf) bool { return l.path == path })
-	switch {
-	case i < 0:
-		return 0, &column.MissingError{Column: path, Found: f.Columns()}
-	case f.leaves[i].repeated:
-		return 0, fmt.Errorf("column %q is a list, expected texts", path)
-	case f.leaves[i].physical != byteArray:
-		name := fmt.Sprint(f.leaves[i].physical)
-		if p := f.leaves[i].physical; p >= 0 && p < int64(len(physicalTypes)) {
-			name = physicalTypes[p]
-		}
-		return 0, fmt.Errorf("column %q has type %s, expected BYTE_ARRAY", path, name)
-	}
-	return i, nil
-}
-
 // chunk is a column's part of a row group.
 type chunk struct {
-	from, to int64 // bytes of the file
-	codec    int64
-	rows     int64
+	from, length int64 // bytes of the file
+	codec        int64
+	rows         int64
 }
 
 // chunks returns the chunks of a column. Each lies in the file, and their rows are those of the file.
@@ -273,18 +134,28 @@ func (f *File) readGroup(t *thrift, column int) (c chunk, err error) {
 	case err != nil:
 		return c, err
 	case !found:
-		return c, fmt.Errorf("%d columns, expected %d", n, len(f.leaves))
+		return c, fmt.Errorf("%d columns, expected %d", n, f.schema.leaves)
 	case c.rows < 0:
 		return c, fmt.Errorf("%d rows", c.rows)
 	case values != c.rows:
 		return c, fmt.Errorf("%d rows, but the column has %d values", c.rows, values)
+	case c.rows == 0: // it may lack a place in the file
+		return chunk{}, nil
 	}
-	return c, nil
+	return c, c.check(f.size)
+}
+
+// check compares a chunk with the size of its file.
+func (c *chunk) check(size int64) error {
+	if c.from < int64(len(magic)) || c.length < 0 || c.length > size-c.from {
+		return fmt.Errorf("%d bytes at offset %d of a file of %d", c.length, c.from, size)
+	}
+	return checkCodec(c.codec)
 }
 
 // readChunk reads where a chunk lies and its number of values.
 func (f *File) readChunk(t *thrift, c *chunk) (values int64, err error) {
-	var data, dictionary, length int64
+	var data, dictionary int64
 	elsewhere := false
 	t.structure(func(id int64, kind byte) {
 		switch id {
@@ -299,7 +170,7 @@ func (f *File) readChunk(t *thrift, c *chunk) (values int64, err error) {
 					case 5:
 						t.intField(kind, &values)
 					case 7:
-						t.intField(kind, &length)
+						t.intField(kind, &c.length)
 					case 9:
 						t.intField(kind, &data)
 					case 11:
@@ -322,9 +193,8 @@ func (f *File) readChunk(t *thrift, c *chunk) (values int64, err error) {
 		return 0, t.err
 	case elsewhere:
 		return 0, errors.New("its values are in another file")
-	case c.from < int64(len(magic)) || length < 0 || length > math.MaxInt64-c.from || c.from+length > f.size:
-		return 0, fmt.Errorf("bytes %d to %d of a file of %d", c.from, c.from+length, f.size)
 	}
-	c.to = c.from + length
-	return values, checkCodec(c.codec)
+	return values, nil
 }
+
+func (c *chunk) end() int64 { return c.from + c.length }

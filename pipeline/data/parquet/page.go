@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/andybalholm/brotli"
 	"github.com/gpupipe/gpupipe/pipeline/data/column"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"
@@ -28,21 +29,24 @@ const (
 	uncompressed = 0
 	snappy       = 1
 	gzipped      = 2
+	brotlied     = 4
+	lz4Framed    = 5 // deprecated: Hadoop's blocks, a frame or a block
 	zstandard    = 6
+	lz4Raw       = 7
 )
 
 var codecs = []string{"UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"}
 
 func checkCodec(codec int64) error {
 	switch codec {
-	case uncompressed, snappy, gzipped, zstandard:
+	case uncompressed, snappy, gzipped, brotlied, lz4Framed, zstandard, lz4Raw:
 		return nil
 	}
 	name := fmt.Sprint("number ", codec)
 	if codec >= 0 && codec < int64(len(codecs)) {
 		name = codecs[codec]
 	}
-	return fmt.Errorf("pages compressed by %s, expected SNAPPY, GZIP, ZSTD or UNCOMPRESSED", name)
+	return fmt.Errorf("pages compressed by %s, expected SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW, LZ4 or UNCOMPRESSED", name)
 }
 
 // Types of pages.
@@ -185,28 +189,37 @@ func (d *decompressor) page(r io.ReaderAt, at int64, h pageHeader, codec int64) 
 	return append(raw[:levels:levels], content...), nil
 }
 
-// decompress returns exactly size bytes.
+// decompress returns exactly size bytes. Writers leave out what stands for none.
 func (d *decompressor) decompress(raw []byte, size int, codec int64) (out []byte, err error) {
-	switch codec {
-	case uncompressed:
+	switch {
+	case len(raw) == 0 && size == 0:
+		return nil, nil
+	case codec == uncompressed:
 		out = raw
-	case snappy:
+	case codec == snappy:
 		if n, err := s2.DecodedLen(raw); err != nil || n != size {
 			return nil, errors.Join(fmt.Errorf("SNAPPY: %d bytes, expected %d", n, size), err)
 		}
 		out, err = s2.Decode(make([]byte, size), raw)
-	case gzipped:
-		out, err = gunzip(raw, size)
-	case zstandard:
-		if len(raw) == 0 && size == 0 {
-			return nil, nil
+	case codec == gzipped:
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(bytes.NewReader(raw)); err == nil {
+			out, err = readExactly(z, size)
 		}
+	case codec == brotlied:
+		out, err = readExactly(brotli.NewReader(bytes.NewReader(raw)), size)
+	case codec == lz4Framed:
+		out, err = unpackLZ4(raw, size)
+	case codec == zstandard:
 		if d.zstd == nil {
 			if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)); err != nil {
 				return nil, err
 			}
 		}
 		out, err = d.zstd.DecodeAll(raw, make([]byte, 0, size))
+	case codec == lz4Raw:
+		out = make([]byte, size)
+		err = column.LZ4Block(out, raw)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", codecs[codec], err)
@@ -217,20 +230,30 @@ func (d *decompressor) decompress(raw []byte, size int, codec int64) (out []byte
 	return out, nil
 }
 
-func gunzip(raw []byte, size int) ([]byte, error) {
-	z, err := gzip.NewReader(bytes.NewReader(raw))
-	if err != nil {
-		return nil, err
-	}
+// readExactly reads size bytes and the end behind them.
+func readExactly(r io.Reader, size int) ([]byte, error) {
 	out := make([]byte, size)
-	if _, err := io.ReadFull(z, out); err != nil {
+	if _, err := io.ReadFull(r, out); err != nil {
 		return nil, err
 	}
 	var more [1]byte
-	if n, err := z.Read(more[:]); n > 0 || !errors.Is(err, io.EOF) {
+	if n, err := r.Read(more[:]); n > 0 || !errors.Is(err, io.EOF) {
 		return nil, errors.Join(fmt.Errorf("more than %d bytes", size), err)
 	}
 	return out, nil
+}
+
+// unpackLZ4 decompresses what writers call LZ4: parquet-mr writes Hadoop's blocks, Arrow up to 0.14 wrote frames, and up
+// to 2.0 single blocks.
+func unpackLZ4(raw []byte, size int) ([]byte, error) {
+	out := make([]byte, size)
+	if column.IsLZ4Frame(raw) {
+		return out, column.LZ4Frame(out, raw)
+	}
+	if column.LZ4Hadoop(out, raw) == nil {
+		return out, nil
+	}
+	return out, column.LZ4Block(out, raw)
 }
 
 func (d *decompressor) close() {

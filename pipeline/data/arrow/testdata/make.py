@@ -1,6 +1,7 @@
-"""Writes the Arrow files of the tests with pyarrow and datasets, and texts.json, what each must give."""
+"""Writes the Arrow files of the tests with pyarrow, polars and datasets, and texts.json, what each must give."""
 import json
 import datasets
+import polars as pl
 import pyarrow as pa
 
 texts = [f"document {i}\nof a few lines, {'über ' * (i % 5)}{'字' * (i % 3)}\n" for i in range(40)]
@@ -29,6 +30,29 @@ write("large.arrow", nulls, pa.large_string())
 write("file.arrow", nulls, pa.binary(), pa.ipc.new_file)
 write("zstd.arrow", nulls, compression="zstd")
 write("lz4.arrow", nulls, compression="lz4")
+write("views.arrow", nulls, pa.string_view(), pa.ipc.new_file, "lz4")
+write("dictionary.arrow", nulls, pa.dictionary(pa.uint8(), pa.string()), pa.ipc.new_file, "zstd")
+frame = pl.DataFrame({"id": range(40), "text": nulls})
+frame.write_ipc("polars.arrow")
+frame.write_ipc("polars_large.arrow", compat_level=pl.CompatLevel.oldest(), compression="zstd")
+frame.with_columns(pl.col("text").cast(pl.Categorical)).write_ipc("polars_category.arrow", compression="lz4")
+
+
+def growing(name, new, delta):
+    """Three batches whose dictionary grows: by deltas, or by other dictionaries in its place."""
+    kind = pa.dictionary(pa.int32(), pa.string())
+    known = list(dict.fromkeys(t for t in nulls if t is not None))
+    with new(name, pa.schema([("text", kind)]), options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=delta)) as w:
+        for rows in [nulls[:10], nulls[10:30], nulls[30:]]:
+            most = 1 + max(known.index(t) for t in rows if t is not None)
+            values = known[:most] if delta else known[:most][::-1]
+            indexes = pa.array([None if t is None else values.index(t) for t in rows], pa.int32())
+            w.write_batch(pa.record_batch([pa.DictionaryArray.from_arrays(indexes, pa.array(values))], ["text"]))
+
+
+growing("delta_file.arrow", pa.ipc.new_file, True)
+growing("delta_stream.arrow", pa.ipc.new_stream, True)
+growing("replaced.arrow", pa.ipc.new_stream, False)
 datasets.Dataset.from_dict({"text": texts, "n": list(range(len(texts)))}).save_to_disk("../../testdata/saved", num_shards=2)
 for name in ["../../testdata/saved"]:
     info = json.load(open(name + "/dataset_info.json"))

@@ -1,6 +1,12 @@
-"""Writes the Parquet files of the tests with pyarrow, and texts.json, what each must give."""
+"""Writes the Parquet files of the tests with pyarrow and fastparquet, and texts.json, what each must give.
+
+null_pages_snappy and null_pages_gzip are not written here: alpha, a page of version 2 that has nulls only, whose values
+take 0 bytes although the codec would need some, and beta, as parquet-java writes them.
+"""
 import json
 
+import fastparquet
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,3 +35,9 @@ write("delta_length", nulls, compression="snappy", use_dictionary=False, column_
 write("delta_bytes", nulls, compression="none", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"}, data_page_version="2.0")
 write("fallback", nulls, compression="snappy", dictionary_pagesize_limit=64, write_batch_size=5)
 write("brotli", texts, compression="brotli")
+write("lz4_raw", nulls, compression="lz4", data_page_version="2.0")
+with pq.ParquetWriter("empty_groups.parquet", pa.schema([("text", pa.string())])) as w:
+    for part in [[], nulls[:20], [], [], nulls[20:], []]:
+        w.write_table(pa.table({"text": pa.array(part, pa.string())}), row_group_size=50)
+pq.write_table(pa.table({"text": pa.nulls(40), "id": range(40)}), "null_type.parquet")
+fastparquet.write("lz4_fastparquet.parquet", pd.DataFrame({"text": pd.Series(nulls, dtype=object)}), compression="LZ4")
