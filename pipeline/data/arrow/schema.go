@@ -61,7 +61,7 @@ type dictionaryType struct {
 	id     int64
 	bytes  int64 // of an index
 	signed bool
-	nested bool   // values have fields or dictionaries of their own
+	nested bool // values have fields or dictionaries of their own
 }
 
 // layout is a place in a record batch: how many nodes, buffers and counts of buffers of views come before it.
