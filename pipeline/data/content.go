@@ -51,7 +51,6 @@ var signatures = []struct {
 	{"SQLite format 3", "an SQLite database", false},
 	{"GGUF", "a GGUF model", false},
 	{"\x7FELF", "a program", false},
-	{"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file itself: git lfs pull fetches it", true},
 }
 
 // checkContent refuses a file of documents that holds something else, by its name and its first bytes.
@@ -67,8 +66,8 @@ func checkContent(path string) error {
 	if size == 0 && f.kind != kindText && f.kind != kindJSON {
 		return fmt.Errorf("%s: the file is empty", path)
 	}
-	if size == 0 || f.kind != kindText && f.kind != kindJSON {
-		return nil // readers of tables and shards check theirs
+	if size == 0 {
+		return nil
 	}
 	s, err := openStream(path, f.compression)
 	if err != nil {
@@ -80,11 +79,25 @@ func checkContent(path string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if f.kind != kindText && f.kind != kindJSON {
+		return checkPointer(path, head[:n]) // their readers check the rest
+	}
 	return checkHead(path, head[:n])
+}
+
+// checkPointer refuses what Git LFS leaves in the place of a file that it has not fetched.
+func checkPointer(path string, head []byte) error {
+	if bytes.HasPrefix(head, []byte("version https://git-lfs.github.com/spec/")) {
+		return fmt.Errorf("%s: a pointer of Git LFS, not the file itself: git lfs pull fetches it", path)
+	}
+	return nil
 }
 
 // checkHead refuses the start of a content that is no UTF-8 text.
 func checkHead(path string, head []byte) error {
+	if err := checkPointer(path, head); err != nil {
+		return err
+	}
 	for _, e := range encodings {
 		if bytes.HasPrefix(head, []byte(e.mark)) {
 			return notUTF8(path, e.name, e.name[:len("UTF-16")])

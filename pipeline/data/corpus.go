@@ -101,7 +101,7 @@ func loadSources(ctx context.Context, sources []Source, o Options, p *progress) 
 		}
 		if c.found.EmptyFiles-empty == int64(len(source.Train)) {
 			c.Close()
-			return nil, fmt.Errorf("%s: no document", c.found.names())
+			return nil, c.found.noDocument()
 		}
 		s := span{from, c.tokens(), source.Weight, source.Epochs}
 		if s.len() == 0 && len(sources) > 1 {

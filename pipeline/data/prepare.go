@@ -242,7 +242,8 @@ var ErrTooShort = errors.New("the inputs are too short")
 func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
 	if s.split == "train" && s.number < 2 {
 		if n := int64(len(s.files)); s.counts.EmptyFiles == n && n > 0 && s.number == m.firstTrain() {
-			return fmt.Errorf("%s: no document", s.found.names())
+			s.found.Tally = s.counts.Tally
+			return s.found.noDocument()
 		}
 		return fmt.Errorf("%w: they have fewer than the %d tokens to hold out and one to train on", ErrTooShort, o.ValTokens)
 	}

@@ -39,6 +39,14 @@ func (f *Findings) names() string {
 	return names
 }
 
+// noDocument is the error of files without any.
+func (f *Findings) noDocument() error {
+	if f.Nulls+f.Empty > 0 {
+		return fmt.Errorf("%s: no document with text: found %d null and %d empty", f.names(), f.Nulls, f.Empty)
+	}
+	return fmt.Errorf("%s: no document", f.names())
+}
+
 // maxNamed is how many files without a document are named.
 const maxNamed = 5
 

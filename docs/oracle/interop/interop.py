@@ -24,6 +24,7 @@ CHECKS = [
     ("gguf", "{python} llama_gguf.py"),
     ("tokenizer", "{python} train_tokenizer.py"),
     ("table-files", "{python} table_files.py"),
+    ("json-files", "{python} json_files.py"),
     ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
     ("tensorboard", "{python} tensorboard_events.py"),
     ("notebook", "{python} notebook.py"),

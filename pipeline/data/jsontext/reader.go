@@ -182,6 +182,9 @@ func (r *Reader) object() error {
 		slices.Sort(r.keys)
 		return &FieldError{r.field, slices.Compact(slices.Clone(r.keys))}
 	case f.kind == otherValue:
+		if r.number == 1 && f.what == anObject {
+			return fmt.Errorf("field %q is %s: expected a string; pandas.to_json writes rows with orient=\"records\"", r.field, f.what)
+		}
 		return fmt.Errorf("field %q is %s: expected a string", r.field, f.what)
 	case f.kind == stringValue:
 		r.text, r.halves = f.text, f.halves
@@ -191,6 +194,8 @@ func (r *Reader) object() error {
 	}
 	return r.in.failed()
 }
+
+const anObject = "an object"
 
 type valueKind int
 
@@ -263,7 +268,7 @@ func (r *Reader) take(depth int) (found, error) {
 	case 'n':
 		return found{kind: nullValue}, r.literal("null")
 	case '{', '[':
-		what := map[byte]string{'{': "an object", '[': "a list"}[r.in.peek()]
+		what := map[byte]string{'{': anObject, '[': "a list"}[r.in.peek()]
 		return found{kind: otherValue, what: what}, r.skip(depth)
 	}
 	what, err := r.scalar()
@@ -286,8 +291,8 @@ func (r *Reader) describe() (string, error) {
 			return "", r.notJSON("an object")
 		}
 		what, err := r.scalar()
-		if err == nil && what != "null" {
-			what = "the value " + what
+		if c == '-' || '0' <= c && c <= '9' {
+			what = "the number " + what
 		}
 		return what, err
 	}

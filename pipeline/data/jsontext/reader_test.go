@@ -89,9 +89,9 @@ func TestNestedFields(t *testing.T) {
 func TestErrors(t *testing.T) {
 	for stream, want := range map[string]string{
 		`"alpha"`:                          `line 1: found a string, "alpha", expected an object such as {"text": "…"}`,
-		"{\"text\":\"\"}\n7":               `line 2: found the value 7, expected an object`,
+		"{\"text\":\"\"}\n7":               `line 2: found the number 7, expected an object`,
 		"null":                             `line 1: found null, expected an object`,
-		"NaN":                              `line 1: found the value NaN, expected an object`,
+		"NaN":                              `line 1: found NaN, expected an object`,
 		`["a"]`:                            `element 1 of the array, line 1: found a string, "a", expected an object`,
 		"[{\"text\":\"a\"},\n[1]]":         `element 2 of the array, line 2: found a list, expected an object`,
 		"[{\"text\":\"a\"}]\n[]":           `line 2: found "[]" after the end of the array`,
@@ -169,7 +169,7 @@ func TestResume(t *testing.T) {
 		}
 	}
 	_, err := rest(Resume(strings.NewReader("\n7"), "text", false, 40))
-	assert.ErrorContains(t, err, "the object at offset 41: found the value 7")
+	assert.ErrorContains(t, err, "the object at offset 41: found the number 7")
 }
 
 // FuzzLines compares lines with encoding/json.
