@@ -100,6 +100,7 @@ func complete(node *kong.Node, words []string) []candidate {
 			if flag = findFlag(node, w); strings.Contains(w, "=") || flag != nil && flag.IsBool() {
 				flag = nil
 			}
+		case w == "help" && node.Parent == nil: // the names of commands follow
 		default:
 			if i := slices.IndexFunc(node.Children, func(c *kong.Node) bool { return c.Name == w }); i >= 0 {
 				node = node.Children[i]

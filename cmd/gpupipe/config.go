@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -59,7 +60,11 @@ func (c *configCommand) Run(a *app) error {
 		}
 	}
 	if !found {
-		return usererror.New(fmt.Errorf("key: found %q, expected a key or a section (gpupipe config lists them)", c.Prefix))
+		var names []string
+		for _, k := range config.Keys() {
+			names = append(names, k.Name)
+		}
+		return usererror.New(fmt.Errorf("key: found %q, expected a key or a section, which gpupipe config lists%s", c.Prefix, suggest.DidYouMean(c.Prefix, names)))
 	}
 	return nil
 }

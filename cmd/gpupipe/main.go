@@ -93,6 +93,8 @@ type commands struct {
 	Hook       hookCommand       `cmd:"" help:"Create, check and measure WebAssembly hooks."`
 	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
 	Watch      watchCommand      `cmd:"" help:"Show runs on a page while they train."`
+	Help       helpCommand       `cmd:"" help:"Show the help of the program, or of a command."`
+	Release    versionCommand    `cmd:"" name:"version" help:"Print the version and the revision."`
 	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Complete a command line for a shell."`
@@ -127,8 +129,10 @@ func program(build string) int {
 	return a.run(os.Args[1:])
 }
 
-// exited carries an exit code out of kong's parser.
+// exited carries an exit code out of kong's parser, and out of a command that runs another.
 type exited int
+
+func (e exited) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // run parses the arguments, runs the command and returns the exit code.
 func (a *app) run(args []string) (code int) {
@@ -143,7 +147,7 @@ func (a *app) run(args []string) (code int) {
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.Vars{"version": "gpupipe " + version.String() + " " + version.Platform()}, kong.KindMapper(reflect.String, kong.MapperFunc(text)),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.Vars{"version": versionText()}, kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
 	if err != nil {
 		panic(err) // the commands above are ill-formed
@@ -153,7 +157,7 @@ func (a *app) run(args []string) (code int) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		a.note("gpupipe: %v\nSee gpupipe --help.", err)
+		a.note("gpupipe: %v%s\nSee %s --help.", err, keyMeant(err), commandOf(err))
 		return exitMistake
 	}
 	if err = parsed.Run(a); err == nil {
@@ -198,9 +202,12 @@ func message(err error) string {
 
 func (a *app) conclude(err error) int {
 	var user *usererror.Error
+	var code exited
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &code):
+		return int(code)
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case errors.Is(err, context.Canceled):

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/suggest"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -18,7 +19,10 @@ type Custom interface {
 }
 
 // Decode fills the struct that into points to. Keys that are absent or empty keep what the struct holds.
-func (d *Document) Decode(into any) error { return d.DecodeNode(d.root, into, "") }
+func (d *Document) Decode(into any) error {
+	d.into = reflect.ValueOf(into).Elem()
+	return d.DecodeNode(d.root, into, "")
+}
 
 // DecodeSection fills what into points to from the value of a dotted key, if that is there.
 func (d *Document) DecodeSection(key string, into any) error {
@@ -94,7 +98,7 @@ func (d *Document) mapping(n *yaml.Node, v reflect.Value, key string) error {
 		f, ok := field(v, label.Value)
 		switch {
 		case label.Kind != yaml.ScalarNode || !ok:
-			return d.Errorf(label, name, "unknown key, expected one of %s", strings.Join(keys(v), ", "))
+			return d.Errorf(label, name, "unknown key, expected one of %s%s", strings.Join(keys(v), ", "), d.meant(label.Value, v))
 		case seen[label.Value]:
 			return d.Errorf(label, name, "the key is given twice")
 		}
@@ -222,6 +226,33 @@ func field(v reflect.Value, key string) (reflect.Value, bool) {
 		}
 	}
 	return reflect.Value{}, false
+}
+
+// meant asks whether an unknown key of a section is a misspelled one, or one of another section.
+func (d *Document) meant(key string, section reflect.Value) string {
+	if names := suggest.Closest(key, keys(section)); len(names) > 0 {
+		return suggest.Question(names)
+	}
+	var elsewhere []string
+	if d.into.IsValid() {
+		for _, name := range paths(d.into, "") {
+			if strings.HasSuffix(name, "."+key) {
+				elsewhere = append(elsewhere, name)
+			}
+		}
+	}
+	return suggest.Question(elsewhere)
+}
+
+// paths lists the dotted keys of a struct and of the structs in it.
+func paths(v reflect.Value, prefix string) (list []string) {
+	for _, key := range keys(v) {
+		list = append(list, prefix+key)
+		if f, _ := field(v, key); f.Kind() == reflect.Struct {
+			list = append(list, paths(f, prefix+key+".")...)
+		}
+	}
+	return list
 }
 
 func keys(v reflect.Value) []string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ type Document struct {
 	root   *yaml.Node
 	origin map[*yaml.Node]string // of nodes that an override brought
 	given  map[string]bool       // dotted keys that were decoded from a value
+	into   reflect.Value         // the struct that Decode fills, once it has been called
 }
 
 // ReadSmall reads a regular file of at most a mebibyte, which no file that people write exceeds.

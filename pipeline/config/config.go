@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -322,7 +323,7 @@ func oneOf(key, found string, names ...string) error {
 		names = values()[key]
 	}
 	if !slices.Contains(names, found) {
-		return Invalid(key, found, "one of %s", strings.Join(names, ", "))
+		return Invalid(key, found, "one of %s%s", strings.Join(names, ", "), suggest.DidYouMean(found, names))
 	}
 	return nil
 }

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestHelpAndVersion(t *testing.T) {
+	code, out, _ := command("help", "hook", "check")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "Usage: gpupipe hook check <file>")
+	code, out, _ = command("help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "Examples:")
+	code, out, _ = command("version")
+	assert.Equal(t, exitOK, code)
+	assert.True(t, strings.HasPrefix(out, "gpupipe "), out)
+	code, _, errs := command("help", "trian")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, `did you mean "train"?`)
+}
+
+// An error of a command names its help, and what was meant.
+func TestWrongArguments(t *testing.T) {
+	for args, want := range map[string]string{
+		"trian":                     "unexpected argument trian, did you mean \"train\"?\nSee gpupipe --help.",
+		"hook check":                "See gpupipe hook check --help.",
+		"train --sett a=b":          "unknown flag --sett, did you mean \"--set\"?\nSee gpupipe train --help.",
+		"train --steps 3":           "unknown flag --steps (did you mean --set train.steps=…?)\nSee gpupipe train --help.",
+		"train --batchsize 3":       "(did you mean --set train.batch_size=…?)",
+		"generate x --lr 3":         "unknown flag --lr\nSee gpupipe generate --help.",
+		"train --set trian.steps=3": "(did you mean train?)",
+		"train --set steps=3":       "(did you mean train.steps?)",
+		"train --set optimizer.nam=sgd --set model.preset=tiny": "(did you mean name?)",
+		"config train.stepz": "(did you mean train.steps?)",
+	} {
+		code, _, errs := command(strings.Split(args, " ")...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want, args)
+	}
+}
