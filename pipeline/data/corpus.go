@@ -201,6 +201,7 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 		c.stats.Documents += e.documents
 		c.found.Documents += e.documents
 		c.found.add(e.tally)
+		c.found.see(path, e.piece)
 		empty = empty && e.empty()
 		c.mapped += e.mapped
 		rest -= e.read

@@ -35,6 +35,18 @@ func TestWhatIsNoDocumentIsCounted(t *testing.T) {
 	assert.Equal(t, found.Tally, arrow.Tally)
 }
 
+func TestJSONInTextFilesIsReported(t *testing.T) {
+	for content, want := range map[string]bool{
+		"{\"text\":\"a\"}\n{\"text\":\"b\"}\n": true, "{\"a\":1}": true, "{\n \"a\": [NaN]\n}\n": true, "[{\"a\":1}, {\"a\":2}]": true, "[a]": false, "[1]": false,
+		"{": false, "{}{": false, "{not JSON}": false, "text {\"a\":1}": false, "{\"a\":1} text": false,
+	} {
+		path := write(t, "a.log", content)
+		got, found := findings(t, path)
+		assert.Equal(t, content, got)
+		assert.Equal(t, want, found.JSONText == path, content)
+	}
+}
+
 func TestEmptyFilesAreSkipped(t *testing.T) {
 	files := []string{write(t, "a.txt", "a"), write(t, "b.txt", ""), write(t, "c.txt", "\uFEFF"), write(t, "d.json", "[]"), write(t, "e.jsonl", "\n\n"),
 		write(t, "f.jsonl", "{\"text\":null}"), write(t, "g.txt.gz", string(gzipped(t, nil))), write(t, "h.jl.zst", ""), write(t, "i.txt", "i")}

@@ -193,6 +193,7 @@ func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error 
 			}
 			skip = 0
 			empty = empty && e.empty()
+			s.found.see(s.files[f].Path, e.piece)
 			done += e.read
 			report()
 			return nil

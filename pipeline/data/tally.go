@@ -1,8 +1,11 @@
 package data
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/data/jsontext"
 )
 
 // Tally counts what is no document, and what of documents is not UTF-8.
@@ -25,6 +28,18 @@ type Findings struct {
 	WithoutEnd bool     // documents are joined without a token between them
 	EmptyFiles int64    // files without a document
 	SomeOfThem []string // the first of them
+	JSONText   string   // a text file that holds JSON
+}
+
+// see looks at a piece of a file.
+func (f *Findings) see(path string, p piece) {
+	format, err := formatOf(path)
+	if err != nil || format.kind != kindText || !p.first || p.Offset > 0 || f.JSONText != "" {
+		return
+	}
+	if (bytes.HasPrefix(p.text, []byte("{")) || bytes.HasPrefix(p.text, []byte("["))) && jsontext.HasObject(p.text) {
+		f.JSONText = path
+	}
 }
 
 // names lists files without a document.
@@ -64,6 +79,9 @@ func (f *Findings) Notes() (notes []string) {
 	}
 	if f.EmptyFiles > 0 {
 		notes = append(notes, "files without a document are skipped: "+f.names())
+	}
+	if f.JSONText != "" {
+		notes = append(notes, f.JSONText+" holds JSON and is read as plain text, for its name; in a file .jsonl the field with the text is read")
 	}
 	if f.NotUTF8 > 0 {
 		notes = append(notes, fmt.Sprintf("%d bytes of text are not UTF-8: they are kept, and halves of surrogate pairs become U+FFFD", f.NotUTF8))

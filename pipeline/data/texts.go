@@ -12,6 +12,7 @@ func ReadTexts(path, field string, found *Findings, emit func(text []byte, first
 			return nil
 		}
 		empty = false
+		found.see(path, p)
 		return emit(p.text, p.first, p.last, p.read)
 	})
 	if err == nil && empty {

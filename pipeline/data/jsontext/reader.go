@@ -39,6 +39,13 @@ type Reader struct {
 	err     error
 }
 
+// HasObject reports whether a text begins with a JSON object, alone or in an array, as a Reader would take it.
+func HasObject(text []byte) bool {
+	r := NewReader(bytes.NewReader(text), "")
+	var missing *FieldError
+	return r.Next() || errors.As(r.Err(), &missing)
+}
+
 // NewReader reads a stream from its start. Dots in field lead into objects.
 func NewReader(r io.Reader, field string) *Reader {
 	return &Reader{in: source{r: r, line: 1, most: MaxValue}, field: field}
@@ -126,7 +133,6 @@ func (r *Reader) begin() {
 		r.in.pos++
 		r.array = true
 	}
-	r.in.limit = 0
 }
 
 // between goes from one object to the next. more is false at the end.
@@ -175,22 +181,23 @@ func (r *Reader) object() error {
 		return fmt.Errorf("found %s, expected an object such as {%q: \"…\"}", what, r.field)
 	}
 	f, err := r.find(r.field, "", 0)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case f.kind == absent:
+	}
+	if !r.array && r.in.blanks() && r.in.peek() != '\n' {
+		return fmt.Errorf("found %s after the object, expected the end of the line", r.in.quote())
+	}
+	switch f.kind {
+	case absent:
 		slices.Sort(r.keys)
 		return &FieldError{r.field, slices.Compact(slices.Clone(r.keys))}
-	case f.kind == otherValue:
+	case otherValue:
 		if r.number == 1 && f.what == anObject {
 			return fmt.Errorf("field %q is %s: expected a string; pandas.to_json writes rows with orient=\"records\"", r.field, f.what)
 		}
 		return fmt.Errorf("field %q is %s: expected a string", r.field, f.what)
-	case f.kind == stringValue:
+	case stringValue:
 		r.text, r.halves = f.text, f.halves
-	}
-	if !r.array && r.in.blanks() && r.in.peek() != '\n' {
-		return fmt.Errorf("found %s after the object, expected the end of the line", r.in.quote())
 	}
 	return r.in.failed()
 }
