@@ -2,6 +2,7 @@ package data
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,18 +22,33 @@ func findings(t *testing.T, files ...string) (string, Findings) {
 }
 
 func TestWhatIsNoDocumentIsCounted(t *testing.T) {
-	lines := write(t, "a.jsonl", "{\"text\":null}\n{\"text\":\"a\"}\n{\"text\":\"\"}\n\n{\"text\":null}\n{\"text\":\"b\"}\n{\"text\":\"\"}\n")
-	got, found := findings(t, lines)
+	few := write(t, "a.jsonl", "{\"text\":null}\n{\"text\":\"a\"}\n{\"text\":\"\"}\n\n{\"text\":null}\n{\"text\":\"b\"}\n{\"text\":\"\"}\n")
+	got, found := findings(t, few)
 	assert.Equal(t, "ab", got)
 	assert.Equal(t, Tally{Nulls: 2, Empty: 2}, found.Tally)
 	assert.Equal(t, []string{"documents without text are skipped: 2 null, 2 empty",
 		"the tokenizer has no token that ends a document: 2 documents are joined without one"}, found.Notes())
 
-	got, found = findings(t, "parquet/testdata/plain.parquet")
-	_, arrow := findings(t, "arrow/testdata/plain.arrow")
-	assert.NotEmpty(t, got)
-	assert.Positive(t, found.Empty)
-	assert.Equal(t, found.Tally, arrow.Tally)
+	var texts map[string][]*string
+	raw, err := os.ReadFile("parquet/testdata/texts.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &texts))
+	var lines strings.Builder
+	for _, s := range texts["nulls"] {
+		line, err := json.Marshal(map[string]any{"text": s})
+		require.NoError(t, err)
+		lines.Write(append(line, '\n'))
+	}
+	var tokens []int32
+	for _, file := range []string{write(t, "a.json", lines.String()), "parquet/testdata/nulls.parquet", "arrow/testdata/stream.arrow"} {
+		c, _, err := load(t, Options{Train: []string{file}, Tokenizer: byteTok{}, Vocab: 256})
+		require.NoError(t, err)
+		assert.Equal(t, Tally{Nulls: 7, Empty: 1}, c.Findings().Tally, file)
+		if tokens == nil {
+			tokens = tokensOf(t, c)
+		}
+		assert.Equal(t, tokens, tokensOf(t, c), file)
+	}
 }
 
 func TestJSONInTextFilesIsReported(t *testing.T) {

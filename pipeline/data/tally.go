@@ -81,7 +81,7 @@ func (f *Findings) Notes() (notes []string) {
 		notes = append(notes, "files without a document are skipped: "+f.names())
 	}
 	if f.JSONText != "" {
-		notes = append(notes, f.JSONText+" holds JSON and is read as plain text, for its name; in a file .jsonl the field with the text is read")
+		notes = append(notes, f.JSONText+" holds JSON and is read as plain text, because of its name: of a file named .jsonl a field would be read")
 	}
 	if f.NotUTF8 > 0 {
 		notes = append(notes, fmt.Sprintf("%d bytes of text are not UTF-8: they are kept, and halves of surrogate pairs become U+FFFD", f.NotUTF8))
