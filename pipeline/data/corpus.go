@@ -296,7 +296,7 @@ func (c *Corpus) Stats() Stats { return c.stats }
 // Findings are about the files that the corpus, with what was split off it, was read from.
 func (c *Corpus) Findings() Findings { return c.found }
 
-// Shares reports whether two corpora were split from one.
+// Shares reports whether two corpora are parts of the same tokens.
 func (c *Corpus) Shares(other *Corpus) bool { return c.hash == other.hash }
 
 // Hash identifies the tokens and their order, whatever files they came from.

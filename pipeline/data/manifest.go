@@ -26,6 +26,7 @@ type Manifest struct {
 	Version     int         `json:"version"`
 	Tokenizer   string      `json:"tokenizer"`
 	TokenizerID string      `json:"tokenizer_hash"`
+	End         *int64      `json:"end,omitempty"` // token that follows each document; noEnd; nil: of an earlier version
 	SpecialText string      `json:"special_text,omitempty"`
 	BOS         string      `json:"bos,omitempty"`
 	Vocab       int         `json:"vocab"`
@@ -68,8 +69,23 @@ type Shard struct {
 	Counts counts `json:"counts"`
 }
 
+// noEnd is the End of a tokenizer without a token for it.
+const noEnd = -1
+
+// endOf is the token that follows each document, or noEnd.
+func endOf(t Tokenizer) int64 {
+	if id, ok := t.EOS(); ok {
+		return int64(id)
+	}
+	return noEnd
+}
+
+// endsAlike reports whether documents of the shards end with a token, as far as the manifest says.
+func (m *Manifest) endsAlike(end int64) bool { return m.End == nil || *m.End == end }
+
 func newManifest(ctx context.Context, o PrepareOptions, inputs, val []string) (*Manifest, error) {
-	m := &Manifest{Version: manifestVersion, Tokenizer: o.Tokenizer.Name(), TokenizerID: o.Tokenizer.Hash(), Vocab: o.Tokenizer.VocabSize(),
+	end := endOf(o.Tokenizer)
+	m := &Manifest{End: &end, Version: manifestVersion, Tokenizer: o.Tokenizer.Name(), TokenizerID: o.Tokenizer.Hash(), Vocab: o.Tokenizer.VocabSize(),
 		SpecialText: o.Framing.SpecialText, BOS: o.Framing.BOS, Field: o.Field, ShardTokens: o.ShardTokens, ValTokens: o.ValTokens}
 	for _, list := range []struct {
 		paths []string
@@ -162,6 +178,7 @@ func (m *Manifest) differs(old *Manifest) string {
 	}{
 		{"version", old.Version, m.Version},
 		{"tokenizer", old.TokenizerID, m.TokenizerID},
+		{"end of documents", old.endsAlike(*m.End), true},
 		{"treatment of special tokens or BOS", old.framing(), m.framing()},
 		{"vocabulary", old.Vocab, m.Vocab},
 		{"field", old.Field, m.Field},

@@ -50,7 +50,11 @@ func (c *shardChecker) check(path string) error {
 		return nil
 	}
 	if m.TokenizerID != c.tok.Hash() {
-		return fmt.Errorf("%s: found tokens of the tokenizer %q, expected those of %q; the shards' %s names their tokenizer", path, m.Tokenizer, c.tok.Name(), manifestName)
+		return fmt.Errorf("%s: found tokens of the tokenizer %q (%s), expected those of %q (%s); the shards' %s names their tokenizer",
+			path, m.Tokenizer, short(m.TokenizerID), c.tok.Name(), short(c.tok.Hash()), manifestName)
+	}
+	if end := endOf(c.tok); !m.endsAlike(end) {
+		return fmt.Errorf("%s: found documents that end with %s, expected %s, as the tokenizer %q says", path, endName(*m.End), endName(end), c.tok.Name())
 	}
 	if c.framing == nil {
 		return nil
@@ -65,6 +69,16 @@ func (c *shardChecker) check(path string) error {
 	}
 	return nil
 }
+
+func endName(end int64) string {
+	if end == noEnd {
+		return "no token"
+	}
+	return fmt.Sprintf("token %d", end)
+}
+
+// short is enough of a hash to tell tokenizers of one name apart.
+func short(hash string) string { return hash[:min(len(hash), len("sha256:")+12)] }
 
 // framing is what the shards were made with.
 func (m *Manifest) framing() tokenizer.Framing {

@@ -17,6 +17,27 @@ type otherTok struct{ byteTok }
 func (otherTok) Name() string { return "other" }
 func (otherTok) Hash() string { return "other" }
 
+// endTok is byteTok with an end of documents.
+type endTok struct{ byteTok }
+
+func (endTok) EOS() (uint32, bool) { return 7, true }
+
+// TestShardsOfAnotherEnd checks that tokenizers of one vocabulary with different ends of documents are told apart.
+func TestShardsOfAnotherEnd(t *testing.T) {
+	o := PrepareOptions{Inputs: []string{write(t, "a.txt", "text")}, OutDir: t.TempDir(), Tokenizer: byteTok{}}
+	m := prepare(t, o)
+	shards := Options{Train: []string{filepath.Join(o.OutDir, "train_*.bin")}, Tokenizer: endTok{}, Vocab: 256}
+	_, _, err := load(t, shards)
+	assert.ErrorContains(t, err, `train_000001.bin: found documents that end with no token, expected token 7, as the tokenizer "bytes" says`)
+	o.Tokenizer = endTok{}
+	_, err = Prepare(t.Context(), o)
+	assert.ErrorContains(t, err, "the shards there were made from other end of documents")
+	m.End = nil // as an earlier version wrote it
+	require.NoError(t, m.save(o.OutDir))
+	_, _, err = load(t, shards)
+	assert.NoError(t, err)
+}
+
 // TestShardsOfAnotherTokenizer checks that shards are refused with any tokenizer but theirs, wherever they are named.
 func TestShardsOfAnotherTokenizer(t *testing.T) {
 	dir := t.TempDir()
@@ -24,7 +45,7 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 	prepare(t, PrepareOptions{Inputs: []string{lines}, OutDir: dir, Tokenizer: byteTok{}, ShardTokens: 4, Framing: tokenizer.Framing{BOS: tokenizer.BOSAuto}})
 	shards := []string{filepath.Join(dir, "train_*.bin")}
 	text := []string{write(t, "a.txt", "text")}
-	const want = `/train_000001.bin: found tokens of the tokenizer "bytes", expected those of "other"; the shards' manifest.json names their tokenizer`
+	const want = `/train_000001.bin: found tokens of the tokenizer "bytes" (bytes), expected those of "other" (other); the shards' manifest.json names their tokenizer`
 	for key, o := range map[string]Options{
 		"train":        {Train: shards},
 		"val":          {Train: text, Val: shards},
