@@ -74,6 +74,7 @@ endef
 build: setup-build ## bin/gpupipe, with the page of gpupipe host --browser
 	@$(PAGE)
 	$(PROGRAM)
+	@echo "bin/gpupipe is built; next: bin/gpupipe init run.yaml --data 'text/*.txt'"
 
 browser: setup-build ## the page of examples/browser, static files in build/browser
 	@.ci/browser.sh

@@ -155,7 +155,7 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 			case h.Device:
 				where = "device"
 			}
-			heaps = append(heaps, fmt.Sprintf("%.1f GB %s", float64(h.Bytes)/1e9, where))
+			heaps = append(heaps, inBytes(int64(h.Bytes))+" "+where)
 		}
 		for _, m := range d.Matrices {
 			if s := m.String(); !slices.Contains(matrices, s) {

@@ -51,7 +51,7 @@ func (c *exportCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(e)
 	}
-	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)}, {"parameters", fmt.Sprintf("%s as %s, %s bytes", grouped(e.Parameters), e.DType, grouped(e.Bytes))},
+	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)}, {"parameters", fmt.Sprintf("%s as %s, %s", grouped(e.Parameters), e.DType, inBytes(e.Bytes))},
 		{map[string]string{inference.FormatFolder: "folder", inference.FormatGGUF: "file"}[c.Format], e.Out}, {"files", strings.Join(e.Files, ", ")}}
 	a.facts(rows)
 	return nil

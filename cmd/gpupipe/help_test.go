@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -40,4 +41,10 @@ func TestWrongArguments(t *testing.T) {
 		assert.Equal(t, exitMistake, code, args)
 		assert.Contains(t, errs, want, args)
 	}
+}
+
+func TestMeasuredOn(t *testing.T) {
+	some := train.Validation{Text: "val.txt", Batches: 3, Of: 9, Tokens: 1920}
+	assert.Equal(t, "val.txt, the first 3 of 9 batches (train.eval_batches), 1,920 tokens; the unigram entropy of that text is 3.0000", measuredOn(some, 3))
+	assert.Equal(t, "val.txt, all 9 batches, 1,920 tokens", measuredOn(train.Validation{Text: "val.txt", Batches: 9, Of: 9, Tokens: 1920}, 0))
 }

@@ -28,9 +28,9 @@ type checked struct {
 	Exports  []string  `json:"exports"`
 	Imports  []string  `json:"imports"`
 	Stateful bool      `json:"stateful"`
-	MemoryMB int       `json:"memory_mb"` // limit of an instance
-	Budget   int64     `json:"budget"`    // limit of a call, in units of work
-	Seconds  float64   `json:"seconds"`   // limit of a call
+	MemoryMB int       `json:"memory_mib"` // limit of an instance
+	Budget   int64     `json:"budget"`     // limit of a call, in units of work
+	Seconds  float64   `json:"seconds"`    // limit of a call
 	Hooks    []verdict `json:"hooks"`
 }
 
@@ -41,8 +41,8 @@ type verdict struct {
 	Found    string  `json:"found"`        // its result, or what is wrong
 	Micros   float64 `json:"microseconds"` // time of a call; 0: not measured
 	MBps     float64 `json:"mb_per_s,omitempty"`
-	Work     int64   `json:"work"`      // units of the most costly call
-	MemoryMB float64 `json:"memory_mb"` // of the largest instance
+	Work     int64   `json:"work"`       // units of the most costly call
+	MemoryMB float64 `json:"memory_mib"` // of the largest instance
 }
 
 func (c *hookCheckCommand) Run(a *app) error {
@@ -186,7 +186,7 @@ func (c *checked) report(a *app, asJSON bool) error {
 		}
 		a.table([][]string{
 			{"file", c.File}, {"sha256", c.SHA256}, {"exports", strings.Join(c.Exports, ", ")}, {"imports", strings.Join(c.Imports, ", ")}, {"state", state},
-			{"limits", fmt.Sprintf("%d MB of memory, %s units of work and %v s a call", c.MemoryMB, grouped(c.Budget), c.Seconds)},
+			{"limits", fmt.Sprintf("%d MiB of memory, %s units of work and %v s a call", c.MemoryMB, grouped(c.Budget), c.Seconds)},
 		})
 		a.printf("\n")
 		a.headed(c.rows())
@@ -208,7 +208,7 @@ func (c *checked) rows() [][]string {
 			speed = fmt.Sprintf("%.0f MB/s", v.MBps)
 		}
 		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], took, speed,
-			fmt.Sprintf("%s (%.3g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MB", v.MemoryMB), v.Found})
+			fmt.Sprintf("%s (%.3g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MiB", v.MemoryMB), v.Found})
 	}
 	return rows
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestWideTablesBecomeListsOnANarrowTerminal(t *testing.T) {
+func TestTablesKeepTheirHeaderOnANarrowTerminal(t *testing.T) {
 	rows := [][]string{{"NAME", "ADAPTER", "DRIVER"}, {"webgpu:0", "llvmpipe 模型", ""}, {"webgpu:1", "another one", "1.2"}}
 	show := func(columns func() int) string {
 		var out bytes.Buffer
@@ -17,7 +17,18 @@ func TestWideTablesBecomeListsOnANarrowTerminal(t *testing.T) {
 	wide := "NAME      ADAPTER        DRIVER\nwebgpu:0  llvmpipe 模型\nwebgpu:1  another one    1.2\n"
 	assert.Equal(t, wide, show(nil))
 	assert.Equal(t, wide, show(func() int { return 80 }))
-	assert.Equal(t, "webgpu:0\n  adapter  llvmpipe 模型\nwebgpu:1\n  adapter  another one\n  driver   1.2\n", show(func() int { return 30 }))
+	assert.Equal(t, "NAME     webgpu:0\nADAPTER  llvmpipe 模型\n\nNAME     webgpu:1\nADAPTER  another one\nDRIVER   1.2\n", show(func() int { return 21 }))
+}
+
+func TestMarkdownTablesFitATerminal(t *testing.T) {
+	text := "Text.\n\n| trial | loss |\n| --- | ---: |\n| a     | 1.5  |\n\nEnd.\n"
+	show := func(columns func() int) string {
+		var out bytes.Buffer
+		(&app{stdout: &out, stdoutColumns: columns}).markdown(text)
+		return out.String()
+	}
+	assert.Equal(t, text, show(nil))
+	assert.Equal(t, "Text.\n\ntrial  loss\na      1.5\n\nEnd.\n", show(func() int { return 80 }))
 }
 
 func TestLabeledTextsWrapOnATerminal(t *testing.T) {

@@ -278,22 +278,62 @@ func (a *app) width() int {
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
 
-// headed writes a table whose first row is its header. On a terminal that is too narrow for it, each row is a list of
-// its cells.
+// headed writes a table whose first row is its header. On a terminal that is too narrow for it, texts are broken at spaces.
+// If that does not suffice, the header becomes the first column, or each row becomes a list of cells behind their headers.
 func (a *app) headed(rows [][]string) {
-	if a.stdoutColumns == nil || table.Total(rows) < a.stdoutColumns() {
+	if a.stdoutColumns == nil {
 		a.table(rows)
 		return
 	}
-	for _, row := range rows[1:] {
-		a.printf("%s\n", row[0])
-		var cells [][]string
-		for i, cell := range row[1:] {
+	for _, turned := range [][][]string{rows, table.Turned(rows)} {
+		if fitted, ok := table.Fit(turned, a.stdoutColumns()-1); ok {
+			a.table(fitted)
+			return
+		}
+	}
+	header := 0
+	for _, name := range rows[0] {
+		header = max(header, table.Width(name)+table.Width(table.Gap))
+	}
+	for i, row := range rows[1:] {
+		if i > 0 {
+			a.printf("\n")
+		}
+		for j, cell := range row {
 			if cell != "" {
-				cells = append(cells, []string{"  " + strings.ToLower(rows[0][i+1]), cell})
+				a.column(rows[0][j], header, cell)
 			}
 		}
-		a.facts(cells)
+	}
+}
+
+// markdown writes a text in Markdown. On a terminal its tables are aligned as headed does, and long lines are broken at spaces.
+func (a *app) markdown(text string) {
+	if a.stdoutColumns == nil {
+		a.printf("%s", text)
+		return
+	}
+	var rows [][]string
+	for line := range strings.Lines(text) {
+		cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "| ")
+		switch {
+		case isRow && strings.Trim(cells, "|-: ") == "": // the line below a header
+		case isRow:
+			row := strings.Split(strings.TrimSuffix(cells, "|"), " | ")
+			for i := range row {
+				row[i] = strings.TrimSpace(row[i])
+			}
+			rows = append(rows, row)
+		default:
+			if len(rows) > 0 {
+				a.headed(rows)
+				rows = nil
+			}
+			a.prose(line)
+		}
+	}
+	if len(rows) > 0 {
+		a.headed(rows)
 	}
 }
 

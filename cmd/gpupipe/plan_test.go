@@ -150,7 +150,7 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "2", "--network", "1ms,0Gbit"), `--network: found bandwidth "0Gbit"`},
 		{planArgs("--stages", "2", "--network", "1ms,1GB"), `--network: found bandwidth "1GB"`},
 		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
-		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},
+		{planArgs("--stages", "2", "--memory", "20kB"), "19.53 KiB available"},
 		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": unknown backend"},
 		{planArgs("--set", "model.n_layers=0"), "model.n_layers"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 )
@@ -211,17 +212,8 @@ func unitsText(parts []partition.Chunk, units []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// inBytes formats a number of bytes with four digits.
-func inBytes(n int64) string {
-	x := float64(n)
-	for _, unit := range []string{"B", "KiB", "MiB"} {
-		if x < 1024 {
-			return fmt.Sprintf("%.4g %s", x, unit)
-		}
-		x /= 1024
-	}
-	return fmt.Sprintf("%.4g GiB", x)
-}
+// inBytes writes an amount of memory.
+func inBytes(n int64) string { return units.Bytes(n) }
 
 // inSeconds formats a time with four digits.
 func inSeconds(s float64) string {

@@ -68,13 +68,13 @@ func (p *progress) rank(l engine.RankPlan, several bool) {
 	}
 	p.labeled("device", fmt.Sprintf("%s, %s (%s%s)", l.Device.Name, l.Device.Hardware(), l.Device.Kind, software))
 	m := l.Memory
-	p.labeled("memory", fmt.Sprintf("%s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s", grouped(m.Total),
-		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs)))
+	p.labeled("memory", fmt.Sprintf("%s on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s", inBytes(m.Total),
+		inBytes(m.Variables), inBytes(m.Arena), inBytes(m.Constants), inBytes(m.Inputs), inBytes(m.Outputs)))
 	shared := ""
 	if l.Shared > 0 {
-		shared = fmt.Sprintf(", %s of the host's shared with other devices", grouped(l.Shared))
+		shared = fmt.Sprintf(", %s of the host's shared with other devices", inBytes(l.Shared))
 	}
-	p.labeled("", fmt.Sprintf("%s bytes allocated, %s more for transfers%s; %d kernels", grouped(l.Allocated), grouped(l.Staging), shared, l.Kernels))
+	p.labeled("", fmt.Sprintf("%s allocated, %s more for transfers%s; %d kernels", inBytes(l.Allocated), inBytes(l.Staging), shared, l.Kernels))
 }
 
 func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }
@@ -151,8 +151,8 @@ func (p *progress) Note(format string, args ...any) {
 
 // result shows how the run ended.
 func (p *progress) result(r train.Result) {
-	if r.ValLoss != nil && r.UnigramEntropy > 0 {
-		p.prose(fmt.Sprintf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy))
+	if r.ValLoss != nil && r.Validation != nil {
+		p.prose(fmt.Sprintf("\nvalidation loss %.4f nats per token: %s\n", *r.ValLoss, measuredOn(*r.Validation, r.UnigramEntropy)))
 	}
 	if r.Checkpoint != "" {
 		p.printf("checkpoint  %s\n", r.Checkpoint)
@@ -169,6 +169,19 @@ func (p *progress) result(r train.Result) {
 	if r.Profile != "" {
 		p.printf("profile     %s\n", r.Profile)
 	}
+}
+
+// measuredOn names the text of a validation loss, and how much of it was measured.
+func measuredOn(v train.Validation, entropy float64) string {
+	part := fmt.Sprintf("all %d batches", v.Of)
+	if v.Batches < v.Of {
+		part = fmt.Sprintf("the first %d of %d batches (train.eval_batches)", v.Batches, v.Of)
+	}
+	text := fmt.Sprintf("%s, %s, %s tokens", v.Text, part, grouped(v.Tokens))
+	if entropy > 0 {
+		text += fmt.Sprintf("; the unigram entropy of that text is %.4f", entropy)
+	}
+	return text
 }
 
 // profiled shows where the time goes.

@@ -37,7 +37,7 @@ of delay and what wire formats cost each of them. The grid:
   pipelines:             # seconds a batch, to plot the loss over time
     1f1b, 4 stages: {mode: sync, seconds: 1.2}
   dir: studies/mine
-  summaries: results     # optional folder beside the grid: a few kB of each run
+  summaries: results     # optional folder beside the grid: some KiB a run
                          # that ends. Where they are, the study goes on, also
                          # on another machine without the run folders
 
@@ -70,7 +70,9 @@ func (c *studyCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(event{"event": "report", "report": rep})
 	}
-	a.printf("\n%s\n%s", rep.Markdown(g), lines(rep.Files))
+	a.printf("\n")
+	a.markdown(rep.Markdown(g))
+	a.printf("\n%s", lines(rep.Files))
 	return nil
 }
 

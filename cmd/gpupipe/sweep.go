@@ -72,7 +72,9 @@ func (c *sweepCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(event{"event": "report", "report": rep})
 	}
-	a.printf("\n%s\n%s", rep.Markdown(s), lines(rep.Files))
+	a.printf("\n")
+	a.markdown(rep.Markdown(s))
+	a.printf("\n%s", lines(rep.Files))
 	return nil
 }
 

@@ -35,7 +35,7 @@ type tokenizerTrainCommand struct {
 	Pattern      string   `help:"How text is cut into words: as GPT-4 (numbers of up to three digits), GPT-2 or Qwen2 (single digits) do." enum:"gpt4,gpt2,qwen2" default:"gpt4"`
 	Special      []string `help:"Special tokens, with the first ids. The first one ends a document." default:"<|endoftext|>" sep:"none" placeholder:"TOKEN"`
 	MinFrequency int64    `help:"Merge no pair that occurs less often." default:"2"`
-	MaxWords     int      `help:"Different words to keep in memory; beyond them the rarest are forgotten, and a note says so. 10 million need 1 GB." default:"10000000"`
+	MaxWords     int      `help:"Different words to keep in memory; beyond them the rarest are forgotten, and a note says so. 10 million need 1 GiB." default:"10000000"`
 	Field        string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	Force        bool     `help:"Replace an existing tokenizer."`
 	JSON         bool     `help:"Print a JSON object."`

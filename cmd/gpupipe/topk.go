@@ -56,6 +56,6 @@ func (c *topKCommand) Run(a *app) error {
 		return a.printJSON(s)
 	}
 	a.facts([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
-		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out}, {"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s bytes", s.Tokens, s.K, grouped(s.Bytes))}})
+		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out}, {"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s", s.Tokens, s.K, inBytes(s.Bytes))}})
 	return nil
 }

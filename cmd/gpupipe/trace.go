@@ -136,9 +136,9 @@ func printMachines(a *app, s trace.Summary) {
 	if m == nil {
 		return
 	}
-	rows := [][]string{{"LINK", "WAITED FOR", "MS A TRANSFER", "KB", "TRANSFERS"}}
+	rows := [][]string{{"LINK", "WAITED FOR", "MS A TRANSFER", "KIB", "TRANSFERS"}}
 	for _, l := range m.Links {
-		rows = append(rows, []string{l.From + " to " + l.To, shareText(l.Wait), fmt.Sprintf("%.3f", 1e3*l.Seconds), fmt.Sprintf("%.0f", l.Bytes/1e3), fmt.Sprint(l.Transfers)})
+		rows = append(rows, []string{l.From + " to " + l.To, shareText(l.Wait), fmt.Sprintf("%.3f", 1e3*l.Seconds), fmt.Sprintf("%.0f", l.Bytes/1024), fmt.Sprint(l.Transfers)})
 	}
 	a.printf("\n")
 	a.headed(rows)

@@ -93,7 +93,11 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return r.ended(res, "train")
+	err = r.ended(res, "train")
+	if err == nil && !c.JSON && res.Checkpoint != "" {
+		a.note("next: gpupipe generate %s --prompt \"In the\" (eval, serve and export take the folder, too)", res.Dir)
+	}
+	return err
 }
 
 // ended prints how a run ended, and how to continue it with a command.

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/units"
 )
 
 // Space is a kind of memory.
@@ -224,8 +225,8 @@ func (p *planner) align(n int64) int64 {
 var ErrTooLarge = errors.New("does not fit the device")
 
 func tooBig(label string, size, limit int64) error {
-	return fmt.Errorf("%w: %s needs %d bytes in one piece, the device binds at most %d: use a smaller microbatch, vocabulary or sequence",
-		ErrTooLarge, label, size, limit)
+	return fmt.Errorf("%w: %s needs %s in one piece, the device binds at most %s: use a smaller microbatch, vocabulary or sequence",
+		ErrTooLarge, label, units.Bytes(size), units.Bytes(limit))
 }
 
 // resolve records the storage of every value that kernels touch.

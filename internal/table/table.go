@@ -126,3 +126,77 @@ func Total(rows [][]string) int {
 	}
 	return max(0, total)
 }
+
+// keptWhole is the width up to which a cell is not broken, unless it is a header.
+const keptWhole = 12
+
+// Fit returns the rows with texts broken at spaces, so that the table is no wider than width. A row may become several, of
+// which the later ones continue the first. It reports whether the table fits.
+func Fit(rows [][]string, width int) ([][]string, bool) {
+	widths, least := Widths(rows), make([]int, len(Widths(rows)))
+	for i, row := range rows {
+		for j, cell := range row {
+			if i > 0 && Width(cell) <= keptWhole {
+				least[j] = max(least[j], Width(cell))
+				continue
+			}
+			for _, word := range strings.Split(cell, " ") {
+				least[j] = max(least[j], Width(word))
+			}
+		}
+	}
+	total := Total(rows)
+	for total > width {
+		widest := -1
+		for j := range widths {
+			if widths[j] > least[j] && (widest < 0 || widths[j]-least[j] > widths[widest]-least[widest]) {
+				widest = j
+			}
+		}
+		if widest < 0 {
+			return rows, false
+		}
+		widths[widest]--
+		total--
+	}
+	var fitted [][]string
+	for _, row := range rows {
+		fitted = append(fitted, broken(row, widths)...)
+	}
+	return fitted, true
+}
+
+// broken is a row as the lines that it takes in columns of these widths.
+func broken(row []string, widths []int) (lines [][]string) {
+	for j, cell := range row {
+		parts := []string{cell}
+		if Width(cell) > widths[j] {
+			parts = Wrap(cell, widths[j])
+		}
+		for i, part := range parts {
+			if i == len(lines) {
+				lines = append(lines, make([]string, len(row)))
+			}
+			lines[i][j] = part
+		}
+	}
+	return lines
+}
+
+// Turned returns the columns of a table as rows. Empty columns are left out.
+func Turned(rows [][]string) (columns [][]string) {
+	for j := range Widths(rows) {
+		column := make([]string, len(rows))
+		empty := true
+		for i, row := range rows {
+			if j < len(row) {
+				column[i] = row[j]
+				empty = empty && row[j] == ""
+			}
+		}
+		if !empty {
+			columns = append(columns, column)
+		}
+	}
+	return columns
+}

@@ -17,7 +17,7 @@ type Hook struct {
 	Hook     string   `yaml:"hook" help:"Name of the hook."`
 	Config   Settings `yaml:"config,omitempty" help:"The module's own configuration."`
 	Seed     uint64   `yaml:"seed,omitempty" help:"Seed of the module."`
-	MemoryMB int      `yaml:"memory_mb,omitempty" help:"Memory limit in MB; 0 is 256."`
+	MemoryMB int      `yaml:"memory_mb,omitempty" help:"Memory limit in MiB; 0 is 256."`
 	Seconds  float64  `yaml:"seconds,omitempty" help:"Time limit of a call in seconds; 0 is 30."`
 	OnError  string   `yaml:"on_error,omitempty" help:"For map_document, map_batch and token_weights: stop the run (default), or skip the document or batch."`
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -220,8 +221,8 @@ func (e *Engine) Close() error {
 // Notes lists, after Load, what is slower than necessary for lack of memory.
 func (e *Engine) Notes() (notes []string) {
 	if e.channels.unshared > 0 {
-		notes = append(notes, fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %d bytes of staging buffers: "+
-			"transfers without one take the slower path through the memory of each device", e.channels.unshared))
+		notes = append(notes, fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %s of staging buffers: "+
+			"transfers without one take the slower path through the memory of each device", units.Bytes(e.channels.unshared)))
 	}
 	return notes
 }
@@ -254,7 +255,7 @@ func scarce(ranks []*rank) string {
 			missing = max(missing, s.Needed.Total-s.Available)
 		}
 	}
-	why := fmt.Sprintf("need %d more bytes of memory than available", missing)
+	why := fmt.Sprintf("need %s more of memory than available", units.Bytes(missing))
 	if missing == 0 { // one array is too large, and not the whole
 		why = fmt.Sprintf("do not fit: %v", ranks[0].planned.Untuned)
 	}

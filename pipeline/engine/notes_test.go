@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -40,8 +41,8 @@ func TestStagingBuffersLeaveTheHostRoom(t *testing.T) {
 			if buffers == wanted {
 				assert.Empty(t, e.Notes())
 			} else {
-				assert.Equal(t, []string{fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %d bytes of staging buffers: "+
-					"transfers without one take the slower path through the memory of each device", page*(wanted-buffers))}, e.Notes())
+				assert.Equal(t, []string{fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %s of staging buffers: "+
+					"transfers without one take the slower path through the memory of each device", units.Bytes(int64(page*(wanted-buffers))))}, e.Notes())
 			}
 			_, err = e.Train(t.Context(), zeros(o.Microbatches*o.Model.Size().SeqLen), 0, 4, ignore)
 			require.NoError(t, err)
@@ -91,6 +92,6 @@ func TestUntunedKernels(t *testing.T) {
 	e, err := New(o)
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		fmt.Sprintf("null:0: the fastest kernels need %d more bytes of memory than available (stage 0, stage 3)", missing),
+		fmt.Sprintf("null:0: the fastest kernels need %s more of memory than available (stage 0, stage 3)", units.Bytes(missing)),
 		"null:2: the fastest kernels do not fit: " + large.Error() + " (stage 2)"}, e.Untuned())
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -93,8 +94,8 @@ func (f *fitter) fitAsPlanned(o engine.Options) (*engine.Engine, error) {
 		name, have := l.Device.Name, cmp.Or(f.config.Pipeline.MemoryBytes(), device.Budget(o.Devices[i]))
 		needs[name], names[name] = needs[name]+l.Memory.Total, append(names[name], l.Name)
 		if n := names[name]; len(n) > 1 && have > 0 && needs[name] > have {
-			return nil, fmt.Errorf("%s and %s on %s: %w: %d bytes needed together, %d available", strings.Join(n[:len(n)-1], ", "), l.Name, name,
-				exec.ErrTooLarge, needs[name], have)
+			return nil, fmt.Errorf("%s and %s on %s: %w: %s needed together, %s available", strings.Join(n[:len(n)-1], ", "), l.Name, name,
+				exec.ErrTooLarge, units.Bytes(needs[name]), units.Bytes(have))
 		}
 	}
 	return e, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
@@ -74,7 +75,7 @@ func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
 	assert.IsType(t, new(usererror.Error), err)
 	var infeasible *partition.InfeasibleError
 	require.ErrorAs(t, err, &infeasible)
-	assert.ErrorContains(t, err, fmt.Sprint(free.Largest()/10, " available"))
+	assert.ErrorContains(t, err, units.Bytes(free.Largest()/10)+" available")
 }
 
 func TestCompare(t *testing.T) {

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"strings"
 )
 
@@ -20,8 +21,9 @@ type InfeasibleError struct {
 func (e *InfeasibleError) Error() string {
 	m := e.Needed
 	var b strings.Builder
-	fmt.Fprintf(&b, "stage %d (%s) does not fit on %s: %d bytes needed (weights %d, gradients %d, optimizer %d, activations %d, working %d), %d available",
-		e.Stage, e.Units, e.Device, m.Total(), m.Weights, m.Gradients, m.Optimizer, m.Activations, m.Working, e.Available)
+	fmt.Fprintf(&b, "stage %d (%s) does not fit on %s: %s needed (weights %s, gradients %s, optimizer %s, activations %s, working %s), %s available",
+		e.Stage, e.Units, e.Device, units.Bytes(m.Total()), units.Bytes(m.Weights), units.Bytes(m.Gradients), units.Bytes(m.Optimizer),
+		units.Bytes(m.Activations), units.Bytes(m.Working), units.Bytes(e.Available))
 	if e.Sharing > 1 {
 		fmt.Fprintf(&b, ", a share of %d", e.Sharing)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -123,8 +124,8 @@ func TestMemoryForcesRecomputation(t *testing.T) {
 	assert.Less(t, fixed.Stages[0].Memory.Total(), need)
 	problem.Recompute = Never
 	_, err = Choose(problem)
-	assert.ErrorContains(t, err, fmt.Sprintf("stage 0 (embed to layers.3) does not fit on gpu:0: %d bytes needed", need))
-	assert.ErrorContains(t, err, fmt.Sprintf("%d available without recomputation", need-1))
+	assert.ErrorContains(t, err, fmt.Sprintf("stage 0 (embed to layers.3) does not fit on gpu:0: %s needed", units.Bytes(need)))
+	assert.ErrorContains(t, err, units.Bytes(need-1)+" available without recomputation")
 	problem.Recompute, problem.Devices[0].Memory, problem.Devices[1].Memory = Always, 0, 0
 	always, err := Choose(problem)
 	require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestStagesOnOneDeviceShareIt(t *testing.T) {
 	assert.Equal(t, p.Cut, same.Cut)
 	problem.Devices[0].Memory, problem.Devices[2].Memory = 2000, 2000
 	_, err = Choose(problem)
-	assert.ErrorContains(t, err, "1000 available, a share of 2")
+	assert.ErrorContains(t, err, "1000 B available, a share of 2")
 }
 
 func TestTransfersCount(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -78,7 +79,7 @@ func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	require.ErrorIs(t, err, exec.ErrTooLarge)
-	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: \d+ bytes needed together, %d available$`, 2*need*9/10), err.Error())
+	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: [0-9.]+ [KMG]iB needed together, %s available$`, units.Bytes(2*need*9/10)), err.Error())
 	assert.NoDirExists(t, c.Run.Dir)
 	two := map[string]int64{"null:0": 2 * need * 9 / 10, "null:1": 2 * need * 9 / 10}
 	_, err = train.Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...), train.Options{OpenDevice: sized(two)})
@@ -116,5 +117,5 @@ func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 	assert.Contains(t, n.Text[0], "the fastest kernels need more memory than there is: replica 0 stage 0 and replica 1 stage 0 on null:0: ")
 	_, _, err = start(100, static-1)
 	require.ErrorIs(t, err, exec.ErrTooLarge)
-	assert.ErrorContains(t, err, fmt.Sprintf("%d bytes needed together", static), "what is needed at least")
+	assert.ErrorContains(t, err, units.Bytes(static)+" needed together", "what is needed at least")
 }

@@ -230,6 +230,27 @@ func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
 	assert.Equal(t, traintest.Files(t, b.Checkpoint), traintest.Files(t, a.Checkpoint))
 }
 
+// The result says which text and how much of it a validation loss was measured on.
+func TestValidationIsDescribed(t *testing.T) {
+	dir := t.TempDir()
+	for batches, want := range map[string]int64{"1": 1, "0": 0} {
+		c := traintest.Demo(t, dir, "train.steps=1", "train.eval_every=1", "train.eval_batches="+batches, "run.dir="+filepath.Join(dir, batches))
+		res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		require.NoError(t, err)
+		v := res.Validation
+		require.NotNil(t, v)
+		assert.NotZero(t, v.Of)
+		if want == 0 {
+			want = v.Of
+		}
+		assert.Equal(t, want, v.Batches)
+		assert.Equal(t, "held-out text of the run", v.Text)
+		if v.Batches < v.Of {
+			assert.Equal(t, v.Batches*c.BatchTokens(), v.Tokens)
+		}
+	}
+}
+
 // A model with more tokens than init.from trains, resumes, and names the key where it is missing.
 func TestExtendVocab(t *testing.T) {
 	dir := t.TempDir()

@@ -71,9 +71,19 @@ type Result struct {
 	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the validation text, nats per token
-	Plot           string   `json:"plot,omitempty"`
-	ExpertsPlot    string   `json:"experts_plot,omitempty"` // of the loads of mixtures of experts
-	Profile        string   `json:"profile,omitempty"`      // the page
+	// Validation says what ValLoss was measured on; nil without one.
+	Validation  *Validation `json:"validation,omitempty"`
+	Plot        string      `json:"plot,omitempty"`
+	ExpertsPlot string      `json:"experts_plot,omitempty"` // of the loads of mixtures of experts
+	Profile     string      `json:"profile,omitempty"`      // the page
+}
+
+// Validation is what a validation loss is measured on.
+type Validation struct {
+	Text    string `json:"text"`    // the files of data.val, or that it is the run's held-out text
+	Batches int64  `json:"batches"` // of train.batch_size sequences, that are measured
+	Of      int64  `json:"of"`      // in the text
+	Tokens  int64  `json:"tokens"`  // that are measured
 }
 
 // ErrDiverged is wrapped by the error of a run whose loss, gradient or validation loss is no longer finite.

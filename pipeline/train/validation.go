@@ -5,9 +5,11 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -62,7 +64,19 @@ func (t *trainer) validationLoss(ctx context.Context) (float64, *predicted, erro
 		}
 		return nil
 	})
+	t.result.Validation = validationOf(c, total, val.Windows(), p)
 	return sum / (float64(p.tokens) / float64(c.Model.SeqLen)), p, err
+}
+
+// validationOf describes a measurement of some of all windows.
+func validationOf(c config.Config, measured, all int64, p *predicted) *Validation {
+	batch := int64(c.At(0).Train.BatchSize)
+	batches := func(windows int64) int64 { return (windows + batch - 1) / batch }
+	v := &Validation{Text: "held-out text of the run", Batches: batches(measured), Of: batches(all), Tokens: p.tokens}
+	if len(c.Data.Val) > 0 {
+		v.Text = strings.Join(c.Data.Val, ", ")
+	}
+	return v
 }
 
 // predicted is what an evaluation predicts.

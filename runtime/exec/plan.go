@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/plan"
+	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders"
 )
@@ -106,8 +107,9 @@ type Shortage struct {
 
 func (s *Shortage) Error() string {
 	m := s.Needed
-	return fmt.Sprintf("%v: %d bytes needed (variables %d, arena %d, inputs %d, outputs %d, constants %d), %d available",
-		ErrTooLarge, m.Total, m.Variables, m.Arena, m.Inputs, m.Outputs, m.Constants, s.Available)
+	return fmt.Sprintf("%v: %s needed (variables %s, arena %s, inputs %s, outputs %s, constants %s), %s available",
+		ErrTooLarge, units.Bytes(m.Total), units.Bytes(m.Variables), units.Bytes(m.Arena), units.Bytes(m.Inputs), units.Bytes(m.Outputs),
+		units.Bytes(m.Constants), units.Bytes(s.Available))
 }
 
 func (s *Shortage) Unwrap() error { return ErrTooLarge }

@@ -83,5 +83,5 @@ func TestTensorBeyondABindingIsTooLarge(t *testing.T) {
 	require.NoError(t, err)
 	_, err = exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"main": g}, exec.Options{})
 	assert.ErrorIs(t, err, exec.ErrTooLarge)
-	assert.ErrorContains(t, err, "268435456 bytes in one piece, the device binds at most 134217728")
+	assert.ErrorContains(t, err, "256 MiB in one piece, the device binds at most 128 MiB")
 }

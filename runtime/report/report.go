@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/units"
 )
 
 // Status says how a section ended.
@@ -136,8 +137,8 @@ func (r Runner) lacksDisk(task Task) string {
 		return ""
 	}
 	folder := filepath.Dir(r.Dir)
-	return fmt.Sprintf("needs %.1f GB in %s, which has %.1f GB free: set TMPDIR to a folder with more", float64(task.Disk)/1e9,
-		newScrubber("").clean(folder), float64(free)/1e9)
+	return fmt.Sprintf("needs %s in %s, which has %s free: set TMPDIR to a folder with more", units.Bytes(task.Disk),
+		newScrubber("").clean(folder), units.Bytes(free))
 }
 
 // Run runs the tasks in order within a time, and writes the report after each. The time that a task leaves unused goes

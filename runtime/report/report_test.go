@@ -102,7 +102,7 @@ func TestSections(t *testing.T) {
 	assert.JSONEq(t, `[{"step": 1}, {"step": 2}]`, string(sections[1].Output))
 	assert.Equal(t, []string{"first line", "kernel | x: wrong result"}, sections[3].Errors)
 	assert.Contains(t, strings.Join(sections[4].Errors, "\n"), "panic: the driver crashed")
-	assert.Regexp(t, `^needs 4611686018.4 GB in .*, which has [0-9.]+ GB free`, sections[6].Note)
+	assert.Regexp(t, `^needs 4294967296 GiB in .*, which has [0-9.]+ GiB free`, sections[6].Note)
 	assert.JSONEq(t, `{"partial": true}`, string(sections[7].Output), "what a command printed before its time was over is kept")
 	assert.Equal(t, "1s", sections[7].Command[2])
 	assert.Contains(t, sections[7].Errors[0], "not finished within 2 s")

@@ -226,7 +226,7 @@ def rows(name, optimizer, peers):
             speed = f"{median / statistics.median(best.rates):.2f}"
             memory = f"{p.peak / best.peak:.2f}"
         cells = [f"{name}, {optimizer}", p.name, *(f"{f(p.rates):,.0f}" for f in (min, statistics.median, max)), speed,
-                 f"{statistics.median(p.cores):.2f}", f"{p.peak / 1e6:,.0f} MB", memory,
+                 f"{statistics.median(p.cores):.2f}", f"{p.peak / 2**20:,.0f} MiB", memory,
                  f"{p.first_step_seconds:.1f} s"]
         yield f"| {' | '.join(cells)} |"
 

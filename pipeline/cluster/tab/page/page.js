@@ -26,7 +26,7 @@ function token() {
 }
 
 function size(bytes) {
-  for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+  for (const [unit, scale] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
     if (bytes >= scale) return `${(bytes / scale).toFixed(1)} ${unit}`;
   }
   return `${bytes} B`;
