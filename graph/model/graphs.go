@@ -10,6 +10,7 @@ const (
 	TargetsInput  = "targets"  // u32 [B, T]
 	SegmentsInput = "segments" // u32 [B, T]; optional, as are weights and scalars: see Inputs
 	WeightsInput  = "weights"  // f32 [B, T]
+	RealInput     = "real"     // u32 [B, T]: 1 for tokens of documents, 0 for padding; read by mixtures of experts
 	ScalarsInput  = "scalars"  // f32 [n]
 	PositionInput = "position" // u32 [1], of a Decoder
 	LastInput     = "last"     // u32 [1], of Decoder.Prefill
@@ -17,7 +18,7 @@ const (
 	LossOutput   = "loss"   // f32 [1]
 	LossesOutput = "losses" // f32 [B]
 	// RoutingOutput is f32 [L, E + RoutingStats], a row for each mixture of experts: how many rows of the microbatch each
-	// expert has, and the statistics.
+	// expert has, and the statistics, all without padding.
 	RoutingOutput = "routing"
 	LogitsOutput  = "logits" // f32 [V]
 

@@ -90,6 +90,7 @@ type net struct {
 	rope, unscaled ropeTables
 	last           *graph.Value // LossInputs.Hidden, once the head is built
 	routed         []routing    // of the layers that were built so far
+	real           *graph.Value // u32 [B, T], see RealInput; nil: there is no padding
 }
 
 // network builds the model as if its embedding were not tied: see span.
@@ -159,6 +160,9 @@ func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *gr
 			y = n.logits(n.last)
 		})
 		return y
+	}
+	if n.Layer(u - 1).MoE {
+		n.real = read(RealInput)
 	}
 	return n.block(u-1, x, read(SegmentsInput))
 }

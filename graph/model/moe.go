@@ -25,7 +25,7 @@ func balancingBias(i int) string { return fmt.Sprintf("model.layers.%d.%s", i, b
 // routing is what a layer's router has decided for a microbatch, beside the layer's result.
 type routing struct {
 	layer int
-	load  *graph.Value // u32 [E]: how many of the R rows each expert has
+	load  *graph.Value // u32 [E]: how many of the R rows, without those of padding, each expert has
 	// losses are the weighted side losses, f32 [] each. Their gradients are added to those of the training loss, but
 	// they are no part of the reported loss.
 	losses []*graph.Value
@@ -115,16 +115,17 @@ func picked(scores, ids *graph.Value) *graph.Value {
 
 // measure computes the load of each expert, the side losses and the statistics.
 func (n *net) measure(i int, c choice, offsets *graph.Value) routing {
-	m, logits, rows := n.MoE, c.logits, c.logits.Shape[0]
-	r := routing{layer: i, load: op.Sub(op.Slice(offsets, 0, 1, m.Experts+1), op.Slice(offsets, 0, 0, m.Experts))}
+	m, logits := n.MoE, c.logits
+	t := n.measuredTokens(logits.Shape[0])
+	r := routing{layer: i, load: t.loads(c.ids, offsets, m.Experts)}
 	p := c.scores
 	if m.Score == SigmoidScore {
 		p = op.Div(p, op.Shift(op.Sum(p, []int{1}, true), 1e-20))
 	}
-	aux := op.Scale(op.Sum(op.Mul(op.Cast(r.load, graph.F32), op.Mean(p, []int{0}, false)), nil, false), float64(m.Experts)/float64(rows*m.TopK))
+	aux := t.perToken(op.Sum(op.Mul(op.Cast(r.load, graph.F32), t.mean(p, []int{0})), nil, false), m.Experts, m.TopK)
 	top := op.StopGradient(op.ReduceMax(logits, []int{1}, true))
 	lse := op.Add(op.Log(op.Sum(op.Exp(op.Sub(logits, top)), []int{1}, true)), top)
-	z := op.Mean(op.Square(lse), nil, false)
+	z := t.mean(op.Square(lse), nil)
 	for _, l := range []struct {
 		loss   *graph.Value
 		weight float64
@@ -133,11 +134,63 @@ func (n *net) measure(i int, c choice, offsets *graph.Value) routing {
 			r.losses = append(r.losses, op.Scale(l.loss, l.weight))
 		}
 	}
-	entropy := op.Scale(op.Sum(op.Mul(p, op.Log(op.Shift(p, 1e-20))), nil, false), -1/float64(rows))
+	entropy := t.perToken(op.Sum(t.masked(op.Mul(p, op.Log(op.Shift(p, 1e-20)))), nil, false), -1, 1)
 	least, most := op.Full(n.b, graph.F32, 0, 1), op.Full(n.b, graph.F32, 0, 1)
 	if c.bias != nil {
 		least, most = op.ReduceMin(c.bias, []int{0}, true), op.ReduceMax(c.bias, []int{0}, true)
 	}
 	r.stats = op.Concat(0, op.Reshape(entropy, 1), op.Reshape(aux, 1), op.Reshape(z, 1), least, most)
 	return r
+}
+
+// measuredTokens are the tokens of a microbatch that a router's loads, losses and statistics are of: all N, or those that
+// are not padding.
+type measuredTokens struct {
+	n       int
+	real    *graph.Value // u32 [N, 1]: 0 for padding; nil: there is none
+	weights *graph.Value // f32 [N, 1]: real
+	number  *graph.Value // f32 []: how many are no padding, at least 1
+}
+
+func (n *net) measuredTokens(tokens int) *measuredTokens {
+	t := &measuredTokens{n: tokens}
+	if n.real != nil {
+		t.real = op.Reshape(n.real, tokens, 1)
+		t.weights = op.Cast(t.real, graph.F32)
+		t.number = op.Maximum(op.Sum(t.weights, nil, false), op.Scalar(n.b, graph.F32, 1))
+	}
+	return t
+}
+
+// loads is how many rows each expert has, u32 [E], given the experts of tokens [N, k] and the offsets of all rows.
+func (t *measuredTokens) loads(ids, offsets *graph.Value, experts int) *graph.Value {
+	if t.real != nil { // padding goes to an expert that is not there
+		none := op.Scalar(ids.Builder(), graph.U32, float64(experts))
+		_, _, offsets = op.GroupRows(op.Where(t.real, ids, none), experts+1)
+	}
+	return op.Sub(op.Slice(offsets, 0, 1, experts+1), op.Slice(offsets, 0, 0, experts))
+}
+
+// masked is x [N, …] with 0 for padding.
+func (t *measuredTokens) masked(x *graph.Value) *graph.Value {
+	if t.real == nil {
+		return x
+	}
+	return op.Mul(x, t.weights)
+}
+
+// mean is the mean of x [N, …] over axes, of which the first is that of tokens; nil: over all.
+func (t *measuredTokens) mean(x *graph.Value, axes []int) *graph.Value {
+	if t.real == nil {
+		return op.Mean(x, axes, false)
+	}
+	return op.Div(op.Sum(t.masked(x), axes, false), t.number)
+}
+
+// perToken is x · numerator / (tokens · denominator).
+func (t *measuredTokens) perToken(x *graph.Value, numerator, denominator int) *graph.Value {
+	if t.real == nil {
+		return op.Scale(x, float64(numerator)/float64(t.n*denominator))
+	}
+	return op.Scale(op.Div(x, t.number), float64(numerator)/float64(denominator))
 }

@@ -187,3 +187,107 @@ func TestExpertsInBF16(t *testing.T) {
 		}
 	}
 }
+
+// padded is a microbatch of two sequences whose last tokens are padding, and the same sequences without it, alone.
+func padded(c model.Config, filled []int) (whole map[string]*graph.Tensor, alone []map[string]*graph.Tensor) {
+	in := model.Inputs{Weights: true, Padding: true}
+	whole = microbatch(c, in, len(filled), 0)
+	total := 0
+	for _, n := range filled {
+		total += n
+	}
+	for row, n := range filled {
+		begin := row * c.SeqLen
+		for i := range c.SeqLen {
+			real := 0.0
+			if i < n {
+				real = 1
+			}
+			whole[model.RealInput].Data[begin+i] = real
+			whole[model.WeightsInput].Data[begin+i] = real * float64(len(filled)*c.SeqLen) / float64(total)
+		}
+		one := map[string]*graph.Tensor{}
+		for _, name := range []string{model.TokensInput, model.TargetsInput} {
+			one[name] = &graph.Tensor{Type: graph.T(graph.U32, 1, n), Data: whole[name].Data[begin : begin+n]}
+		}
+		alone = append(alone, one)
+	}
+	return whole, alone
+}
+
+// Padding counts neither in loads nor in statistics, losses and gradients: a sequence with padding behind it has those
+// that it has without.
+func TestPaddingDoesNotCount(t *testing.T) {
+	for name, c := range map[string]model.Config{"experts": features()["experts"], "sigmoid": features()["sigmoid"], "all": features()["all"]} {
+		const filled = 4
+		data, alone := padded(c, []int{filled})
+		o := model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1, Inputs: model.Inputs{Weights: true, Padding: true}}
+		g, err := c.Training(o, false)
+		require.NoError(t, err)
+		got := initial(c, g)
+		out := run(t, g, data, got)
+		short := c
+		short.SeqLen = filled
+		o.Inputs = model.Inputs{}
+		g, err = short.Training(o, false)
+		require.NoError(t, err)
+		want := initial(short, g)
+		wanted := run(t, g, alone[0], want)
+		assert.InDelta(t, wanted["loss"].Data[0], out["loss"].Data[0], 1e-12, name)
+		assert.InDeltaSlice(t, wanted["routing"].Data, out["routing"].Data, 1e-12, name)
+		for _, p := range c.Parameters() {
+			assert.InDeltaSlice(t, gradient(short, want, p.Name), gradient(c, got, p.Name), 1e-11, "%s: %s", name, p.Name)
+		}
+	}
+}
+
+// The loads of a microbatch are those of its sequences without padding, and its z-loss and entropy the means of their
+// tokens.
+func TestRoutingOfPaddedSequences(t *testing.T) {
+	c := features()["experts"]
+	filled := []int{5, 2}
+	data, alone := padded(c, filled)
+	g, err := c.Training(model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 1, Inputs: model.Inputs{Weights: true, Padding: true}}, false)
+	require.NoError(t, err)
+	row := run(t, g, data, initial(c, g))["routing"].Data
+	want := make([]float64, len(row))
+	for i, n := range filled {
+		short := c
+		short.SeqLen = n
+		g, err := short.Training(model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1}, false)
+		require.NoError(t, err)
+		for j, x := range run(t, g, alone[i], initial(short, g))["routing"].Data {
+			if j >= c.MoE.Experts {
+				x *= float64(n) / 7
+			}
+			want[j] += x
+		}
+	}
+	experts := c.MoE.Experts
+	assert.Equal(t, want[:experts], row[:experts], "loads")
+	assert.InDelta(t, want[experts], row[experts], 1e-12, "entropy")
+	assert.InDelta(t, want[experts+2], row[experts+2], 1e-12, "z-loss")
+}
+
+// Chunks with mixtures of experts read what tells tokens from padding, wherever the model is cut, and give the same bits.
+func TestPaddingInChunks(t *testing.T) {
+	c := features()["experts"] // layer 1, unit 2, is the mixture
+	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{Weights: true, Padding: true}}
+	first, _ := padded(c, []int{5, 2})
+	second, _ := padded(c, []int{1, 6})
+	data := []map[string]*graph.Tensor{first, second}
+	whole := parts(t, c, nil, o)
+	weights := initial(c, whole[0].Forward)
+	want, _ := train(t, whole, weights, data, false)
+	for _, cut := range allCuts(c.Units()) {
+		stages := parts(t, c, cut, o)
+		got, _ := train(t, stages, weights, data, false)
+		for _, p := range c.Parameters() {
+			assert.Equal(t, gradient(c, want, p.Name), gradient(c, got, p.Name), "%v: %s", cut, p.Name)
+		}
+		for _, s := range stages {
+			assert.Equal(t, len(s.Routing) > 0, slices.Contains(read(s.Forward, s.BackwardNext), model.RealInput))
+			assert.NotContains(t, read(s.Eval), model.RealInput)
+		}
+	}
+}

@@ -112,9 +112,9 @@ func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 	return entry, y
 }
 
-// read returns the tokens or the segments of a microbatch; nil: there are no segments.
+// read returns the tokens, the segments or the marks of padding of a microbatch; nil: there are none.
 func (s *span) read(name string) *graph.Value {
-	if name == SegmentsInput && !s.inputs.Segments {
+	if name == SegmentsInput && !s.inputs.Segments || name == RealInput && !s.inputs.Padding {
 		return nil
 	}
 	return s.source(name, s.ids())

@@ -23,6 +23,7 @@ type Batcher struct {
 	sources []source
 	blend   *blend // nil: windows are drawn from all sources alike
 	n       int64  // windows
+	share   float64
 	origin  origin
 }
 
@@ -77,6 +78,7 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 	if b.n < 1 {
 		return nil, fmt.Errorf("the corpus has %d tokens: expected at least %d for one sequence of %d and its targets", c.Len(), cfg.SeqLen+1, cfg.SeqLen)
 	}
+	b.share = b.measureShare()
 	var err error
 	if c.mixed {
 		b.blend, err = newBlend(c.spans, b.sources, cfg)

@@ -171,6 +171,56 @@ func (b *Batcher) Documents(step int64, inputs []int32) *Documents {
 	return d
 }
 
+// Real returns 1 for each position of the batch of a step that has a token of a document, and 0 for padding: what
+// PackBestFit leaves empty.
+func (b *Batcher) Real(step int64) []uint32 {
+	t := b.cfg.SeqLen
+	real := make([]uint32, b.cfg.BatchSize*t)
+	for i := range b.cfg.BatchSize {
+		for j := range b.filled(b.Window(step, i)) {
+			real[i*t+j] = 1
+		}
+	}
+	return real
+}
+
+// Tokens is how many tokens of documents the batch of a step has, without padding.
+func (b *Batcher) Tokens(step int64) (n int64) {
+	for i := range b.cfg.BatchSize {
+		n += int64(b.filled(b.Window(step, i)))
+	}
+	return n
+}
+
+// filled is how many positions of a window have a token of a document. Padding follows.
+func (b *Batcher) filled(window int64) (n int) {
+	s, r := b.find(window)
+	if s.packing == nil {
+		return b.cfg.SeqLen
+	}
+	for _, p := range s.packing.row(r) {
+		n += int(p.n)
+	}
+	return n
+}
+
+// Share is the share of an epoch's positions that have a token of a document.
+func (b *Batcher) Share() float64 { return b.share }
+
+func (b *Batcher) measureShare() float64 {
+	n := int64(0)
+	for _, s := range b.sources {
+		if s.packing == nil {
+			n += s.n * int64(b.cfg.SeqLen)
+			continue
+		}
+		for _, p := range s.packing.pieces {
+			n += int64(p.n)
+		}
+	}
+	return float64(n) / float64(b.n*int64(b.cfg.SeqLen))
+}
+
 // NotPredicted is the target, in an evaluation, of a position that predicts nothing: model.NoTarget among tokens.
 const NotPredicted = -1
 

@@ -50,6 +50,9 @@ func TestBestFitLearnsEachTokenOnce(t *testing.T) {
 			inputs, targets, err := b.Batch(step)
 			require.NoError(t, err)
 			d := b.Documents(step, inputs)
+			for i, real := range b.Real(step) {
+				require.Equal(t, d.Weights[i], float32(real), "what is packed best-fit is padding or predicts something")
+			}
 			for i := row * c.length; i < (row+1)*c.length; i++ {
 				if d.Weights[i] == 0 {
 					require.Zero(t, inputs[i])
@@ -146,4 +149,23 @@ func TestPackedPosition(t *testing.T) {
 	_, err := batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2, Pack: PackConcat, Separator: 9}).Resume(p, p.BatchSize)
 	assert.NoError(t, err, "a checkpoint of before the keys")
 	assert.False(t, slices.Contains(Packs(), ""))
+}
+
+// Padding does not count as tokens. Windows of consecutive tokens have none.
+func TestTokensWithoutPadding(t *testing.T) {
+	ids, _ := textOf(3, 500, 30)
+	for _, pack := range Packs() {
+		b := batcher(t, fromInts(t, ids, 10_000), BatchConfig{SeqLen: 32, BatchSize: 1, Pack: pack})
+		sum := int64(0)
+		for step := range b.Windows() {
+			n := int64(0)
+			for _, real := range b.Real(step) {
+				n += int64(real)
+			}
+			require.Equal(t, n, b.Tokens(step))
+			sum += n
+		}
+		assert.InDelta(t, float64(sum)/float64(32*b.Windows()), b.Share(), 1e-12)
+		assert.Equal(t, pack == PackConcat, b.Share() == 1)
+	}
 }

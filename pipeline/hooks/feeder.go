@@ -38,7 +38,7 @@ type Feed struct {
 	Steps     int         // of the run
 	Instances int         // of each module, and batches in progress
 	Read      func(Position) (*hook.Batch, error)
-	Finish    func(*hook.Batch) engine.Batch
+	Finish    func(Position, *hook.Batch) engine.Batch
 	Note      func(format string, args ...any) // about skipped batches, from any goroutine
 }
 
@@ -314,7 +314,7 @@ func (d *Feeder) compute(ctx context.Context, p Position) (r result) {
 			return result{err: &BatchError{h, err}}
 		}
 	}
-	r.batch = d.feed.Finish(b)
+	r.batch = d.feed.Finish(p, b)
 	return r
 }
 

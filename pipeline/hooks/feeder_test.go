@@ -26,7 +26,7 @@ func counting(instances, steps int) (f Feed, begun *atomic.Int64) {
 				}
 			}
 		},
-		Finish: func(b *hook.Batch) engine.Batch { return engine.Batch{"number": []byte{byte(b.Step)}} }}, begun
+		Finish: func(_ Position, b *hook.Batch) engine.Batch { return engine.Batch{"number": []byte{byte(b.Step)}} }}, begun
 }
 
 // Batches come in order, to several callers, and the feeder is at most Instances steps ahead.

@@ -92,14 +92,15 @@ func (b *batches) read(p hooks.Position) (*hook.Batch, error) {
 	return out, nil
 }
 
-// finish returns a batch that hooks have changed as the engine takes it.
-func (b *batches) finish(changed *hook.Batch) engine.Batch {
+// finish returns the batch of a position, which hooks have changed, as the engine takes it.
+func (b *batches) finish(p hooks.Position, changed *hook.Batch) engine.Batch {
 	normalize(changed.Weights)
 	out := engine.Batch{model.TokensInput: exec.IntBytes(changed.Tokens), model.TargetsInput: exec.IntBytes(changed.Targets),
 		model.WeightsInput: exec.F32Bytes(changed.Weights)}
 	if b.inputs.Segments {
 		out[model.SegmentsInput] = exec.IntBytes(changed.Segments)
 	}
+	b.addReal(out, p.Batch)
 	for _, a := range changed.Aligned {
 		b.addAligned(out, a.Name, a.Data)
 	}
@@ -120,6 +121,7 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 			out[model.SegmentsInput] = exec.IntBytes(d.Segments)
 		}
 	}
+	b.addReal(out, number)
 	if len(b.inputs.Aligned) == 0 {
 		return out, nil
 	}
@@ -131,6 +133,13 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 		b.addAligned(out, a.Name, aligned[i])
 	}
 	return out, nil
+}
+
+// addReal adds what tells tokens from padding, if the model reads it.
+func (b *batches) addReal(out engine.Batch, number int64) {
+	if b.inputs.Padding {
+		out[model.RealInput] = exec.IntBytes(b.corpus.Real(number))
+	}
 }
 
 // addAligned adds a tensor if the loss reads it.

@@ -27,7 +27,7 @@ import (
 // state is the content of a checkpoint's state.json.
 type state struct {
 	Step       int           `json:"step"`      // steps finished
-	Tokens     int64         `json:"tokens"`    // trained on
+	Tokens     int64         `json:"tokens"`    // trained on, without padding
 	Data       data.Position `json:"data"`      // the next batch
 	Tokenizer  string        `json:"tokenizer"` // its hash
 	Config     string        `json:"config"`    // config.yaml of the run
@@ -140,7 +140,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	j := t.job
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
-	s := state{Step: t.step, Tokens: j.tokens(t.step), Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
+	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
 		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
 	if !j.config.Pipeline.Wire.Exact() {
 		s.Cut = t.session.cut()

@@ -27,14 +27,8 @@ type job struct {
 	task      hooks.Task
 	optimizer *optim.Optimizer
 	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none
-	resumed   resumed
-	cut       []int // of the checkpoint's run, see keepCut; nil: the config's
-}
-
-// resumed is what a run had done when it continued from a checkpoint.
-type resumed struct {
-	step   int
-	tokens int64
+	tokens    int64                  // that the steps so far have trained on: padding does not count
+	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
 }
 
 // openHooks loads the modules, of which one may build the model.
@@ -102,6 +96,7 @@ func (j *job) openScalars(ctx context.Context) error {
 
 // rewind prepares what follows the steps of the run for another start.
 func (j *job) rewind(ctx context.Context) error {
+	j.tokens = 0
 	if err := j.hooks.Rewind(); err != nil {
 		return err
 	}
@@ -125,14 +120,14 @@ func (j *job) lastStep() int {
 	return j.config.Train.Steps
 }
 
-// tokens is how many tokens the first steps train on.
-func (j *job) tokens(steps int) int64 {
-	return j.resumed.tokens + int64(steps-j.resumed.step)*j.config.BatchTokens()
+// tokensLeft is about how many tokens the steps after a step train on.
+func (j *job) tokensLeft(step int) int64 {
+	return j.withoutPadding(j.config.Sequences(step, j.config.Train.Steps) * int64(j.config.Model.SeqLen))
 }
 
-// tokensLeft is how many tokens the steps after a step train on.
-func (j *job) tokensLeft(step int) int64 {
-	return j.config.Sequences(step, j.config.Train.Steps) * int64(j.config.Model.SeqLen)
+// withoutPadding is about how many of some positions of batches have tokens of documents.
+func (j *job) withoutPadding(positions int64) int64 {
+	return int64(float64(positions) * j.corpus.train.Share())
 }
 
 // lastOfSize is the last step with batches of the current size.
@@ -146,7 +141,7 @@ func (j *job) lastOfSize(step int) int {
 // takePosition goes on at the data position of a checkpoint with the batch size of its step.
 func (j *job) takePosition(ctx context.Context, s state) error {
 	j.config = j.config.At(s.Step)
-	j.resumed = resumed{s.Step, s.Tokens}
+	j.tokens = s.Tokens
 	return j.makeOptimizer(ctx)
 }
 

@@ -127,7 +127,10 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 // skipped; the update was not applied. An overflow caused only by the loss scale does not count.
 func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	c, step := t.job.config, m.Batch+1
-	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens(step), Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
+	next, _ := t.loader.feeder.Cursor(step)
+	tokens := t.job.corpus.train.Tokens(next - 1)
+	t.job.tokens += tokens
+	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
 		Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
@@ -142,7 +145,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
 	}
 	pace := &t.recorder.pace
-	p.TokensPerSec, p.Left = pace.step(c.BatchTokens(), t.job.tokensLeft(step))
+	p.TokensPerSec, p.Left = pace.step(tokens, t.job.tokensLeft(step))
 	p.system = t.recorder.system.measure(pace.recent[len(pace.recent)-1].at, p.TokensPerSec)
 	return p, nil
 }

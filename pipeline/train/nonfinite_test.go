@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
@@ -84,6 +85,12 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 
 	text, err := json.Marshal(train.Progress{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true})
 	require.NoError(t, err)
+	routed := train.Progress{Step: 2, Routing: []engine.Routing{{Layer: 1, Load: []float64{3, 0}, Entropy: math.Inf(1), Aux: 0.5, Z: 2, BiasMin: -1, BiasMax: 4}}}
+	kept, err := json.Marshal(routed)
+	require.NoError(t, err)
+	var back train.Progress
+	require.NoError(t, json.Unmarshal(kept, &back))
+	assert.Equal(t, routed, back)
 	assert.JSONEq(t, `{"step":3,"steps":0,"tokens":0,"loss":"NaN","lr":0.5,"grad_norm":"Infinity","tokens_per_s":0,"staleness":0,"skipped":true,"left_ns":0}`, string(text))
 }
 

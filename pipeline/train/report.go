@@ -43,7 +43,7 @@ type Start struct {
 type Progress struct {
 	Step         int            `json:"step"`
 	Steps        int            `json:"steps"`
-	Tokens       int64          `json:"tokens"` // trained on so far
+	Tokens       int64          `json:"tokens"` // trained on so far, without padding
 	Loss         float64        `json:"loss"`   // nats per token
 	LR           float64        `json:"lr"`
 	GradNorm     float64        `json:"grad_norm"` // before clipping
@@ -56,7 +56,7 @@ type Progress struct {
 	Left         time.Duration  `json:"left_ns"`
 	Tasks        []tasks.Result `json:"tasks,omitempty"` // of train.eval_tasks, at the weights after the update
 	// Routing is what the routers of mixtures of experts did, by layer.
-	Routing []engine.Routing `json:"-"`
+	Routing []engine.Routing `json:"routing,omitempty"`
 	system  []metrics.Value  // how the step used the machines; the time comes first
 	asked   bool             // hooks have the step's measurements
 }
@@ -98,11 +98,28 @@ func routingValues(r engine.Routing) []metrics.Value {
 // MarshalJSON writes numbers that are not finite, which JSON does not have, as metrics.jsonl does.
 func (p Progress) MarshalJSON() ([]byte, error) {
 	type plain Progress
+	var routing []routingJSON
+	for _, r := range p.Routing {
+		routing = append(routing, routingJSON{r.Layer, r.Load, metrics.Number(r.Entropy), metrics.Number(r.Aux), metrics.Number(r.Z),
+			metrics.Number(r.BiasMin), metrics.Number(r.BiasMax)})
+	}
 	return json.Marshal(struct {
 		plain
 		Loss     metrics.Number `json:"loss"`
 		GradNorm metrics.Number `json:"grad_norm"`
-	}{plain(p), metrics.Number(p.Loss), metrics.Number(p.GradNorm)})
+		Routing  []routingJSON  `json:"routing,omitempty"`
+	}{plain(p), metrics.Number(p.Loss), metrics.Number(p.GradNorm), routing})
+}
+
+// routingJSON is an engine.Routing in JSON.
+type routingJSON struct {
+	Layer   int            `json:"layer"`
+	Loads   []float64      `json:"loads"`
+	Entropy metrics.Number `json:"entropy"`
+	Aux     metrics.Number `json:"aux_loss"`
+	Z       metrics.Number `json:"z_loss"`
+	BiasMin metrics.Number `json:"bias_min"`
+	BiasMax metrics.Number `json:"bias_max"`
 }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
@@ -112,9 +129,14 @@ func (p *Progress) UnmarshalJSON(b []byte) error {
 		*plain
 		Loss     metrics.Number `json:"loss"`
 		GradNorm metrics.Number `json:"grad_norm"`
+		Routing  []routingJSON  `json:"routing"`
 	}{plain: (*plain)(p)}
 	err := json.Unmarshal(b, &x)
-	p.Loss, p.GradNorm = float64(x.Loss), float64(x.GradNorm)
+	p.Loss, p.GradNorm, p.Routing = float64(x.Loss), float64(x.GradNorm), nil
+	for _, r := range x.Routing {
+		p.Routing = append(p.Routing, engine.Routing{Layer: r.Layer, Load: r.Loads, Entropy: float64(r.Entropy), Aux: float64(r.Aux), Z: float64(r.Z),
+			BiasMin: float64(r.BiasMin), BiasMax: float64(r.BiasMax)})
+	}
 	return err
 }
 

@@ -122,6 +122,44 @@ func TestInterruptedEvaluation(t *testing.T) {
 	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
 }
 
+// The measurements of routers survive an evaluation that is interrupted.
+func TestInterruptedEvaluationOfExperts(t *testing.T) {
+	overrides := []string{"model={vocab_size: 256, d_model: 8, n_layers: 2, n_heads: 2, seq_len: 8, moe: {experts: 3, top_k: 2, d_ff: 4, balance: {bias: 0.01}}}",
+		"train={steps: 3, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 0}", "data.pack=best_fit", "data.separator=32"}
+	clean := &traintest.Reference{}
+	whole := traintest.Demo(t, t.TempDir(), overrides...)
+	_, err := train.Run(t.Context(), whole, runtest.Options(clean, &runtest.Notes{}))
+	require.NoError(t, err)
+	experts := func(c config.Config) string {
+		text, err := os.ReadFile(filepath.Join(c.Run.Dir, "experts.jsonl"))
+		require.NoError(t, err)
+		return string(text)
+	}
+	postponed := 0
+	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/8) {
+		c := traintest.Demo(t, t.TempDir(), overrides...)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{Fault: func(run int64) error {
+			if run == n {
+				cancel()
+			}
+			return nil
+		}}, &runtest.Notes{}))
+		require.NoError(t, err)
+		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err == nil && strings.Contains(string(saved), `"untold"`) {
+			postponed++
+		}
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+		o.Resume = true
+		_, err = train.Run(t.Context(), c, o)
+		require.NoError(t, err)
+		assert.Equal(t, traintest.Measurements(t, whole.Run.Dir), traintest.Measurements(t, c.Run.Dir), "at run %d of %d", n, total)
+		assert.Equal(t, experts(whole), experts(c), "at run %d of %d", n, total)
+	}
+	assert.Positive(t, postponed, "evaluations that were interrupted")
+}
+
 // A step that is reported when the run is resumed is reported with the current number of steps.
 func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 	steps := "train={steps: %d, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}"

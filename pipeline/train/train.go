@@ -277,7 +277,7 @@ func (t *trainer) finish() (err error) {
 		return err
 	}
 	if best := t.recorder.pace.best; best > 0 {
-		t.session.comparePrediction(float64(c.BatchTokens()) / best)
+		t.session.comparePrediction(float64(t.job.withoutPadding(c.BatchTokens())) / best)
 	}
 	if t.step == 0 || !t.folder.begun || !t.job.options.Plots {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
@@ -20,6 +21,9 @@ import (
 const routed = "model={vocab_size: 256, d_model: 8, n_layers: 4, n_heads: 2, d_ff: 12, seq_len: 8, attention: {window: 5, pattern: [local, full]}, moe: {experts: 4, top_k: 2, d_ff: 6, shared: 1, dense_first: 1, score: sigmoid, normalize: true, " +
 	"balance: {bias: 0.01, aux: 0.1, z: 0.1}}}"
 
+// padded lays words into sequences of 8 tokens: some are shorter.
+var padded = []string{"data.pack=best_fit", "data.separator=32"}
+
 // Mixtures of experts give the same bits on any number of stages, with recomputation and with a delay.
 func TestExpertsOnStages(t *testing.T) {
 	for _, c := range []struct {
@@ -27,6 +31,7 @@ func TestExpertsOnStages(t *testing.T) {
 		layout []string
 	}{
 		{nil, []string{"pipeline={stages: 3, recompute: always}"}},
+		{padded, []string{"pipeline={stages: 3}"}},
 		{nil, []string{"pipeline={schedule: interleaved, stages: 2, chunks: 2}"}},
 		{[]string{"pipeline={delay: 1, error_feedback: true, stale_microbatches: all}"}, []string{"pipeline.stages=2"}},
 	} {
@@ -77,4 +82,38 @@ func TestRoutingIsRecorded(t *testing.T) {
 	assert.Zero(t, one[0].Values["layers.1/bias_range"])
 	assert.Greater(t, one[1].Values["layers.1/bias_range"], 0.0)
 	assert.InDelta(t, 1.386, one[0].Values["layers.3/router_entropy"], 1e-3)
+}
+
+// Padding counts neither in the loads of experts nor in tokens, on any number of stages and replicas.
+func TestPaddingIsNotRecorded(t *testing.T) {
+	records := func(layout ...string) []metrics.Record {
+		c := traintest.Demo(t, t.TempDir(), slices.Concat([]string{routed, "train={steps: 4, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 2}"}, padded, layout)...)
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+		o.StopAfter = 2
+		for range 2 { // the second time to the end
+			_, err := train.Run(context.Background(), c, o)
+			require.NoError(t, err)
+			o.StopAfter, o.Resume = 0, true
+		}
+		rs := traintest.Measurements(t, c.Run.Dir)
+		loads, err := metrics.ReadArrays(filepath.Join(c.Run.Dir, "experts.jsonl"))
+		require.NoError(t, err)
+		require.Len(t, loads, 4)
+		before := 0.0
+		for i, r := range loads {
+			tokens := rs[i].Values["tokens"] - before
+			before = rs[i].Values["tokens"]
+			assert.Less(t, tokens, 8.0*8, "positions")
+			assert.Greater(t, tokens, 8.0*4)
+			for layer, xs := range r.Arrays {
+				assert.Equal(t, 2*tokens, floats.Sum(xs), "%s: tokens · top_k", layer)
+			}
+		}
+		return rs
+	}
+	one := records()
+	assert.Equal(t, one, records("pipeline={stages: 3}"))
+	for i, r := range records("pipeline={stages: 2, replicas: 2}") {
+		assert.Equal(t, one[i].Values["tokens"], r.Values["tokens"])
+	}
 }
