@@ -64,8 +64,14 @@ func (d *Document) Entries(n *yaml.Node, key string) ([]Entry, error) {
 }
 
 func (d *Document) value(n *yaml.Node, v reflect.Value, key string) error {
+	if d.asTyped(n, v, key) {
+		return nil
+	}
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return d.Errorf(n, key, "anchors and aliases are not supported: write the value out")
+	}
+	if err := d.typed[n].err; err != nil && !isScalar(v.Kind()) {
+		return d.Errorf(n, key, "%v: texts with special characters need quotes, as in [\"*.txt\"]", err)
 	}
 	if isNull(n) {
 		return nil
@@ -186,6 +192,11 @@ func kindName(k reflect.Kind) string {
 		return "a number"
 	}
 	return "an integer"
+}
+
+// isScalar reports whether values of a kind are numbers, truth values or texts.
+func isScalar(k reflect.Kind) bool {
+	return k != reflect.Struct && k != reflect.Slice && k != reflect.Array
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

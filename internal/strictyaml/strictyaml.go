@@ -9,7 +9,6 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -20,8 +19,11 @@ type Document struct {
 	file   string
 	root   *yaml.Node
 	origin map[*yaml.Node]string // of nodes that an override brought
+	typed  map[*yaml.Node]typed  // values of overrides, as they were typed
 	given  map[string]bool       // dotted keys that were decoded from a value
 	into   reflect.Value         // the struct that Decode fills, once it has been called
+
+	replaced []string // what overrides of whole sections have dropped
 }
 
 // ReadSmall reads a regular file of at most a mebibyte, which no file that people write exceeds.
@@ -50,7 +52,7 @@ func Load(path string) (*Document, error) {
 
 // Parse reads a YAML mapping; an empty text is an empty mapping. file is how errors name it.
 func Parse(file string, text []byte) (*Document, error) {
-	d := &Document{file: file, origin: map[*yaml.Node]string{}, given: map[string]bool{}}
+	d := &Document{file: file, origin: map[*yaml.Node]string{}, typed: map[*yaml.Node]typed{}, given: map[string]bool{}}
 	var n, second yaml.Node
 	in := yaml.NewDecoder(bytes.NewReader(text))
 	if err := in.Decode(&n); err != nil && err != io.EOF {
@@ -77,8 +79,8 @@ func (d *Document) Clone() *Document { return d.Under(d.root) }
 
 // Under is a copy of one of d's sections as a document of its own.
 func (d *Document) Under(section *yaml.Node) *Document {
-	c := &Document{file: d.file, origin: map[*yaml.Node]string{}, given: map[string]bool{}}
-	c.root = c.adopt(section, d)
+	c := &Document{file: d.file, origin: map[*yaml.Node]string{}, typed: map[*yaml.Node]typed{}, given: map[string]bool{}}
+	c.root, c.replaced = c.adopt(section, d), slices.Clone(d.replaced)
 	return c
 }
 
@@ -88,66 +90,14 @@ func (d *Document) adopt(n *yaml.Node, from *Document) *yaml.Node {
 	if o, ok := from.origin[n]; ok {
 		d.origin[&c] = o
 	}
+	if t, ok := from.typed[n]; ok {
+		d.typed[&c] = t
+	}
 	c.Content = make([]*yaml.Node, len(n.Content))
 	for i, child := range n.Content {
 		c.Content[i] = d.adopt(child, from)
 	}
 	return &c
-}
-
-// Override sets a dotted key from the command line: "train.steps=5". The value is YAML: a scalar, [a, b] or {k: v}.
-func (d *Document) Override(assignment string) error {
-	name := "--set " + assignment
-	key, text, ok := strings.Cut(assignment, "=")
-	if !ok || key == "" {
-		return fmt.Errorf("%s: expected section.key=value", name)
-	}
-	var n yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &n); err != nil {
-		return fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	value := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
-	if n.Kind != 0 {
-		value = n.Content[0]
-	}
-	return d.Put(key, value, name)
-}
-
-// Put sets a dotted key, making the sections on the way. Complaints about the value name origin instead of a line; if
-// it is empty, they name the value's line.
-func (d *Document) Put(key string, value *yaml.Node, origin string) error {
-	at := d.root
-	parts := strings.Split(key, ".")
-	for i, part := range parts {
-		child := find(at, part)
-		if child == nil {
-			child = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-			label := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: part}
-			child.Line, label.Line = value.Line, value.Line
-			if origin != "" {
-				d.origin[child], d.origin[label] = origin, origin
-			}
-			at.Content = append(at.Content, label, child)
-		}
-		if i == len(parts)-1 {
-			*child = *d.adopt(value, d)
-			if origin != "" {
-				d.claim(child, origin)
-			}
-			return nil
-		}
-		if isNull(child) {
-			*child = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: value.Line}
-			if origin != "" {
-				d.origin[child] = origin
-			}
-		}
-		if child.Kind != yaml.MappingNode {
-			return fmt.Errorf("%s: %s is %s, not a section", origin, strings.Join(parts[:i+1], "."), Describe(child))
-		}
-		at = child
-	}
-	return nil
 }
 
 // Move gives the value of a dotted key another name, which an alias stands for. If there are values under both names,
@@ -234,18 +184,17 @@ func (d *Document) Overridden(key string) bool {
 func (d *Document) lookup(key string) *yaml.Node {
 	n := d.root
 	for part := range strings.SplitSeq(key, ".") {
-		name, index, indexed := strings.Cut(strings.TrimSuffix(part, "]"), "[")
-		if n = find(n, name); n == nil {
+		name, index, err := splitPart(part)
+		if n = find(n, name); n == nil || err != nil {
 			return nil
 		}
-		if !indexed {
+		if index < 0 {
 			continue
 		}
-		i, err := strconv.Atoi(index)
-		if err != nil || n.Kind != yaml.SequenceNode || i < 0 || i >= len(n.Content) {
+		if n.Kind != yaml.SequenceNode || index >= len(n.Content) {
 			return nil
 		}
-		n = n.Content[i]
+		n = n.Content[index]
 	}
 	return n
 }

@@ -77,7 +77,7 @@ func TestPutNamesItsOrigin(t *testing.T) {
 	assert.Equal(t, []float64{0.5}, o.Inner.Rates)
 	require.NoError(t, d.Put("inner.steps", es[1].Value, "g.yaml:2: set"))
 	assert.EqualError(t, d.Decode(&o), `g.yaml:2: set: inner.steps: found text "none", expected an integer`)
-	assert.EqualError(t, d.Put("pairs.a.x", es[1].Value, "g.yaml:2: set"), "g.yaml:2: set: pairs.a is a list, not a section")
+	assert.EqualError(t, d.Put("pairs.a.x", es[1].Value, "g.yaml:2: set"), "g.yaml:2: set: pairs.a is a list, not a section: pairs.a[0] is its first element")
 }
 
 func TestClonesAreIndependent(t *testing.T) {
