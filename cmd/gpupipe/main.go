@@ -18,12 +18,13 @@ import (
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 // Exit codes.
 const (
 	exitOK          = 0
-	exitFailure     = 1   // ours, or the device's
+	exitFailure     = 1   // ours, or the device's; a run that diverged
 	exitMistake     = 2   // the user's: bad input, a full disk, no such device
 	exitInterrupted = 130 // by Ctrl-C, after saving
 )
@@ -60,7 +61,8 @@ Examples:
   turn text into token shards         gpupipe data --out shards a.txt
   show a pipeline's order of work     gpupipe schedule --name 2bw --draw text
 
-Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
+Exit codes: 0 done; 1 failed or diverged; 2 bad input; 130 interrupted, after
+saving.
 `
 
 type commands struct {
@@ -216,6 +218,10 @@ func (a *app) conclude(err error) int {
 	case errors.As(err, &user):
 		a.note("gpupipe: %s", message(err))
 		return exitMistake
+	}
+	if errors.Is(err, train.ErrDiverged) {
+		a.note("gpupipe: %s", message(err))
+		return exitFailure
 	}
 	a.note("gpupipe: failed: %s", message(err))
 	return exitFailure

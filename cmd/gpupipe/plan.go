@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -135,7 +136,7 @@ func (c *planCommand) Run(a *app) error {
 			return err
 		}
 	} else {
-		printPlan(a, p, over != nil)
+		printPlan(a, p, c.devicesToUse(p, over))
 	}
 	if p.Recommendation < 0 {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
@@ -205,6 +206,21 @@ func (c *planCommand) loadFor(m machines) (config.Config, error) {
 	v.Set = append(slices.Clone(c.Set), fmt.Sprint("pipeline.stages=", stages),
 		"pipeline.devices=["+strings.Join(names[:stages*replicas], ", ")+"]")
 	return v.load()
+}
+
+// devicesToUse are the devices that a run needs to follow the recommended plan; none: its members bring them. Cards that
+// need not be present are taken to be those that WebGPU finds first.
+func (c *planCommand) devicesToUse(p *layout.Comparison, over machines) []string {
+	if p.Recommendation < 0 || over != nil {
+		return nil
+	}
+	names := slices.Clone(p.DevicesOf(p.Schedules[p.Recommendation].Plan))
+	if c.GPU != "" {
+		for i := range names {
+			names[i] = fmt.Sprintf("webgpu:%d", i)
+		}
+	}
+	return names
 }
 
 // load reads the config. It sets data and run.dir, which a plan does not use.

@@ -18,8 +18,8 @@ func describeParameters(all, active int64) string {
 	return grouped(all) + " (" + grouped(active) + " active)"
 }
 
-// printPlan prints a plan.
-func printPlan(a *app, p *layout.Comparison, members bool) {
+// printPlan prints a plan. use are the devices that a run needs to follow it; none: its members bring them.
+func printPlan(a *app, p *layout.Comparison, use []string) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
@@ -55,7 +55,7 @@ func printPlan(a *app, p *layout.Comparison, members bool) {
 		}
 	}
 	if p.Recommendation >= 0 {
-		printRecommendation(a, p, members)
+		printRecommendation(a, p, use)
 	}
 }
 
@@ -114,7 +114,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 }
 
 // printRecommendation prints the stages of the recommended schedule, the reason for it and the settings to use it.
-func printRecommendation(a *app, p *layout.Comparison, members bool) {
+func printRecommendation(a *app, p *layout.Comparison, devices []string) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
 	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
@@ -135,8 +135,8 @@ func printRecommendation(a *app, p *layout.Comparison, members bool) {
 	printMicrobatching(a, p.Microbatching)
 	printAlone(a, p)
 	use := settings(p, c)
-	if !members { // members bring their devices
-		use += " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
+	if len(devices) > 0 {
+		use += " --set pipeline.devices=[" + strings.Join(devices, ",") + "]"
 	}
 	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, use))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"go.yaml.in/yaml/v3"
@@ -34,6 +35,8 @@ type Config struct {
 	Pipeline  Pipeline  `yaml:"pipeline" help:"Pipeline stages, devices and their schedule."`
 	Hooks     []Hook    `yaml:"hooks" help:"WebAssembly modules that customize the run: see docs/HOOKS.md."`
 	Run       Run       `yaml:"run" help:"Output."`
+
+	replaced []string // what overrides of whole sections have dropped
 }
 
 // Init is the source of the initial weights.
@@ -165,6 +168,7 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 		return Config{}, err
 	}
 	c := defaults()
+	c.replaced = d.Replaced()
 	if err := d.Decode(&c); err != nil {
 		return Config{}, err
 	}
@@ -207,6 +211,16 @@ func (c Config) YAML() []byte {
 		panic(err) // plain structs always marshal
 	}
 	return out
+}
+
+// Notes are sentences about settings that are valid, but may not be meant.
+func (c Config) Notes() []string {
+	notes := slices.Clone(c.replaced)
+	steps := c.Train.Steps
+	if w := c.LR.Warmup; steps > 0 && w > steps {
+		notes = append(notes, fmt.Sprintf("lr.warmup: %d steps, but train.steps is %d: the learning rate rises to %.2g of its value and no further", w, steps, float64(steps)/float64(w)))
+	}
+	return notes
 }
 
 // Rows is the number of sequences in a microbatch.
@@ -281,7 +295,7 @@ func (c Config) validateLoop() error {
 		key              string
 		value, from, max int
 	}{
-		{"train.steps", t.Steps, 0, 1 << 30}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
+		{"train.steps", t.Steps, 0, schedule.MaxBatches}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
 		{"train.microbatches", t.Microbatches, 1, 1 << 20}, {"train.eval_every", t.EvalEvery, 0, 1 << 30},
 		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.eval_questions", t.EvalQuestions, 0, 1 << 30}, {"train.save_every", t.SaveEvery, 0, 1 << 30},
 		{"train.keep", t.Keep, 0, 1 << 30},

@@ -290,3 +290,22 @@ func TestPrecisionOverF16(t *testing.T) {
 	_, err = Parse("c.yaml", []byte(file), []string{"train.precision=bf16", "train.loss_scale.initial=4"})
 	assert.ErrorContains(t, err, "only train.precision f16 has a loss scale")
 }
+
+// Settings that are valid and may not be meant have a note; a schedule has no batch beyond the most steps.
+func TestNotes(t *testing.T) {
+	file := "model: {preset: tiny, d_model: 64}\ndata: {train: [a.txt]}\nrun: {dir: r}\n"
+	for set, want := range map[string][]string{
+		"train.steps=50":       nil,
+		"train.steps=0":        nil,
+		"train.steps=49":       {"lr.warmup: 50 steps, but train.steps is 49: the learning rate rises to 0.98 of its value and no further"},
+		"model={preset: tiny}": {"--set model={preset: tiny}: it replaces the whole section model, without its d_model"},
+	} {
+		c, err := Parse("f.yaml", []byte(file), []string{set})
+		require.NoError(t, err)
+		assert.Equal(t, want, c.Notes(), set)
+	}
+	_, err := Parse("f.yaml", []byte(file), []string{"train.steps=999999999"})
+	assert.NoError(t, err)
+	_, err = Parse("f.yaml", []byte(file), []string{"train.steps=1000000000"})
+	assert.ErrorContains(t, err, "train.steps: found 1000000000, expected an integer from 0 to 999999999")
+}

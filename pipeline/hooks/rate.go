@@ -51,6 +51,18 @@ func (r *Rate) Advance(ctx context.Context, to int) error {
 	return nil
 }
 
+// askedAhead is the number of steps after which training asks modules for the factors and scalars of the next ones, so
+// that a run of many steps begins at once.
+const askedAhead = 1000
+
+// Interval is the number of steps after which training calls Advance; 0 without a module.
+func (r *Rate) Interval() int {
+	if r.instance == nil {
+		return 0
+	}
+	return askedAhead
+}
+
 // Close closes the module's instance. The Rate can be opened again.
 func (r *Rate) Close() error {
 	instance := r.instance

@@ -52,6 +52,14 @@ func (s *Scalars) Advance(ctx context.Context, from, to int) error {
 	return nil
 }
 
+// Interval is the number of steps after which training calls Advance; 0 without scalars.
+func (s *Scalars) Interval() int {
+	if s.instance == nil {
+		return 0
+	}
+	return askedAhead
+}
+
 // Close closes the module's instance. The Scalars can be opened again.
 func (s *Scalars) Close() error {
 	instance := s.instance

@@ -156,9 +156,6 @@ func (c *Composer) Evaluated(why string) (config.Config, error) {
 	switch {
 	case r.Train.Steps == 0:
 		err = fmt.Errorf("%s: train.steps: found 0, expected more: %s", c.doc.At("train.steps"), why)
-	case r.Train.EvalEvery == 0:
-		err = fmt.Errorf("%s: train.eval_every: found 0, expected a number of steps (train.steps evaluates at the end only): %s",
-			c.doc.At("train.eval_every"), why)
 	case len(r.Data.Val) == 0 && r.Data.ValFraction == 0:
 		err = fmt.Errorf("%s: data.val_fraction: found 0, expected more, or files in data.val: %s", c.doc.At("data.val_fraction"), why)
 	}

@@ -21,9 +21,12 @@ type Options struct {
 const (
 	maxStages  = 1 << 12
 	maxChunks  = 1 << 10
-	maxNumber  = 999_999_999
+	maxNumber  = MaxBatches
 	maxActions = 1 << 18
 )
+
+// MaxBatches is the most batches that a schedule has.
+const MaxBatches = 999_999_999
 
 // Generator yields the action lists of a schedule action by action, so that the number of batches costs no memory.
 type Generator struct {

@@ -169,7 +169,6 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		good + "set: {train.stepz: 4}\n":                                                   "g.yaml:10: train.stepz: unknown key",
 		good + "set: {train.steps: many}\n":                                                `g.yaml:10: train.steps: found text "many"`,
 		good + "set: {train.steps: 0}\n":                                                   "train.steps: found 0, expected more: a study compares the validation loss",
-		good + "set: {train.eval_every: 0}\n":                                              "train.eval_every: found 0, expected a number of steps",
 		good + "set: {data.val_fraction: 0}\n":                                             "data.val_fraction: found 0, expected more",
 		smallBase + "dir: s\n":                                                             "g.yaml: optimizers: not given",
 		smallBase + twoOptimizers:                                                          `g.yaml: dir: found "", expected the folder`,

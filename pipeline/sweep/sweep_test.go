@@ -354,7 +354,6 @@ func TestMistakes(t *testing.T) {
 			"set keys.optimizer.lr in the sweep's file instead",
 		"keys: {optimizer: [{lr: 1}]}\nset: {optimizer.lr: 2}\n":                "optimizer.lr is varied by the sweep: set keys.optimizer in",
 		"keys: {optimizer.lr: [1], optimizer: [{name: sgd}]}\n":                 "found optimizer after optimizer.lr, expected a section before its keys",
-		"keys: {optimizer.lr: [1]}\nset: {train.eval_every: 0}\n":               "train.eval_every: found 0",
 		"search: halving\nkeys: {train.steps: [9, 18]}\n":                       "keys.train.steps: found values of train.steps, expected none with",
 		"search: halving\nkeys: {train: [{steps: 9}, {steps: 18}]}\n":           "keys.train: found values of train.steps",
 		"keys: {data: [{seed: 2}]}\n":                                           "keys: data.seed is varied by seeds",

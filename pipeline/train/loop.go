@@ -59,7 +59,7 @@ func (t *trainer) loop(ctx context.Context) error {
 	}
 	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
 	evaluated := t.recorder.stopped != "" && t.recorder.pending == nil
-	if !t.result.Interrupted && !evaluated && t.step > 0 && t.job.evaluates() && c.EvalEvery > 0 {
+	if !t.result.Interrupted && !evaluated && t.step > 0 && t.job.evaluates() {
 		if err := t.evaluate(ctx); err != nil {
 			return t.postpone(ctx, err)
 		}
@@ -74,7 +74,7 @@ func (t *trainer) loop(ctx context.Context) error {
 func (t *trainer) segment(ctx context.Context) (err error) {
 	c, h := t.job.config.Train, t.job.hooks
 	to := min(t.job.lastStep(), t.job.lastOfSize(t.step))
-	for _, every := range []int{c.EvalEvery, c.SaveEvery, h.Metrics.StopInterval()} {
+	for _, every := range []int{c.EvalEvery, c.SaveEvery, h.Metrics.StopInterval(), h.Rate.Interval(), h.Scalars.Interval()} {
 		if every > 0 {
 			to = min(to, (t.step/every+1)*every)
 		}
@@ -160,7 +160,7 @@ func (t *trainer) diverged(p Progress) error {
 	if p.LossScale > 0 {
 		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
 	}
-	return usererror.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
+	return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
 		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 }
 
@@ -186,7 +186,7 @@ func (t *trainer) due(n int) bool { return n > 0 && t.step%n == 0 && t.step < t.
 // Options.StopAfter.
 func (t *trainer) evaluationDue() bool {
 	c := t.job.config.Train
-	stops := t.step == t.job.lastStep() && t.step < c.Steps && c.EvalEvery > 0
+	stops := t.step == t.job.lastStep() && t.step < c.Steps
 	return (stops || t.due(c.EvalEvery)) && t.job.evaluates()
 }
 
@@ -202,7 +202,7 @@ func (t *trainer) evaluate(ctx context.Context) error {
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
 	if e.valLoss != nil && !metrics.Finite(*e.valLoss) {
-		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
+		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 	}
 	if t.result.ValLoss = e.valLoss; e.valLoss != nil {
 		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far
@@ -328,7 +328,7 @@ func (t *trainer) blameLoss(ctx context.Context, ended error) error {
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",
 		t.job.task.Loss.File(), hook.BuildLoss, s.step, loss)
 	if ended != nil {
-		return usererror.New(fmt.Errorf("%w; %s", ended, text))
+		return fmt.Errorf("%w; %s", ended, text)
 	}
 	t.job.options.Report.Note("%s", text)
 	return nil

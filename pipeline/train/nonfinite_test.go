@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -133,9 +134,8 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 	assert.Len(t, n.Text, 11)
 	for _, stages := range []int{1, 2} {
 		run, _, n, err := poisoned(t, only(append(ten, 13)...), append(steps, fmt.Sprintf("pipeline.stages=%d", stages))...)
-		var user *usererror.Error
-		require.ErrorAs(t, err, &user)
 		require.ErrorIs(t, err, train.ErrDiverged)
+		assert.False(t, errors.As(err, new(*usererror.Error)), "it is nobody's input")
 		assert.ErrorContains(t, err, "step 13: the loss is NaN")
 		assert.ErrorContains(t, err, "the checkpoint of step 12 is kept")
 		assert.Len(t, n.Text, 10)
@@ -221,7 +221,6 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 		{"data.document_mask=true", "data.separator=10"}} {
 		n, err := run(&traintest.Reference{}, changed...)
 		require.ErrorIs(t, err, train.ErrDiverged)
-		assert.ErrorAs(t, err, new(*usererror.Error))
 		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
 		assert.Len(t, n.Steps, 3)
 

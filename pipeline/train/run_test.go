@@ -458,3 +458,17 @@ func assertWatchable(t *testing.T, dir string, steps int) {
 	}
 	assert.Equal(t, []string{"start", "checkpoint", "checkpoint", "checkpoint", "end"}, kinds)
 }
+
+// train.eval_every: 0 evaluates at the end only.
+func TestEvaluationAtTheEndOnly(t *testing.T) {
+	c := traintest.Demo(t, t.TempDir(), "train.eval_every=0", "train.save_every=2")
+	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	require.NoError(t, err)
+	records := traintest.Measurements(t, c.Run.Dir)
+	require.Len(t, records, 6)
+	for i, r := range records {
+		_, has := r.Values["val_loss"]
+		assert.Equal(t, i == 5, has, "step %d", r.Step)
+	}
+	assert.InDelta(t, records[5].Values["val_loss"], *res.ValLoss, 0)
+}

@@ -63,8 +63,10 @@ func (j *job) openTasks(context.Context) error {
 	return nil
 }
 
-// evaluates reports whether there is something to evaluate.
-func (j *job) evaluates() bool { return j.corpus.val != nil || len(j.tasks.tasks) > 0 }
+// evaluates reports whether there is something to evaluate, in a run that leaves something behind.
+func (j *job) evaluates() bool {
+	return !j.options.Unsaved && (j.corpus.val != nil || len(j.tasks.tasks) > 0)
+}
 
 // answer asks the model the questions of the tasks.
 func (t *trainer) answer(ctx context.Context) (results []tasks.Result, err error) {

@@ -32,7 +32,7 @@ type Options struct {
 	Resume    bool  // continue from the latest good checkpoint of run.dir; without one, start
 	From      *From // continue from this checkpoint instead; nil: do not
 	StopAfter int   // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
-	Unsaved   bool  // write no checkpoint
+	Unsaved   bool  // write no checkpoint, and evaluate nothing
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
 	Saves      *atomic.Int64
@@ -140,6 +140,9 @@ func newTrainer(c config.Config, o Options) *trainer {
 
 // prepare opens everything that needs no device.
 func (t *trainer) prepare(ctx context.Context) error {
+	for _, n := range t.job.config.Notes() {
+		t.job.options.Report.Note("%s", n)
+	}
 	return t.do(ctx, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
 }
 
