@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -65,6 +66,9 @@ func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	}
 	if err == nil {
 		return dir
+	}
+	if errors.Is(err, cpu.ErrSystem) { // there is no code to keep
+		return ""
 	}
 	a.noteOnce(name, "gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
 	return ""

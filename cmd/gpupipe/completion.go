@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -177,7 +178,7 @@ func flagValues(f *kong.Flag, begun string) (all []candidate) {
 	case "set":
 		return assignments(begun)
 	case "device":
-		list = []string{"cpu:0", "webgpu:0", "vulkan:0", "null"}
+		list = strings.Split(onSystem(runtime.GOOS, "cpu:0, webgpu:0, vulkan:0, null"), ", ")
 	case "name":
 		list = schedule.Names()
 	case "lang":

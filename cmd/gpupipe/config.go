@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/suggest"
@@ -55,7 +56,7 @@ func (c *configCommand) Run(a *app) error {
 		for i, line := range table.Wrap(facts, width-4) {
 			a.printf("%s%s\n", strings.Repeat("    ", min(i, 1)), line)
 		}
-		for _, line := range table.Wrap(k.Explanation(), width-4) {
+		for _, line := range table.Wrap(onSystem(runtime.GOOS, k.Explanation()), width-4) {
 			a.printf("    %s\n", line)
 		}
 	}

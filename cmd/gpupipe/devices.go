@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -82,7 +83,7 @@ func (c *devicesCommand) Run(a *app) error {
 		return a.printJSON(append([]deviceLine{}, lines...)) // [] without devices
 	}
 	if len(lines) == 0 {
-		return usererror.New(errors.New(noAdapter))
+		return usererror.New(errors.New(noAdapter(runtime.GOOS)))
 	}
 	printDevices(a, lines)
 	return nil

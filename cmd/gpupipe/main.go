@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,6 +155,7 @@ func (a *app) run(args []string) (code int) {
 	if err != nil {
 		panic(err) // the commands above are ill-formed
 	}
+	adaptHelp(parser.Model.Node, runtime.GOOS)
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +15,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
 
-const noAdapter = "no device found: install the GPU's Vulkan driver, or use cpu:0"
+// noAdapter is the error of a system without an adapter of a GPU.
+func noAdapter(goos string) string {
+	return onSystem(goos, "no device found: install the GPU's Vulkan driver, or use cpu:0")
+}
 
 // openDevice opens a device by name: "cpu:0" is the CPU, "webgpu:0" WebGPU's first adapter, "vulkan:0" Vulkan's, and
 // "null" executes nothing. A name without a number selects the first adapter that is hardware, else the first. An empty
@@ -80,9 +84,13 @@ func (a *app) resolve(name string) (device.Name, error) {
 func parseDevice(name string) (device.Name, error) {
 	n, err := device.ParseName(name)
 	if err == nil && !slices.Contains([]string{"", device.CPUBackend, "webgpu", "vulkan", "null"}, n.Backend) {
-		err = fmt.Errorf("device %q: unknown backend, expected cpu:0, webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+		err = unknownBackend(name, runtime.GOOS)
 	}
 	return n, err
+}
+
+func unknownBackend(name, goos string) error {
+	return fmt.Errorf("device %q: unknown backend, %s", name, onSystem(goos, "expected cpu:0, webgpu:N, vulkan:N or null (gpupipe devices lists them)"))
 }
 
 // defaultDevice returns the device that is used if none is named: the first GPU of WebGPU, else the CPU, else a software
@@ -134,7 +142,7 @@ func without(noCPU error) error {
 func choose(name string, infos []device.Info, n device.Name) (int, error) {
 	switch {
 	case len(infos) == 0:
-		return 0, errors.New(noAdapter)
+		return 0, errors.New(noAdapter(runtime.GOOS))
 	case !n.Numbered:
 		return preferred(infos), nil
 	case n.Index >= len(infos):

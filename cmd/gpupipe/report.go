@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -137,7 +138,7 @@ func (c *reportCommand) finish(a *app, r *report.Report, devices int) error {
 	markdown, data := r.Files()
 	a.printf("The report is in %s and %s. To share it, send both files.\n", markdown, data)
 	if devices == 0 {
-		return usererror.New(errors.New(noAdapter))
+		return usererror.New(errors.New(noAdapter(runtime.GOOS)))
 	}
 	if len(r.Problems()) > 0 {
 		return errReport
@@ -223,7 +224,7 @@ func stepTask(preset, name, dir string, seqLen int, static bool) report.Task {
 	if static {
 		title, tune, run = title+", default kernels", "--no-tune", run+"-static"
 	}
-	set := []string{"model.preset=" + preset, "data.train=[" + filepath.Join(dir, "text.txt") + "]", profiledSteps, "train.eval_every=0",
+	set := []string{"model.preset=" + preset, "data.train=[" + filepath.Join(dir, "text.txt") + "]", profiledSteps, "data.val_fraction=0",
 		"train.microbatches=1", "optimizer.name=adamw", "run.dir=" + run}
 	task := report.Task{Name: title, Weight: 2}
 	if preset == smallModel {

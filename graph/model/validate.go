@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
@@ -54,10 +55,22 @@ func (c Config) Validate() error {
 	}
 	for _, p := range c.Parameters() {
 		if err := p.Type.Shape.Check(); err != nil {
-			return fielderror.New("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
+			key, value := c.largest(p.Type.Shape)
+			return fielderror.New(key, value, "parameters that 32 bits can index: %s: %v", p.Name, err)
 		}
 	}
 	return nil
+}
+
+// largest is the largest size that is an axis of a shape.
+func (c Config) largest(s graph.Shape) (key string, value int) {
+	key, value = "d_model", c.DModel
+	for _, b := range []bound{{key: "vocab_size", value: c.VocabSize}, {key: "ffn.d_ff", value: c.FFN.DFF}, {key: "moe.d_ff", value: c.MoE.DFF}} {
+		if b.value > value && slices.Contains(s, b.value) {
+			key, value = b.key, b.value
+		}
+	}
+	return key, value
 }
 
 // validateNames refuses texts that are none of a key's values.

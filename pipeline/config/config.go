@@ -176,7 +176,8 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 		return Config{}, err
 	}
 	if err := c.validate(); err != nil {
-		if e, ok := err.(*fielderror.Error); ok {
+		if e, ok := c.blame(d, err).(*fielderror.Error); ok {
+			err = e
 			return Config{}, fmt.Errorf("%s: %w", d.At(e.Field), err)
 		}
 		return Config{}, err

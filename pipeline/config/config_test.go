@@ -309,3 +309,19 @@ func TestNotes(t *testing.T) {
 	_, err = Parse("f.yaml", []byte(file), []string{"train.steps=1000000000"})
 	assert.ErrorContains(t, err, "train.steps: found 1000000000, expected an integer from 0 to 999999999")
 }
+
+// An error names the key that is wrong: the one that the user has set, and the size that is too large.
+func TestErrorsBlameTheKeyThatWasSet(t *testing.T) {
+	file := "model: {preset: tiny}\ndata: {train: [a.txt]}\nrun: {dir: r}\n"
+	for set, want := range map[string]string{
+		"model.n_kv_heads=3": "--set model.n_kv_heads=3: model.n_kv_heads: found 3, expected one that fits model.n_heads: found 4, expected a multiple of n_kv_heads (3)",
+		"model.n_heads=6":    "--set model.n_heads=6: model.n_heads: found 6, expected a multiple of n_kv_heads (4)",
+		"model={preset: tiny, n_heads: 3, n_kv_heads: 3}": "model.n_heads: found 3, expected one that fits model.d_model: found 128, expected a multiple of n_heads (3)",
+		"model.d_model=12":      "--set model.d_model=12: model.d_model: found 12, expected an even d_model/n_heads",
+		"model.d_model=1048576": "--set model.d_model=1048576: model.d_model: found 1048576, expected parameters that 32 bits can index",
+		"train.microbatches=3":  "--set train.microbatches=3: train.microbatches: found 3, expected one that fits train.batch_size: found 16, expected a multiple of train.microbatches (3)",
+	} {
+		_, err := Parse("f.yaml", []byte(file), []string{set})
+		assert.ErrorContains(t, err, want)
+	}
+}

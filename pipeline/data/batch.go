@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"slices"
 	"sort"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Batcher cuts each source of a corpus, of n tokens, into W = (n−1)/SeqLen windows and deals them into batches. Window k
@@ -70,13 +72,13 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 			n = int64(len(rows.rows) - 1)
 		}
 		if n < 1 && len(c.spans) > 1 {
-			return nil, fmt.Errorf("mix[%d] has %d tokens: expected at least %d for one sequence of %d and its targets", i, s.len(), cfg.SeqLen+1, cfg.SeqLen)
+			return nil, fielderror.Wrap("seq_len", fmt.Errorf("found %d, but mix[%d] has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, i, s.len(), cfg.SeqLen+1))
 		}
 		b.sources = append(b.sources, source{s.from, b.n, n, rows})
 		b.n += n
 	}
 	if b.n < 1 {
-		return nil, fmt.Errorf("the corpus has %d tokens: expected at least %d for one sequence of %d and its targets", c.Len(), cfg.SeqLen+1, cfg.SeqLen)
+		return nil, fielderror.Wrap("seq_len", fmt.Errorf("found %d, but the text has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, c.Len(), cfg.SeqLen+1))
 	}
 	b.share = b.measureShare()
 	var err error

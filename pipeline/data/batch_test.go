@@ -99,7 +99,7 @@ func TestShuffleIsFixed(t *testing.T) {
 func TestBatcherErrors(t *testing.T) {
 	c := fromInts(t, iota32(5), 5)
 	_, err := NewBatcher(c, BatchConfig{SeqLen: 5, BatchSize: 1})
-	assert.ErrorContains(t, err, "the corpus has 5 tokens: expected at least 6 for one sequence of 5")
+	assert.ErrorContains(t, err, "seq_len: found 5, but the text has 5 tokens: expected at least 6 for one sequence")
 	_, err = NewBatcher(c, BatchConfig{SeqLen: 0, BatchSize: 1})
 	assert.ErrorContains(t, err, "expected at least 1 × 1")
 	batcher(t, c, BatchConfig{SeqLen: 4, BatchSize: 3})

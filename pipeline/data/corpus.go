@@ -349,11 +349,11 @@ func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err er
 	for i, s := range c.spans {
 		w := (s.len() - 1) / int64(seqLen)
 		if w < 2 {
-			err := fmt.Errorf("%d tokens are %d windows of %d, expected at least 2 to hold one out", s.len(), w, seqLen)
+			err := fmt.Errorf("found %d, but %d tokens are %d windows of it, expected at least 2, of which val_fraction holds one out", seqLen, s.len(), w)
 			if c.mixed {
 				err = fmt.Errorf("mix[%d]: %w", i, err)
 			}
-			return nil, nil, fielderror.Wrap("val_fraction", err)
+			return nil, nil, fielderror.Wrap("seq_len", err)
 		}
 		held := min(max(int64(fraction*float64(w)), 1), w-1)
 		at := s.from + (w-held)*int64(seqLen)

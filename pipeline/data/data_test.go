@@ -240,7 +240,7 @@ func TestSplitHoldsOutTheTail(t *testing.T) {
 	hashes := map[string]bool{c.Hash(): true, train.Hash(): true, val.Hash(): true}
 	assert.Len(t, hashes, 3)
 	_, _, err = c.Split(0.5, 60)
-	assert.ErrorContains(t, err, "104 tokens are 1 windows of 60")
+	assert.ErrorContains(t, err, "seq_len: found 60, but 104 tokens are 1 windows of it")
 
 	path := write(t, "a.txt", words(5000))
 	a, b, err := load(t, Options{Train: []string{path}, ValFraction: 0.1, SeqLen: 16, Tokenizer: byteTok{}, Vocab: 256})

@@ -159,14 +159,14 @@ func TestMixHoldsOut(t *testing.T) {
 
 func TestMixesThatAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Options){
-		"mix[1].weight: found -1, expected a number above 0":                      func(o *Options) { o.Mix[1].Weight = -1 },
-		"mix[0].weight: found 0, expected a weight or epochs":                     func(o *Options) { o.Mix[0].Weight = 0 },
-		"mix[1].weight: found 0, expected weights for all sources":                func(o *Options) { o.Mix[1].Weight, o.Mix[1].Epochs = 0, 2 },
-		"mix[1].train: no file given":                                             func(o *Options) { o.Mix[1].Train = nil },
-		"listed twice":                                                            func(o *Options) { o.Mix[1].Train = o.Mix[0].Train },
-		"mix: found 2, expected no sources beside train":                          func(o *Options) { o.Train = []string{"a"} },
-		"val_fraction: mix[1]: 7 tokens are 1 windows of 4, expected at least 2":  func(o *Options) { o.ValFraction = 0.1 },
-		fmt.Sprintf("mix: found %d, expected at most 1024 sources", maxSources+1): func(o *Options) { o.Mix = make([]Source, maxSources+1) },
+		"mix[1].weight: found -1, expected a number above 0":                              func(o *Options) { o.Mix[1].Weight = -1 },
+		"mix[0].weight: found 0, expected a weight or epochs":                             func(o *Options) { o.Mix[0].Weight = 0 },
+		"mix[1].weight: found 0, expected weights for all sources":                        func(o *Options) { o.Mix[1].Weight, o.Mix[1].Epochs = 0, 2 },
+		"mix[1].train: no file given":                                                     func(o *Options) { o.Mix[1].Train = nil },
+		"listed twice":                                                                    func(o *Options) { o.Mix[1].Train = o.Mix[0].Train },
+		"mix: found 2, expected no sources beside train":                                  func(o *Options) { o.Train = []string{"a"} },
+		"seq_len: mix[1]: found 4, but 7 tokens are 1 windows of it, expected at least 2": func(o *Options) { o.ValFraction = 0.1 },
+		fmt.Sprintf("mix: found %d, expected at most 1024 sources", maxSources+1):         func(o *Options) { o.Mix = make([]Source, maxSources+1) },
 	} {
 		o, _ := mixed(t, []float64{1, 1}, 401, 7)
 		change(&o)

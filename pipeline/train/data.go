@@ -46,7 +46,7 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 	}
 	d := &corpus{tok: tok}
 	if d.trainText, d.valText, err = data.Load(ctx, o); err != nil {
-		return nil, fielderror.In("data", err)
+		return nil, inConfig(err)
 	}
 	if err := d.deal(c, valBatch); err != nil {
 		return nil, errors.Join(err, d.close())
@@ -65,7 +65,7 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	if d.train, err = data.NewBatcher(d.trainText, b); err != nil {
 		var named *fielderror.Error
 		if errors.As(err, &named) {
-			return fielderror.In("data", err)
+			return inConfig(err)
 		}
 		return fmt.Errorf("data.train: %w", err)
 	}
@@ -74,11 +74,21 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 		text = d.valText
 		// Not packed, so that losses of different packings can be compared.
 		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator}); err != nil {
-			return fmt.Errorf("data.val: %w", err)
+			return fmt.Errorf("data.val: %w", inConfig(err))
 		}
 	}
 	d.entropy, err = text.UnigramEntropy()
 	return err
+}
+
+// inConfig gives an error about an option of package data the name of its key.
+func inConfig(err error) error {
+	return fielderror.Rename(err, func(field string) string {
+		if field == "seq_len" {
+			return "model.seq_len"
+		}
+		return "data." + field
+	})
 }
 
 // separator is the token that ends documents.

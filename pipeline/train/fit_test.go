@@ -97,7 +97,7 @@ func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 			p.Memory.Total += scratch
 			return p, err
 		}
-		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
+		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "lr.warmup=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
 			"pipeline.devices=[null:0]"), train.Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
 		for _, l := range n.Started.Ranks {
 			need += l.Memory.Total

@@ -22,7 +22,7 @@ func planned(t *testing.T, overrides ...string) config.Config {
 	t.Helper()
 	return traintest.Demo(t, t.TempDir(), append([]string{
 		"model={vocab_size: 512, d_model: 64, n_layers: 4, n_heads: 4, d_ff: 160, seq_len: 32}",
-		"train={batch_size: 16, microbatches: 8}", "pipeline.stages=2"}, overrides...)...)
+		"train.batch_size=16", "train.microbatches=8", "pipeline.stages=2"}, overrides...)...)
 }
 
 func nulls(n int, budget int64) (devices []device.Device) {

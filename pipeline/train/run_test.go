@@ -318,8 +318,7 @@ func TestRunFolderIsNotOverwritten(t *testing.T) {
 func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	c := traintest.Demo(t, t.TempDir())
 	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{Poison: from(4)}, &runtest.Notes{}))
-	var user *usererror.Error
-	require.ErrorAs(t, err, &user)
+	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.ErrorContains(t, err, "step 4: the loss is NaN")
 	assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
 	latest, problems, err := checkpoint.Latest(c.Run.Dir)

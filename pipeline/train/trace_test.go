@@ -73,7 +73,7 @@ func (c chromeTrace) enclosing(t *testing.T, e chromeEvent) chromeEvent {
 func TestTraceHasAnArrowForEveryTransfer(t *testing.T) {
 	const steps, stages, microbatches = 5, 3, 4
 	c := traintest.Demo(t, t.TempDir(), "model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
-		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}", "pipeline={stages: 3, schedule: 2bw}")
+		"train={steps: 5, batch_size: 8, microbatches: 4, save_every: 0}", "data.val_fraction=0", "pipeline={stages: 3, schedule: 2bw}")
 	_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	trace := readChromeTrace(t, filepath.Join(c.Run.Dir, "trace.json"))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -43,26 +44,38 @@ func quota(root fs.FS) (cores float64) {
 			cores = n
 		}
 	}
+	eachGroup(root, func(controllers []string, dir string) {
+		switch {
+		case controllers == nil:
+			bound(ratio(words(root, "sys/fs/cgroup"+dir+"/cpu.max")))
+		case slices.Contains(controllers, "cpu"):
+			base := "sys/fs/cgroup/cpu" + dir
+			bound(ratio(append(words(root, base+"/cpu.cfs_quota_us"), words(root, base+"/cpu.cfs_period_us")...)))
+		}
+	})
+	return cores
+}
+
+// eachGroup visits the control groups of the process and those around them, up to the root of each hierarchy, which a
+// container may see as its own. controllers is nil for version 2.
+func eachGroup(root fs.FS, visit func(controllers []string, dir string)) {
 	groups, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(groups)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 {
 			continue
 		}
+		var controllers []string
+		if parts[0] != "0" {
+			controllers = strings.Split(parts[1], ",")
+		}
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
-			switch {
-			case parts[0] == "0": // version 2
-				bound(ratio(words(root, "sys/fs/cgroup"+dir+"/cpu.max")))
-			case strings.Contains(","+parts[1]+",", ",cpu,"):
-				base := "sys/fs/cgroup/cpu" + dir
-				bound(ratio(append(words(root, base+"/cpu.cfs_quota_us"), words(root, base+"/cpu.cfs_period_us")...)))
-			}
+			visit(controllers, dir)
 			if dir == "/" {
 				break
 			}
 		}
 	}
-	return cores
 }
 
 func words(root fs.FS, name string) []string {
