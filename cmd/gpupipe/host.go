@@ -76,11 +76,21 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if ho.Browser, err = c.browser(c.Listen); err != nil {
 		return err
 	}
+	// Members get no token of a run that cannot begin.
+	if o.Folder, err = train.Reserve(base.Run.Dir, []string{clusterDir}, a.note); err != nil {
+		return err
+	}
+	defer o.Folder.Close()
+	err = train.Check(a.ctx, base, o)
+	r.line.clear()
+	if err != nil {
+		return err
+	}
 	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
 		return usererror.New(err)
 	}
-	defer func() { err = errors.Join(err, h.Close()) }()
+	defer func() { err = errors.Join(err, h.EndWith(ending(err))) }()
 	if err := c.invite(a, h, ho.Browser); err != nil {
 		return err
 	}
@@ -279,6 +289,9 @@ coordinator sends what is to be computed. WebAssembly modules of the run that bu
 
 Ctrl-C leaves the run, which goes on without this computer.
 
+When the run ends, this command says why, and its exit code is that of gpupipe host: 0 if the run has finished, 130 if it was stopped there,
+1 if it has diverged or failed, 2 if its input was refused. It is 1 if the coordinator is lost.
+
 Examples:
   gpupipe join gp1.192.0.2.7:7433.…
   gpupipe join --device webgpu:0 --device webgpu:1 gp1.…
@@ -308,15 +321,12 @@ func (c *joinCommand) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	a.note("joined as %s; Ctrl-C leaves", m.Credentials.Identity().ID)
-	switch err := p.Wait(a.ctx); {
-	case a.ctx.Err() != nil:
+	err = p.Wait(a.ctx)
+	if a.ctx.Err() != nil {
 		a.note("leaving the run")
 		return errInterrupted
-	case err != nil:
-		return err
 	}
-	a.note("the run has ended")
-	return nil
+	return ended(a, err)
 }
 
 // join joins the run of the token, which it adds to the options.
@@ -330,6 +340,7 @@ func (c *joinCommand) join(a *app, o *identity.JoinOptions) (m *identity.Members
 	if o.Token, err = c.token(a); err != nil {
 		return nil, err
 	}
+	a.note("joining the run at %s", strings.Join(o.Token.Addresses, ", "))
 	return joinWithin(a, c.wait(30*time.Second), mayAnswerLater, func() (*identity.Membership, error) { return identity.Join(a.ctx, *o) })
 }
 

@@ -47,11 +47,15 @@ func writeToken(path string, t identity.Token) error {
 // tokenPoll is the time between two attempts to join with the token of a file.
 const tokenPoll = 2 * time.Second
 
+// notedEvery is the least time between two notes that the coordinator does not answer.
+const notedEvery = 10 * time.Second
+
 // joinWithin joins a run. While later says that an error may pass, it tries again until the time is over: the
 // coordinator may be starting, also once more after a crash.
 func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() (*identity.Membership, error)) (*identity.Membership, error) {
 	deadline := time.Now().Add(wait)
-	for noted := false; ; noted = true {
+	var noted time.Time
+	for {
 		m, err := join()
 		if err == nil {
 			return m, nil
@@ -62,8 +66,9 @@ func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() 
 		if !later(err) || time.Now().After(deadline) {
 			return nil, usererror.New(err)
 		}
-		if !noted {
-			a.note("%s; trying again for %v", message(err), wait)
+		if now := time.Now(); now.Sub(noted) >= notedEvery {
+			noted = now
+			a.note("%s; trying again for %v", message(err), deadline.Sub(now).Round(time.Second))
 		}
 		select {
 		case <-time.After(tokenPoll):

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/gpupipe/gpupipe/internal/version"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -119,7 +121,8 @@ func run(server, text string, leave <-chan struct{}) error {
 	}()
 	go report(ctx, p)
 	err = p.Wait(ctx)
-	if ctx.Err() != nil {
+	var end *control.EndedError
+	if ctx.Err() != nil || errors.As(err, &end) && (end.Text == "") {
 		err = nil
 	}
 	return cmp.Or(err, p.Close())

@@ -27,16 +27,46 @@ const (
 
 // folder is the run folder while the run has locked it.
 type folder struct {
-	path    string
-	folders []string // created for it, the innermost first
-	files   []string // that the run creates and that did not exist before
-	release func()   // releases the lock; nil: not locked
-	begun   bool     // the run has written its files, which stay
-	once    sync.Once
+	path     string
+	folders  []string // created for it, the innermost first
+	files    []string // that the run creates and that did not exist before
+	release  func()   // releases the lock; nil: not locked
+	reserved *folder  // of a Reservation, which has created and locked it; nil: none
+	begun    bool     // the run has written its files, which stay
+	once     sync.Once
 }
 
-// take creates the folder, checks that it is writable, and locks it.
-func (f *folder) take(note func(format string, args ...any)) error {
+// Reservation is a run folder that a process holds before it trains there, and between several attempts.
+type Reservation struct{ folder *folder }
+
+// Reserve creates a run folder, checks that it is writable, and locks it. more are names of what else the process
+// writes there.
+func Reserve(dir string, more []string, note func(format string, args ...any)) (*Reservation, error) {
+	f := &folder{path: dir}
+	if err := f.take(note, more...); err != nil {
+		f.leave()
+		return nil, err
+	}
+	return &Reservation{f}, nil
+}
+
+// Close releases the folder. If no run has begun in it, what was created there is removed, and so is the folder.
+func (r *Reservation) Close() { r.folder.leave() }
+
+func newFolder(dir string, r *Reservation) *folder {
+	f := &folder{path: dir}
+	if r != nil {
+		f.reserved = r.folder
+	}
+	return f
+}
+
+// take creates the folder, checks that it is writable, and locks it. more are names of what is written there besides
+// the files of the run.
+func (f *folder) take(note func(format string, args ...any), more ...string) error {
+	if f.reserved != nil {
+		return nil
+	}
 	fail := func(err error) error { return usererror.New(fmt.Errorf("run.dir: %w", err)) }
 	f.folders = atomicfile.MissingFolders(f.path)
 	if err := os.MkdirAll(f.path, 0o777); err != nil {
@@ -55,7 +85,7 @@ func (f *folder) take(note func(format string, args ...any)) error {
 	} else if err != nil {
 		return fail(err)
 	}
-	for _, name := range []string{branchFile, configFile, kernelsFile, metricsFile, systemFile, expertsFile, journalFile, traceFile, eventsDir, checkpoint.Folder} {
+	for _, name := range append(more, branchFile, configFile, kernelsFile, metricsFile, systemFile, expertsFile, journalFile, traceFile, eventsDir, checkpoint.Folder) {
 		path := filepath.Join(f.path, name)
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 			f.files = append(f.files, path)
@@ -78,7 +108,13 @@ func (f *folder) refuseRun() error {
 }
 
 // leave releases the folder. A run that has not begun leaves nothing behind.
-func (f *folder) leave() { f.once.Do(f.cleanUp) }
+func (f *folder) leave() {
+	if r := f.reserved; r != nil {
+		r.begun = r.begun || f.begun
+		return
+	}
+	f.once.Do(f.cleanUp)
+}
 
 func (f *folder) cleanUp() {
 	if !f.begun {

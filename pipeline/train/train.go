@@ -29,10 +29,11 @@ import (
 
 // Options are what a run needs besides its config.
 type Options struct {
-	Resume    bool  // continue from the latest good checkpoint of run.dir; without one, start
-	From      *From // continue from this checkpoint instead; nil: do not
-	StopAfter int   // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
-	Unsaved   bool  // write no checkpoint, and evaluate nothing
+	Resume    bool         // continue from the latest good checkpoint of run.dir; without one, start
+	From      *From        // continue from this checkpoint instead; nil: do not
+	StopAfter int          // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
+	Unsaved   bool         // write no checkpoint, and evaluate nothing
+	Folder    *Reservation // of run.dir; nil: the run takes the folder for itself
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
 	Saves      *atomic.Int64
@@ -111,6 +112,27 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	return t.outcome(), err
 }
 
+// Check finds everything that is wrong with the input of a run, as Run does before it opens devices, and leaves nothing
+// behind. It reports how much of the text it has read, and nothing else.
+func Check(ctx context.Context, c config.Config, o Options) error {
+	if o.Report == nil {
+		o.Report = Silent{}
+	}
+	o.Report = reading{report: o.Report}
+	t := newTrainer(c, o)
+	err := t.prepare(ctx)
+	return errors.Join(err, t.close(err))
+}
+
+// reading is a Report that passes on what Reading reports.
+type reading struct {
+	Silent
+	report Report
+}
+
+// Reading implements Report.
+func (r reading) Reading(done, total int64) { r.report.Reading(done, total) }
+
 // trainer is a run in progress.
 type trainer struct {
 	job         *job
@@ -134,7 +156,7 @@ func newTrainer(c config.Config, o Options) *trainer {
 	o.Resume = o.Resume || o.From != nil
 	o.Report = log
 	j := &job{config: c, options: o, journal: log}
-	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
+	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
 		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
 }
 

@@ -29,6 +29,7 @@ const (
 	reconnectPause  = 250 * time.Millisecond
 	helloInterval   = 500 * time.Millisecond
 	goodbyeTimeout  = 5 * time.Second
+	notedEvery      = 10 * time.Second // while there is no connection
 	defaultLease    = 5 * time.Second
 	renewalsOfLease = 5 // renewals in the time of a lease
 )
@@ -165,13 +166,15 @@ func (d dialer) Dial(_, address string) (net.Conn, error) {
 // connect connects to the coordinator. If that does not answer, it may be starting again, so there are further attempts.
 func (c *Client) connect(ctx context.Context) error {
 	deadline := time.Now().Add(c.o.Timeout)
-	for noted := false; ; noted = true {
+	var noted time.Time
+	for {
 		err := c.connectOnce()
 		if err == nil || usererror.Is(err) || time.Now().After(deadline) {
 			return err
 		}
-		if !noted {
-			c.o.Note("control: %v; trying again for %v", err, c.o.Timeout)
+		if now := time.Now(); now.Sub(noted) >= notedEvery {
+			noted = now
+			c.o.Note("control: %v; trying again for %v", err, deadline.Sub(now).Round(time.Second))
 		}
 		select {
 		case <-time.After(reconnectPause):

@@ -54,6 +54,42 @@ var ErrUnknownMember = errors.New("no such member")
 // ErrCoordinatorClosed is the error by which a member learns that the coordinator has ended the run.
 var ErrCoordinatorClosed = errors.New("the coordinator has ended the run")
 
+// Outcome is how a run has ended.
+type Outcome string
+
+// Outcomes of runs. The empty one says nothing.
+const (
+	Finished Outcome = "finished"
+	Stopped  Outcome = "stopped"  // by the user of the coordinator; it has been saved
+	Diverged Outcome = "diverged" // the loss is not finite any more
+	Refused  Outcome = "refused"  // by bad input
+	Failed   Outcome = "failed"
+)
+
+// Ending tells members why a run has ended.
+type Ending struct {
+	Outcome Outcome `json:"outcome,omitempty"`
+	Text    string  `json:"text,omitempty"` // the error
+}
+
+// EndedError is the ErrCoordinatorClosed of a coordinator that has said why.
+type EndedError struct{ Ending }
+
+func (e *EndedError) Error() string {
+	text := map[Outcome]string{Finished: "the run has finished", Stopped: "the run was stopped on the coordinator", Diverged: "the run has diverged",
+		Refused: "the coordinator has refused the run", Failed: "the run has failed on the coordinator"}[e.Outcome]
+	if text == "" {
+		text = ErrCoordinatorClosed.Error()
+	}
+	if e.Text != "" {
+		text += ": " + printable.Text(e.Text)
+	}
+	return text
+}
+
+// Is reports whether the target is ErrCoordinatorClosed.
+func (e *EndedError) Is(target error) bool { return target == ErrCoordinatorClosed }
+
 // failure is the body of messageFailure.
 type failure struct {
 	Text string     `json:"text"`
@@ -106,6 +142,7 @@ type welcome struct {
 type bye struct {
 	Text     string                  `json:"text"`
 	Closed   bool                    `json:"closed,omitempty"`   // the run has ended
+	Ending   Ending                  `json:"ending,omitzero"`    // with Closed
 	Expelled bool                    `json:"expelled,omitempty"` // the member
 	Mismatch *identity.MismatchError `json:"mismatch,omitempty"`
 }
@@ -113,7 +150,7 @@ type bye struct {
 func (b bye) err() error {
 	switch {
 	case b.Closed:
-		return ErrCoordinatorClosed
+		return &EndedError{b.Ending}
 	case b.Mismatch != nil:
 		return usererror.New(b.Mismatch)
 	case b.Expelled:

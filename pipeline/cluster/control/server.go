@@ -240,11 +240,18 @@ func (s *Server) kick(ids []uint64) {
 	}
 }
 
-// Close ends the run for all members: their [ClientOptions.Lost] gets [ErrCoordinatorClosed]. It waits for running
-// functions that this package calls, and is not called from them.
-func (s *Server) Close() error {
+// Close is End without a reason.
+func (s *Server) Close() error { return s.End(Ending{}) }
+
+// maxEnding is how many bytes of the text of an ending members get.
+const maxEnding = 4 << 10
+
+// End ends the run for all members: their [ClientOptions.Lost] gets an [*EndedError]. It waits for running functions
+// that this package calls, and is not called from them.
+func (s *Server) End(e Ending) error {
+	e.Text = strings.ToValidUTF8(e.Text[:min(len(e.Text), maxEnding)], "")
 	for _, m := range s.all() {
-		s.publish(m.id, frame{kind: frameBye, session: m.session, instance: s.instance, body: encodeJSON(bye{Closed: true})})
+		s.publish(m.id, frame{kind: frameBye, session: m.session, instance: s.instance, body: encodeJSON(bye{Closed: true, Ending: e})})
 	}
 	if s.nats != nil {
 		_ = s.nats.FlushTimeout(goodbyeTimeout)

@@ -51,6 +51,7 @@ type Host struct {
 	roster        *roster
 	epoch         uint64                   // the newest
 	pipeline      atomic.Pointer[Pipeline] // of the newest epoch
+	ending        control.Ending           // what members learn when the host is closed
 	close         func() error             // the first call closes the parts
 }
 
@@ -64,13 +65,13 @@ type services struct {
 }
 
 // close closes the services in this order: members learn that the run has ended before they lose other connections.
-func (s services) close() error {
+func (s services) close(e control.Ending) error {
 	var errs []error
 	if s.join != nil {
 		errs = append(errs, s.join.Close())
 	}
 	if s.control != nil {
-		errs = append(errs, s.control.Close())
+		errs = append(errs, s.control.End(e))
 	}
 	if s.local != nil {
 		errs = append(errs, s.local.Close())
@@ -256,6 +257,12 @@ func (h *Host) Local() bool { return h.services.local != nil }
 // Token is what members join with.
 func (h *Host) Token() identity.Token { return h.token }
 
+// EndWith is Close, and tells the members why the run ends.
+func (h *Host) EndWith(e control.Ending) error {
+	h.ending = e
+	return h.close()
+}
+
 // Close ends the run for all members. A second call returns what the first has returned.
 func (h *Host) Close() error { return h.close() }
 
@@ -266,7 +273,7 @@ func (h *Host) closeParts() error {
 		h.roster.unwatch()
 		h.announcements.close()
 	}
-	return h.services.close()
+	return h.services.close(h.ending)
 }
 
 // receive takes a message of a member's node.

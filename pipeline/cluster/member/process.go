@@ -49,7 +49,7 @@ type Process struct {
 	once    sync.Once
 	notes   *Notes
 	ended   chan struct{}
-	err     error // once ended: why; nil if the coordinator has ended the run
+	err     error // once ended: why
 }
 
 // coordinatorTimeout is how long a member waits for a coordinator that does not answer.
@@ -114,14 +114,13 @@ func (p *Process) restarted(string) {
 func (p *Process) end(err error) {
 	p.once.Do(func() {
 		p.notes.Close()
-		if !errors.Is(err, control.ErrCoordinatorClosed) {
-			p.err = err
-		}
+		p.err = err
 		close(p.ended)
 	})
 }
 
-// Wait waits until the coordinator ends the run, which returns nil, until it is lost, or until ctx ends.
+// Wait waits until the coordinator ends the run, which returns a [*control.EndedError], until it is lost, or until ctx
+// ends.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:

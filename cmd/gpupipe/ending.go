@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// ending tells the members of a run why gpupipe host ends with an error, or without one.
+func ending(err error) control.Ending {
+	switch {
+	case err == nil:
+		return control.Ending{Outcome: control.Finished}
+	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
+		return control.Ending{Outcome: control.Stopped}
+	case errors.Is(err, train.ErrDiverged):
+		return control.Ending{Outcome: control.Diverged, Text: message(err)}
+	case usererror.Is(err):
+		return control.Ending{Outcome: control.Refused, Text: message(err)}
+	}
+	return control.Ending{Outcome: control.Failed, Text: message(err)}
+}
+
+// ended is how gpupipe join ends when its run does: with the exit code of gpupipe host.
+func ended(a *app, err error) error {
+	var e *control.EndedError
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Outcome {
+	case control.Diverged, control.Failed:
+		return e
+	case control.Refused:
+		return usererror.New(e)
+	}
+	a.note("%v", e)
+	if e.Outcome == control.Stopped {
+		return errInterrupted
+	}
+	return nil
+}
