@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
@@ -23,10 +24,14 @@ const (
 	systemFile  = "system.jsonl"
 	eventsFile  = "events.jsonl"
 	expertsFile = "experts.jsonl"
+	resultFile  = "result.json" // of a learning-rate range test, which has ended
 )
 
 // notRuns are the folders in a run folder.
 var notRuns = []string{"checkpoints", "tensorboard"}
+
+// asideFolder, in a run folder, has earlier forms of the run.
+const asideFolder = "aside"
 
 const (
 	maxConfig   = 256 << 10 // bytes of config.yaml
@@ -41,7 +46,8 @@ const (
 type run struct {
 	name string
 	root *os.Root
-	dir  string
+	dir  string // in the root
+	at   string // the folder's path
 
 	loaded   bool
 	contents contents
@@ -53,6 +59,7 @@ type run struct {
 	configAt fs.FileInfo
 	tail     tail
 	active   time.Time // when metrics.jsonl was last written
+	ended    bool      // there is a file of a result
 }
 
 // contents are what was read from the files of a run. The counters grow with what changes, so that a stream can
@@ -123,15 +130,13 @@ type tail struct {
 	rate float64
 }
 
-func newRun(name string, root *os.Root, dir string) *run {
-	return &run{name: name, root: root, dir: dir}
-}
+func newRun(name string, f found) *run { return &run{name: name, root: f.root, dir: f.dir, at: f.path} }
 
 func (r *run) path(name string) string { return path.Join(r.dir, name) }
 
 // load begins to follow the files.
 func (r *run) load() {
-	r.loaded = true
+	r.loaded, r.configAt = true, nil
 	r.forget()
 }
 
@@ -154,6 +159,8 @@ func (r *run) unload() {
 // poll reads what is new, and reports whether there was something.
 func (r *run) poll() (changed bool) {
 	changed = r.pollConfig()
+	_, err := r.root.Stat(r.path(resultFile))
+	r.ended = err == nil
 	if info, err := r.root.Stat(r.path(metricsFile)); err == nil {
 		r.active = info.ModTime()
 		if !r.loaded && (r.tail.info == nil || info.Size() != r.tail.info.Size() || !info.ModTime().Equal(r.tail.info.ModTime())) {
@@ -278,13 +285,16 @@ func (r *run) pollConfig() bool {
 	}
 	number := func(key string) int { n, _ := strconv.Atoi(keys[key]); return max(0, n) }
 	r.config = settings{number("train.steps"), keys["model.arch"], keys["optimizer.name"], keys["pipeline.schedule"], number("pipeline.stages"),
-		keys["train.precision"], strings.ToValidUTF8(string(text), "�")}
+		keys["train.precision"], ""}
+	if r.loaded {
+		r.config.Text = strings.ToValidUTF8(string(text), "�")
+	}
 	return true
 }
 
 // readTail reads the newest record at the end of metrics.jsonl.
 func (r *run) readTail(info fs.FileInfo) {
-	r.tail = tail{info: info, loss: math.NaN(), rate: math.NaN()}
+	r.tail = tail{info: info, loss: missing, rate: missing}
 	if !info.Mode().IsRegular() {
 		return
 	}
@@ -327,21 +337,21 @@ const (
 
 // Summary is a run in the list.
 type Summary struct {
-	Name    string   `json:"name"`
-	State   State    `json:"state"`
-	Step    int      `json:"step"`
-	Steps   int      `json:"steps"` // 0: not known
-	Loss    *float64 `json:"loss"`
-	ValLoss *float64 `json:"val_loss"`
-	Rate    *float64 `json:"tokens_per_s"`
-	Left    *float64 `json:"left_s"`
-	Written float64  `json:"written"` // seconds since 1970
-	Problem string   `json:"problem,omitempty"`
+	Name    string          `json:"name"`
+	State   State           `json:"state"`
+	Step    int             `json:"step"`
+	Steps   int             `json:"steps"` // 0: not known
+	Loss    *metrics.Number `json:"loss"`  // nil: none
+	ValLoss *metrics.Number `json:"val_loss"`
+	Rate    *float64        `json:"tokens_per_s"`
+	Left    *float64        `json:"left_s"`
+	Written float64         `json:"written"` // seconds since 1970
+	Problem string          `json:"problem,omitempty"`
 }
 
 // summary describes the run at a time.
 func (r *run) summary(now time.Time) Summary {
-	step, loss, rate, val := r.tail.step, r.tail.loss, r.tail.rate, math.NaN()
+	step, loss, rate, val := r.tail.step, r.tail.loss, r.tail.rate, missing
 	if r.loaded {
 		step = 0
 		if n := len(r.contents.table.steps); n > 0 {
@@ -349,7 +359,7 @@ func (r *run) summary(now time.Time) Summary {
 		}
 		loss, rate, val = r.contents.table.last("loss"), r.contents.table.last("tokens_per_s"), r.contents.table.last("val_loss")
 	}
-	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: finite(loss), ValLoss: finite(val), Rate: finite(rate),
+	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: measured(loss), ValLoss: measured(val), Rate: finite(rate),
 		Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
 	s.State = r.state(s, now)
 	if tokens := r.contents.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
@@ -377,7 +387,7 @@ func (r *run) trouble() string {
 
 // state follows from the steps of the run, else from its last event, else from the time of its newest line.
 func (r *run) state(s Summary, now time.Time) State {
-	if s.Steps > 0 && s.Step >= s.Steps {
+	if s.Steps > 0 && s.Step >= s.Steps || s.Steps == 0 && r.ended {
 		return Finished
 	}
 	for i := len(r.contents.events) - 1; i >= 0; i-- {
@@ -392,6 +402,15 @@ func (r *run) state(s Summary, now time.Time) State {
 		return Stopped
 	}
 	return Running
+}
+
+// measured is a value for JSON; nil if it is missing.
+func measured(x float64) *metrics.Number {
+	if isMissing(x) {
+		return nil
+	}
+	n := metrics.Number(x)
+	return &n
 }
 
 // finite is a number for JSON; nil if it is not finite.

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -50,16 +49,14 @@ func (w *Watcher) sampleOne(ctx context.Context, generate func(ctx context.Conte
 func (w *Watcher) unsampled() (r *run, dir string, step int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, f := range w.folders {
-		for _, name := range w.newest(0) {
-			r := w.runs[name]
-			if r.streams == 0 || r.root != f.root || f.root == nil {
-				continue
-			}
-			if step := r.checkpoint(); step > r.sampled {
-				r.sampled = step
-				return r.run, filepath.Join(f.path, filepath.FromSlash(r.dir)), step
-			}
+	for _, name := range w.newest(0) {
+		r := w.runs[name]
+		if r.streams == 0 {
+			continue
+		}
+		if step := r.checkpoint(); step > 0 && step != r.sampled { // a run that went back has lower steps again
+			r.sampled = step
+			return r.run, r.at, step
 		}
 	}
 	return nil, "", 0

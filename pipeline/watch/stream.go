@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/httpserver"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 const (
@@ -34,13 +35,15 @@ const (
 type view struct {
 	runs     []string // none: the newest
 	focus    string   // the run whose pipeline, experts, events and samples are shown; "": the first
+	search   string   // the list has runs whose names contain this text, besides those that are shown
 	axis     string   // the column of the x axis that from and to are of; "": steps
 	from, to float64
 	zoomed   bool
+	once     bool // the stream ends after what there is now
 }
 
 func readView(query url.Values) view {
-	v := view{runs: query["run"], focus: query.Get("focus"), axis: query.Get("axis"), from: math.Inf(-1), to: math.Inf(1)}
+	v := view{runs: query["run"], focus: query.Get("focus"), search: query.Get("search"), once: query.Has("once"), axis: query.Get("axis"), from: math.Inf(-1), to: math.Inf(1)}
 	if len(v.runs) > maxShown {
 		v.runs = v.runs[:maxShown]
 	}
@@ -73,6 +76,7 @@ type cursor struct {
 	revision   int
 	drawn      int
 	loaded     int // of the experts
+	newest     int // changes of the table when the newest values were sent
 }
 
 // message is a server-sent event.
@@ -94,7 +98,7 @@ func (s *stream) serve(ctx context.Context, out http.ResponseWriter) error {
 				return err
 			}
 		}
-		if err := writer.Flush(); err != nil {
+		if err := writer.Flush(); err != nil || s.view.once {
 			return err
 		}
 		select {
@@ -125,7 +129,7 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 	s.hold()
 	if s.version != w.version || s.sent == nil {
 		s.version = w.version
-		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(), "shown": append([]string{}, s.view.runs...), "focus": s.view.focus}))
+		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(s.view), "total": len(w.runs), "shown": append([]string{}, s.view.runs...), "focus": s.view.focus}))
 	}
 	sent := map[string]*cursor{}
 	for _, name := range s.view.runs {
@@ -135,7 +139,7 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 		}
 		c := s.sent[name]
 		if c == nil || c.run != r.run {
-			c = &cursor{run: r.run, generation: -1, revision: -1, drawn: -1, loaded: -1}
+			c = &cursor{run: r.run, generation: -1, revision: -1, drawn: -1, loaded: -1, newest: -1}
 		}
 		sent[name] = c
 		messages = append(messages, c.news(s.view)...)
@@ -183,6 +187,10 @@ func (c *cursor) news(v view) (messages []message) {
 	if m, ok := c.rowsSince(v); ok {
 		messages = append(messages, m)
 	}
+	if t := r.contents.table; v.focus == r.name && c.newest != t.changes {
+		c.newest = t.changes
+		messages = append(messages, encode("newest", r.newest()))
+	}
 	if v.focus == r.name && c.drawn != r.contents.drawn {
 		c.drawn = r.contents.drawn
 		messages = append(messages, encode("pipeline", map[string]any{"name": r.name, "picture": r.contents.timeline.picture()}))
@@ -192,6 +200,27 @@ func (c *cursor) news(v view) (messages []message) {
 		messages = append(messages, encode("experts", map[string]any{"name": r.name, "loads": r.contents.experts.loads}))
 	}
 	return messages
+}
+
+// newest are the newest values of a run, whatever part of it the page shows.
+type newest struct {
+	Name   string                    `json:"name"`
+	Step   float64                   `json:"step"`
+	Values map[string]metrics.Number `json:"values"`
+}
+
+func (r *run) newest() newest {
+	t := r.contents.table
+	n := newest{Name: r.name, Values: map[string]metrics.Number{}}
+	if len(t.steps) > 0 {
+		n.Step = t.steps[len(t.steps)-1]
+	}
+	for _, name := range t.names {
+		if x := t.last(name); !isMissing(x) {
+			n.Values[name] = metrics.Number(x)
+		}
+	}
+	return n
 }
 
 // about is what the page shows of a run besides its measurements.
@@ -260,7 +289,7 @@ func encodeRows(name string, all bool, names []string, steps []float64, columns 
 	b = append(b, `,"columns":{`...)
 	first := true
 	for i, c := range columns {
-		if !slices.ContainsFunc(c, func(x float64) bool { return !math.IsNaN(x) }) {
+		if !slices.ContainsFunc(c, func(x float64) bool { return !isMissing(x) }) {
 			continue
 		}
 		if !first {

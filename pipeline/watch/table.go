@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 // maxCells bounds the values of a table: 64 MiB.
@@ -12,7 +14,8 @@ const maxCells = 8 << 20
 // maxColumns bounds the columns of a table. Others are ignored.
 const maxColumns = 4096
 
-// table has a row for each step and a column for each measurement. Steps ascend. A value that was not measured is NaN.
+// table has a row for each step and a column for each measurement. Steps ascend. A value that was not measured is
+// missing; one that was measured may be NaN or infinite.
 type table struct {
 	steps   []float64
 	columns [][]float64
@@ -23,6 +26,11 @@ type table struct {
 	timed   int  // rows whose elapsed time is final
 	cells   int  // a table with more values is thinned
 }
+
+// missing stands for a value that was not measured: a NaN that no computation returns.
+var missing = math.Float64frombits(0x7ff8_0000_6a70_1d1e)
+
+func isMissing(x float64) bool { return math.Float64bits(x) == math.Float64bits(missing) }
 
 func newTable() *table { return &table{index: map[string]int{}, cells: maxCells} }
 
@@ -48,7 +56,7 @@ func (t *table) set(step float64, values []value) (row int) {
 	if row == len(t.steps) {
 		t.steps = append(t.steps, step)
 		for i := range t.columns {
-			t.columns[i] = append(t.columns[i], math.NaN())
+			t.columns[i] = append(t.columns[i], missing)
 		}
 	}
 	for _, v := range values {
@@ -83,31 +91,31 @@ func (t *table) column(name []byte) []float64 {
 		t.names = append(t.names, string(name))
 		fresh := make([]float64, len(t.steps), max(cap(t.steps), 1))
 		for j := range fresh {
-			fresh[j] = math.NaN()
+			fresh[j] = missing
 		}
 		t.columns = append(t.columns, fresh)
 	}
 	return t.columns[i]
 }
 
-// last is the newest value of a column; NaN without one.
+// last is the newest value of a column; missing without one.
 func (t *table) last(name string) float64 {
 	if i, ok := t.index[name]; ok {
 		for _, v := range slices.Backward(t.columns[i]) {
-			if !math.IsNaN(v) {
+			if !isMissing(v) {
 				return v
 			}
 		}
 	}
-	return math.NaN()
+	return missing
 }
 
-// get is the value of a column in a row; NaN without one.
+// get is the value of a column in a row; missing without one.
 func (t *table) get(name string, row int) float64 {
 	if i, ok := t.index[name]; ok {
 		return t.columns[i][row]
 	}
-	return math.NaN()
+	return missing
 }
 
 // thin halves the rows. The smallest and the largest value of each column among four rows stay.
@@ -149,7 +157,8 @@ const lateRows = 2
 
 // sample is at most n rows of those from lo to hi. With more rows than n, they are divided into n/2 buckets of
 // consecutive rows, and each bucket becomes two rows: of each column, the smallest and the largest finite value in the
-// order in which they come. So no extreme is lost, and a value is shown at most a bucket beside its step.
+// order in which they come. So no extreme is lost, and a value is shown at most a bucket beside its step. A value that is
+// not finite takes the place of the smallest.
 func (t *table) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
 	columns = make([][]float64, len(t.columns))
 	if hi-lo <= n {
@@ -173,12 +182,18 @@ func (t *table) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
 	return steps, columns
 }
 
-// extremes are the smallest and the largest finite value, in the order in which they come. A single value is the first;
-// what is missing is NaN.
+// extremes are the smallest and the largest finite value, in the order in which they come. The first value that is not
+// finite takes the place of the smallest. A single value is the first; what is not there is missing.
 func extremes(values []float64) (first, second float64) {
-	least, most := -1, -1
+	least, most, odd := -1, -1, -1
 	for i, v := range values {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
+		switch {
+		case isMissing(v):
+			continue
+		case math.IsNaN(v) || math.IsInf(v, 0):
+			if odd < 0 {
+				odd = i
+			}
 			continue
 		}
 		if least < 0 || v < values[least] {
@@ -188,11 +203,14 @@ func extremes(values []float64) (first, second float64) {
 			most = i
 		}
 	}
+	if odd >= 0 {
+		least = odd
+	}
 	switch {
 	case least < 0:
-		return math.NaN(), math.NaN()
-	case least == most:
-		return values[least], math.NaN()
+		return missing, missing
+	case least == most || most < 0:
+		return values[least], missing
 	case least < most:
 		return values[least], values[most]
 	}
@@ -200,7 +218,7 @@ func extremes(values []float64) (first, second float64) {
 }
 
 // appendNumbers writes numbers as a JSON array with so many significant digits, or with all of them if digits is -1.
-// Those that are not finite are null.
+// Missing ones are null, and those that are not finite are texts, as in metrics.jsonl.
 func appendNumbers(b []byte, numbers []float64, digits int) []byte {
 	b = append(b, '[')
 	for i, x := range numbers {
@@ -208,8 +226,10 @@ func appendNumbers(b []byte, numbers []float64, digits int) []byte {
 			b = append(b, ',')
 		}
 		switch {
-		case math.IsNaN(x) || math.IsInf(x, 0):
+		case isMissing(x):
 			b = append(b, "null"...)
+		case math.IsNaN(x) || math.IsInf(x, 0):
+			b = append(b, jsonNumberOf(x)...)
 		case x == math.Trunc(x) && math.Abs(x) < 1<<53:
 			b = strconv.AppendInt(b, int64(x), 10)
 		default:
@@ -217,4 +237,13 @@ func appendNumbers(b []byte, numbers []float64, digits int) []byte {
 		}
 	}
 	return append(b, ']')
+}
+
+// jsonNumberOf is a number in JSON, as metrics.jsonl has it.
+func jsonNumberOf(x float64) []byte {
+	text, err := metrics.Number(x).MarshalJSON()
+	if err != nil {
+		panic(err) // never fails
+	}
+	return text
 }

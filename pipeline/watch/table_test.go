@@ -53,7 +53,7 @@ func TestSampleKeepsExtremes(t *testing.T) {
 		assert.InDelta(t, near, steps[at], rows/1000, "at its place")
 	}
 	assert.Equal(t, 3.0, columns[1][0])
-	assert.Equal(t, 1999, len(slices.DeleteFunc(columns[1], func(v float64) bool { return !math.IsNaN(v) })), "a single value is shown once")
+	assert.Equal(t, 1999, len(slices.DeleteFunc(columns[1], func(v float64) bool { return !isMissing(v) })), "a single value is shown once")
 	steps, columns = x.sample(100, 110, 2000)
 	assert.Len(t, steps, 10)
 	assert.Len(t, columns[0], 10)
@@ -61,8 +61,9 @@ func TestSampleKeepsExtremes(t *testing.T) {
 
 func TestExtremes(t *testing.T) {
 	nan := math.NaN()
-	for _, c := range []struct{ in, want []float64 }{{[]float64{1, 3, 2}, []float64{1, 3}}, {[]float64{3, nan, 1}, []float64{3, 1}}, {[]float64{nan, 2, math.Inf(1)}, []float64{2, nan}},
-		{[]float64{nan}, []float64{nan, nan}}} {
+	for _, c := range []struct{ in, want []float64 }{{[]float64{1, 3, 2}, []float64{1, 3}}, {[]float64{3, missing, 1}, []float64{3, 1}}, {[]float64{missing, 2, missing}, []float64{2, missing}},
+		{[]float64{missing}, []float64{missing, missing}}, {[]float64{3, 1, nan}, []float64{3, nan}}, {[]float64{math.Inf(1), 2, nan}, []float64{math.Inf(1), 2}},
+		{[]float64{nan}, []float64{nan, missing}}} {
 		first, second := extremes(c.in)
 		assert.Equal(t, fmt.Sprint(c.want), fmt.Sprint([]float64{first, second}), "%v", c.in)
 	}
@@ -102,8 +103,8 @@ func TestElapsed(t *testing.T) {
 }
 
 func TestAppendNumbers(t *testing.T) {
-	b := appendNumbers(nil, []float64{1, -0.5, math.NaN(), math.Inf(1), 1e300, 123456.789, 0}, 7)
-	assert.Equal(t, `[1,-0.5,null,null,1e+300,123456.8,0]`, string(b))
+	b := appendNumbers(nil, []float64{1, -0.5, missing, math.NaN(), math.Inf(-1), 1e300, 123456.789, 0}, 7)
+	assert.Equal(t, `[1,-0.5,null,"NaN","-Infinity",1e+300,123456.8,0]`, string(b))
 	assert.True(t, json.Valid(b))
 }
 

@@ -3,6 +3,7 @@ package watch
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,8 +18,10 @@ const (
 	searchEvery = 5
 	// keptPolls is how many polls a run stays loaded after the last stream of it has ended.
 	keptPolls = 150
-	// maxRuns bounds the list of runs.
-	maxRuns = 2000
+	// restPolls is how many polls pass between two looks at a run that no page shows.
+	restPolls = 5
+	// listedRuns is how many runs a page lists.
+	listedRuns = 200
 )
 
 // Watcher follows the runs in some folders.
@@ -37,7 +40,6 @@ type watched struct {
 	*run
 	streams int
 	idle    int // polls since the last stream
-	found   bool
 }
 
 // New follows the runs in folders, each a run folder or one that holds runs. Folders may appear later.
@@ -45,21 +47,32 @@ func New(paths ...string) *Watcher {
 	w := &Watcher{runs: map[string]*watched{}, changed: make(chan struct{})}
 	labels := map[string]bool{}
 	for _, p := range paths {
-		label := filepath.Clean(p)
-		if filepath.IsAbs(label) || strings.HasPrefix(label, "..") {
-			label = filepath.Base(label)
-		}
-		for unique, n := label, 2; ; n++ {
-			if !labels[unique] {
-				labels[unique] = true
-				w.folders = append(w.folders, &folder{path: p, label: unique})
-				break
-			}
-			unique = label + "-" + string(rune('0'+n%10))
-		}
+		label := unusedLabel(p, labels)
+		labels[label] = true
+		w.folders = append(w.folders, &folder{path: p, label: label})
 	}
 	w.Poll()
 	return w
+}
+
+// unusedLabel is the name of a folder on the page: its path below the working directory, or the end of its path, of as
+// many parts as it takes to be unlike the others.
+func unusedLabel(folder string, used map[string]bool) string {
+	label := filepath.Clean(folder)
+	if filepath.IsAbs(label) || strings.HasPrefix(label, "..") {
+		parts := strings.Split(filepath.ToSlash(label), "/")
+		for n := len(parts) - 1; n >= 0 && parts[n] != "" && parts[n] != ".."; n-- {
+			if label = strings.Join(parts[n:], "/"); !used[label] {
+				return label
+			}
+		}
+	}
+	for n, unique := 2, label; ; n++ {
+		if !used[unique] {
+			return unique
+		}
+		unique = fmt.Sprintf("%s-%d", label, n)
+	}
 }
 
 // Run polls until the context ends. Then it closes the folders.
@@ -100,7 +113,9 @@ func (w *Watcher) Poll() {
 		} else if r.idle++; r.loaded && r.idle > keptPolls {
 			r.unload()
 		}
-		changed = r.poll() || changed
+		if r.loaded || r.configAt == nil || w.polls%restPolls == 0 {
+			changed = r.poll() || changed
+		}
 	}
 	if changed || w.polls%(5*searchEvery) == 0 { // a run that stops changes only with the time
 		w.wake()
@@ -116,35 +131,24 @@ func (w *Watcher) wake() {
 
 // search finds runs that are new or gone.
 func (w *Watcher) search() (changed bool) {
-	for _, r := range w.runs {
-		r.found = false
-	}
+	all := map[string]found{}
 	for _, f := range w.folders {
-		replaced, err := f.open()
-		if replaced {
-			for name, r := range w.runs {
-				if r.root != f.root && !r.found && strings.HasPrefix(name, f.name(".")) {
-					delete(w.runs, name)
-					changed = true
-				}
-			}
-		}
-		if err != nil {
+		if err := f.open(); err != nil {
 			continue
 		}
-		for _, dir := range f.runs() {
-			name := f.name(dir)
-			if r := w.runs[name]; r != nil {
-				r.found = true
-			} else if len(w.runs) < maxRuns {
-				w.runs[name] = &watched{run: newRun(name, f.root, dir), found: true}
-				changed = true
-			}
+		for dir, at := range f.runs() {
+			all[f.name(dir)] = at
 		}
 	}
 	for name, r := range w.runs {
-		if !r.found {
+		if at, ok := all[name]; !ok || at.root != r.root || at.dir != r.dir {
 			delete(w.runs, name)
+			changed = true
+		}
+	}
+	for name, at := range all {
+		if w.runs[name] == nil {
+			w.runs[name] = &watched{run: newRun(name, at)}
 			changed = true
 		}
 	}
@@ -192,12 +196,16 @@ func (w *Watcher) release(held map[string]*watched) {
 	}
 }
 
-// summaries describes all runs, those written last first.
-func (w *Watcher) summaries() []Summary {
+// summaries describes the runs of a list, those written last first: of all whose names contain the search, the first
+// ones, and those that are shown.
+func (w *Watcher) summaries(v view) []Summary {
 	now := time.Now()
 	list := []Summary{}
 	for _, name := range w.newest(0) {
-		list = append(list, w.runs[name].summary(now))
+		matches := strings.Contains(strings.ToLower(name), strings.ToLower(v.search))
+		if slices.Contains(v.runs, name) || matches && len(list) < listedRuns {
+			list = append(list, w.runs[name].summary(now))
+		}
 	}
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -80,11 +82,12 @@ type rowsMessage struct {
 	All     bool
 	Rows    int
 	Steps   []float64
-	Columns map[string][]*float64
+	Columns map[string][]*metrics.Number
 }
 
 type runsMessage struct {
 	Runs  []Summary
+	Total int
 	Shown []string
 	Focus string
 }
@@ -111,8 +114,8 @@ func TestStreamSendsWhatIsNew(t *testing.T) {
 	r.next("rows", &rows)
 	assert.True(t, rows.All)
 	assert.Equal(t, []float64{1, 2, 3}, rows.Steps)
-	assert.Equal(t, 4.8, *rows.Columns["loss"][2])
-	assert.Equal(t, 6.0, *rows.Columns["elapsed"][2])
+	assert.EqualValues(t, 4.8, *rows.Columns["loss"][2])
+	assert.EqualValues(t, 6.0, *rows.Columns["elapsed"][2])
 
 	appendLine(t, a, metricsFile, `{"step":4,"tokens":400,"loss":"NaN","tokens_per_s":50}`)
 	appendLine(t, a, systemFile, `{"step":3,"time":1.7e9,"system/ranks.0/busy":0.5}`)
@@ -121,7 +124,8 @@ func TestStreamSendsWhatIsNew(t *testing.T) {
 	r.next("rows", &rows)
 	assert.True(t, rows.All, "there is a new column")
 	assert.Equal(t, 4, rows.Rows)
-	assert.Nil(t, rows.Columns["loss"][3], "what is not finite is null")
+	assert.True(t, math.IsNaN(float64(*rows.Columns["loss"][3])), "what is not finite is sent as such")
+	assert.Nil(t, rows.Columns["time"][3], "what was not measured is null")
 	appendLine(t, a, metricsFile, `{"step":5,"tokens":500,"loss":4.6,"tokens_per_s":50}`)
 	w.Poll()
 	rows = rowsMessage{}
@@ -139,7 +143,7 @@ func TestStreamSendsWhatIsNew(t *testing.T) {
 		r.next("rows", &rows)
 	}
 	assert.True(t, rows.All, "the run began again")
-	assert.Equal(t, 9.0, *rows.Columns["loss"][0])
+	assert.EqualValues(t, 9.0, *rows.Columns["loss"][0])
 }
 
 func TestStreamOfAView(t *testing.T) {
@@ -269,7 +273,8 @@ func TestHostileFiles(t *testing.T) {
 	r.next("runs", &list)
 	base := filepath.Base(dir)
 	for _, s := range list.Runs {
-		assert.NotEqual(t, 7, s.Step, "%s is outside of the folder", s.Name)
+		assert.NotContains(t, s.Name, "loop")
+		assert.Equal(t, s.Name == base+"/link", s.Step == 7, "links to folders are followed, links of files out of the run folder are not: %s", s.Name)
 	}
 	var rows rowsMessage
 	for rows.Name != base+"/"+name {
@@ -277,7 +282,7 @@ func TestHostileFiles(t *testing.T) {
 		r.next("rows", &rows)
 	}
 	assert.Equal(t, []float64{1, 2, 3}, rows.Steps)
-	assert.Equal(t, 4.0, *rows.Columns["loss"][2])
+	assert.EqualValues(t, 4.0, *rows.Columns["loss"][2])
 	assert.Contains(t, rows.Columns, "<script>")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -311,4 +316,101 @@ func TestRequests(t *testing.T) {
 	assert.Equal(t, http.StatusMethodNotAllowed, response.StatusCode)
 	assert.True(t, Public(httptest.NewRequest(http.MethodGet, "/main.js", nil)))
 	assert.False(t, Public(httptest.NewRequest(http.MethodGet, "/stream?run=a", nil)))
+}
+
+// Folders of one base name have names of their own.
+func TestFoldersOfOneName(t *testing.T) {
+	dir := t.TempDir()
+	var paths []string
+	for i := range 14 {
+		runFolder(t, filepath.Join(dir, fmt.Sprint("exp", i), "runs", "a"), 1)
+		paths = append(paths, filepath.Join(dir, fmt.Sprint("exp", i), "runs"))
+	}
+	w := New(append(paths, paths[3], "/")...)
+	assert.Len(t, w.folders, 16)
+	names := w.newest(0)
+	assert.Contains(t, names, "runs/a")
+	for i := 1; i < 14; i++ {
+		assert.Contains(t, names, fmt.Sprintf("exp%d/runs/a", i))
+	}
+}
+
+// A linked run folder is a run, and so are those in a linked folder. A link that leads elsewhere later is followed there.
+func TestLinkedRuns(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	for i, name := range []string{"one", "two", "many/a", "many/b"} {
+		runFolder(t, filepath.Join(elsewhere, name), i+1)
+	}
+	require.NoError(t, os.Symlink(filepath.Join(elsewhere, "one"), filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink(filepath.Join(elsewhere, "many"), filepath.Join(dir, "more")))
+	require.NoError(t, os.Symlink(filepath.Join(elsewhere, "none"), filepath.Join(dir, "broken")))
+	require.NoError(t, os.Symlink(dir, filepath.Join(elsewhere, "many", "back")))
+	w := New(dir)
+	base := filepath.Base(dir)
+	names := w.newest(0)
+	assert.ElementsMatch(t, []string{base + "/link", base + "/more/a", base + "/more/b"}, names)
+	assert.Equal(t, 1.0, w.runs[base+"/link"].tail.step)
+	require.NoError(t, os.Remove(filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink(filepath.Join(elsewhere, "two"), filepath.Join(dir, "link")))
+	for range searchEvery {
+		w.Poll()
+	}
+	assert.Equal(t, 2.0, w.runs[base+"/link"].tail.step)
+}
+
+// The list has the newest of many runs, and those that a search finds.
+func TestManyRuns(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "runs")
+	const all = 2500
+	now := time.Now()
+	for i := range all {
+		run := filepath.Join(dir, fmt.Sprintf("run-%04d", i))
+		require.NoError(t, os.MkdirAll(run, 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(run, metricsFile), []byte(`{"step":1,"loss":1}`+"\n"), 0o666))
+		require.NoError(t, os.Chtimes(filepath.Join(run, metricsFile), now, now.Add(time.Duration(i-all)*time.Minute)))
+	}
+	w := New(dir)
+	list := w.summaries(view{})
+	require.Len(t, list, listedRuns)
+	assert.Equal(t, "runs/run-2499", list[0].Name)
+	assert.Equal(t, "runs/run-2300", list[listedRuns-1].Name)
+	list = w.summaries(view{search: "RUN-01", runs: []string{"runs/run-2499"}})
+	require.Len(t, list, 101)
+	assert.Equal(t, "runs/run-0100", list[100].Name)
+	var message runsMessage
+	open(t, serve(t, w), "search=0042").next("runs", &message)
+	assert.Equal(t, all, message.Total)
+	assert.Contains(t, fmt.Sprint(message.Runs), "run-0042")
+}
+
+// A learning-rate range test has no number of steps: it is finished once its result is there.
+func TestRateTestIsFinished(t *testing.T) {
+	dir := t.TempDir()
+	run := runFolder(t, filepath.Join(dir, "range"), 3)
+	require.NoError(t, os.RemoveAll(filepath.Join(run, configFile)))
+	w := New(dir)
+	assert.Equal(t, Running, w.summaries(view{})[0].State)
+	appendLine(t, run, resultFile, "{}")
+	for range restPolls {
+		w.Poll()
+	}
+	assert.Equal(t, Finished, w.summaries(view{})[0].State)
+}
+
+// The newest values of the run in focus come with a part of it, too.
+func TestNewestValuesOfAZoomedRun(t *testing.T) {
+	dir := t.TempDir()
+	run := runFolder(t, filepath.Join(dir, "runs", "a"), 9)
+	appendLine(t, run, metricsFile, `{"step":10,"loss":"NaN","grad_norm":"Infinity"}`)
+	w := New(filepath.Join(dir, "runs"))
+	r := open(t, serve(t, w), "from=2&to=4")
+	var n newest
+	r.next("newest", &n)
+	assert.Equal(t, 10.0, n.Step)
+	assert.True(t, math.IsNaN(float64(n.Values["loss"])))
+	assert.True(t, math.IsInf(float64(n.Values["grad_norm"]), 1))
+	appendLine(t, run, metricsFile, `{"step":11,"loss":3.5}`)
+	w.Poll()
+	r.next("newest", &n)
+	assert.EqualValues(t, 3.5, n.Values["loss"])
 }

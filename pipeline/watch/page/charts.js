@@ -52,6 +52,10 @@ function lossLines(state) {
   return lines;
 }
 
+// timeSteps are distances between labels of times in seconds: each is a usual part of a minute, an hour or a day.
+const timeSteps = [...[0.001, 0.01, 0.1].flatMap((n) => [n, 2 * n, 5 * n]), 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => 60 * n),
+  ...[1, 2, 3, 6, 12].map((n) => 3600 * n), ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => 86400 * n)];
+
 const axisFormats = { step: format.short, tokens: format.short, elapsed: format.duration };
 const axisTitles = { step: "step", tokens: "tokens", elapsed: "time since the first step" };
 
@@ -86,9 +90,11 @@ class Chart {
     const whose = this.spec.lines === lossLines || state.shown.length < 2 || lines.some((l) => l.run !== state.focus) ? "" : state.focus.name;
     this.note.textContent = [this.spec.note, whose].filter(Boolean).join(" · ");
     const tables = lines.map((line) => {
-      const { xs, ys } = line.run.points(line.name, state.axis);
+      const { xs, ys, odd } = line.run.points(line.name, state.axis);
+      line.odd = odd;
       return [xs, line.smooth ? smoothed(ys, line.smooth) : ys];
     });
+    this.lines = lines;
     const data = tables.length === 1 ? tables[0] : uPlot.join(tables);
     const shape = JSON.stringify([state.axis, state.log, lines.map((l) => [l.label, l.color, l.raw, l.dash])]);
     if (shape === this.shape) {
@@ -111,8 +117,9 @@ class Chart {
   options(lines, state) {
     const ink = css("--quiet"), grid = { stroke: css("--grid"), width: 1 }, unit = this.spec.unit;
     const series = lines.map((l) => ({
-      label: l.label, stroke: l.color, width: l.width ?? 1.3, dash: l.dash, spanGaps: true, class: l.raw ? "raw" : undefined,
-      points: { show: l.points === true, size: 5 }, value: (_, v) => (v === null || v === undefined ? "–" : unit(v)),
+      label: l.label, stroke: l.color, width: l.width ?? 1.3, dash: l.dash, spanGaps: false, class: l.raw ? "raw" : undefined,
+      points: { show: l.points === true, size: 5, filter: (u, i) => (l.points ? null : lonely(u.data[i])) },
+      value: (u, v, i, at) => (Number.isFinite(v) ? unit(v) : format.odd(this.lines[i - 1]?.odd.get(u.data[0][at]))),
     }));
     const log = state.log && this.spec.id === "loss";
     return {
@@ -124,14 +131,22 @@ class Chart {
         y: { distr: log ? 3 : 1, range: log ? undefined : (_, least, most) => this.span(least, most) },
       },
       axes: [
-        { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 32, values: (_, ticks) => ticks.map((x) => axisFormats[state.axis](x)) },
+        { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 32, ...(state.axis === "elapsed" ? { incrs: timeSteps, space: 84 } : {}),
+          values: (_, ticks) => ticks.map((x) => (state.axis === "elapsed" ? format.span(x) : axisFormats[state.axis](x))) },
         { stroke: ink, grid, ticks: grid, font: "11px system-ui", size: 58, ...(this.spec.steps ? { incrs: this.spec.steps } : {}), values: (_, ticks) => ticks.map((y) => (y === null ? "" : label(unit, y))) },
       ],
-      cursor: { sync: { key: "x", setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+      // The cursors of all charts move together, and a selection is in one chart.
+      cursor: { sync: { key: "x", setSeries: false, filters: { pub: passes, sub: passes } }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },
       hooks: {
-        setSelect: [(u) => { if (u.select.width > 4) this.app.zoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")); }],
+        setSelect: [(u) => {
+          const { left, width } = u.select;
+          if (width <= 4) return;
+          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          this.app.zoom(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+        }],
         drawAxes: [(u) => this.mark(u, state)],
+        draw: [(u) => this.markOdd(u)],
       },
     };
   }
@@ -142,6 +157,30 @@ class Chart {
     if (this.spec.zero) return [Math.min(0, least), most > 0 ? 1.08 * most : 1];
     const pad = 0.06 * (most - least) || Math.abs(most) * 0.1 || 1;
     return [least - pad, most + pad];
+  }
+
+  // markOdd writes NaN or ∞ at the upper end of the chart where a value is not finite. Names that would overlap are left
+  // out, and a tick remains.
+  markOdd(u) {
+    const { ctx, bbox } = u, ratio = devicePixelRatio;
+    ctx.save();
+    ctx.font = `bold ${11 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "top";
+    this.lines.filter((l) => !l.raw).forEach((line, row) => {
+      ctx.fillStyle = line.color;
+      let free = -Infinity;
+      for (const [x, value] of line.odd) {
+        const at = u.valToPos(x, "x", true), text = format.odd(value), half = ctx.measureText(text).width / 2;
+        if (at < bbox.left || at > bbox.left + bbox.width) continue;
+        ctx.fillRect(at - ratio, bbox.top, 2 * ratio, 5 * ratio);
+        if (at - half < free) continue;
+        const middle = Math.min(Math.max(at, bbox.left + half), bbox.left + bbox.width - half);
+        ctx.fillText(text, middle, bbox.top + (6 + 12 * row) * ratio);
+        free = middle + half + 4 * ratio;
+      }
+    });
+    ctx.restore();
   }
 
   // mark draws a line at each restart, resumption and skipped batch of the run in focus.
@@ -163,6 +202,19 @@ class Chart {
     }
     ctx.restore();
   }
+}
+
+// passes reports whether an event of a chart's mouse is for the other charts: movements are, and the buttons are not.
+function passes(type) { return type === "mousemove" || type === "mouseleave" || type === "mouseenter"; }
+
+// lonely are the points without a neighbor to draw a line to.
+function lonely(values) {
+  const found = [], there = (i, step) => {
+    while (values[i] === undefined && i >= 0 && i < values.length) i += step;
+    return Number.isFinite(values[i]);
+  };
+  values.forEach((v, i) => { if (Number.isFinite(v) && !there(i - 1, -1) && !there(i + 1, 1)) found.push(i); });
+  return found;
 }
 
 // label is a short text for the vertical axis.

@@ -1,6 +1,7 @@
 // Lists: the runs, the newest values, events and samples. All texts are set as text, never as HTML.
 
 import * as format from "./format.js";
+import { number } from "./store.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -19,8 +20,11 @@ export class RunList {
   }
 
   draw(summaries, state) {
-    byId("run-count").textContent = summaries.length || "";
-    byId("no-runs").hidden = summaries.length > 0;
+    byId("run-count").textContent = state.total || "";
+    byId("no-runs").hidden = state.total > 0;
+    byId("run-search").hidden = state.total < 8 && !state.search;
+    byId("more-runs").hidden = summaries.length >= state.total;
+    byId("more-runs").textContent = summaries.length === 0 ? "No run has this name." : `${format.count(summaries.length)} of ${format.count(state.total)} runs. Search for others.`;
     const list = byId("run-list");
     const names = new Set(summaries.map((s) => s.name));
     for (const [name, item] of this.items) {
@@ -67,7 +71,7 @@ export class RunList {
     item.progress.max = Math.max(1, s.steps);
     item.progress.value = Math.min(s.step, s.steps);
     const facts = [s.steps ? `${format.count(s.step)} / ${format.count(s.steps)}` : `step ${format.count(s.step)}`];
-    if (s.loss !== null) facts.push(`loss ${format.loss(s.loss)}`);
+    if (s.loss !== null) facts.push(`loss ${format.loss(number(s.loss))}`);
     if (s.left_s !== undefined && s.left_s !== null) facts.push(`${format.duration(s.left_s)} left`);
     item.line.replaceChildren(node("span", `state ${s.state}`, s.state), ` · ${facts.join(" · ")}`);
     item.trouble.hidden = !s.problem;
@@ -78,19 +82,19 @@ export class RunList {
 // drawFacts shows the newest values of the run in focus.
 export function drawFacts(run, several) {
   const section = byId("facts");
-  section.hidden = !run || run.steps.length === 0;
+  section.hidden = !run || run.step() === undefined;
   if (section.hidden) return;
-  const s = run.summary ?? {}, memory = run.matching(/^system\/ranks\.(\d+)\/memory$/).reduce((sum, { name }) => sum + run.last(name), 0);
-  const busy = run.matching(/^system\/ranks\.(\d+)\/busy$/).map(({ name }) => run.last(name));
+  const s = run.summary ?? {}, memory = run.matching(/^system\/ranks\.(\d+)\/memory$/).reduce((sum, { name }) => sum + (run.last(name) ?? 0), 0);
+  const busy = run.matching(/^system\/ranks\.(\d+)\/busy$/).map(({ name }) => run.last(name)).filter((x) => x !== undefined);
   const facts = [
-    ["Step", format.count(run.steps.at(-1)), s.steps ? ` of ${s.steps < 1e5 ? format.count(s.steps) : format.short(s.steps)}` : ""],
+    ["Step", format.count(run.step()), s.steps ? ` of ${s.steps < 1e5 ? format.count(s.steps) : format.short(s.steps)}` : ""],
     ["Loss", format.loss(run.last("loss"))],
     ["Held-out loss", format.loss(run.last("val_loss"))],
     ["Tokens/s", format.short(run.last("tokens_per_s"))],
     ["MFU", format.percent(run.last("system/mfu"))],
     ["Busy", busy.length ? format.percent(busy.reduce((a, b) => a + b, 0) / busy.length) : "–"],
     ["Memory", memory ? format.bytes(memory) : "–"],
-    ["Left", format.duration(s.left_s ?? NaN)],
+    ["Left", format.duration(s.left_s)],
   ].filter(([, value]) => value !== "–");
   const title = node("h2", "", several ? run.name : describe(run) || run.name);
   if (several && describe(run)) title.append(node("span", "quiet", `  ${describe(run)}`));

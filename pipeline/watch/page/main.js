@@ -13,7 +13,8 @@ const query = new URLSearchParams(location.search);
 // state is what the page shows. The runs that the server chose are not in the address.
 const state = {
   runs: new Map(), shown: [], focus: null, chosen: query.getAll("run"), wanted: query.get("focus") ?? "",
-  axis: query.get("axis") ?? "step", zoom: null, smooth: Number(keep("smooth") ?? 0), log: keep("log") === "1", marks: {}, summaries: [], picture: null, loads: null,
+  axis: query.get("axis") ?? "step", zoom: null, smooth: Number(keep("smooth") ?? 0), log: keep("log") === "1", marks: {}, summaries: [], total: 0,
+  search: "", picture: null, loads: null,
 };
 
 function keep(name, value) {
@@ -103,6 +104,7 @@ function connect() {
     q.set("to", state.zoom[1]);
   }
   byId("reset").hidden = !state.zoom;
+  if (state.search) q.set("search", state.search);
   close = open(`stream?${q}`, take, connection);
 }
 
@@ -125,13 +127,14 @@ function run(name) {
 }
 
 const takers = {
-  runs({ runs, shown, focus }) {
-    state.summaries = runs;
+  runs({ runs, total, shown, focus }) {
+    Object.assign(state, { summaries: runs, total });
     for (const s of runs) if (state.runs.has(s.name) || shown.includes(s.name)) run(s.name).summary = s;
     const before = state.shown.map((r) => r.name).join("\n"), focused = state.focus?.name;
     state.shown = shown.filter((name) => runs.some((r) => r.name === name)).map(run);
     paint();
     state.focus = state.shown.find((r) => r.name === focus) ?? state.shown[0] ?? null;
+    for (const r of state.runs.values()) if (r !== state.focus) r.newest = null; // only that of the run in focus is sent
     if (focused !== state.focus?.name) state.picture = state.loads = null;
     if (before === state.shown.map((r) => r.name).join("\n") && focused === state.focus?.name) redraw("runs");
     else redraw();
@@ -142,6 +145,10 @@ const takers = {
   },
   rows(rows) {
     run(rows.name).take(rows);
+    redraw("rows");
+  },
+  newest(values) {
+    run(values.name).takeNewest(values);
     redraw("rows");
   },
   pipeline({ name, picture }) {
@@ -195,6 +202,14 @@ byId("log").addEventListener("change", (event) => {
   state.log = event.target.checked;
   keep("log", state.log ? "1" : "0");
   redraw("rows");
+});
+let typing = 0;
+byId("run-search").addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    state.search = event.target.value.trim();
+    connect();
+  }, 200);
 });
 byId("reset").addEventListener("click", () => {
   state.zoom = null;
