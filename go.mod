@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/cogentcore/webgpu v0.23.0
-	github.com/dlclark/regexp2/v2 v2.5.1
+	github.com/dlclark/regexp2/v2 v2.5.1 // indirect
 	github.com/gofrs/flock v0.13.0
 	github.com/google/licensecheck v0.3.1
 	github.com/mattn/go-runewidth v0.0.31

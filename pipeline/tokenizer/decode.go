@@ -51,6 +51,7 @@ func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
 		return func(tokens []string) ([]string, error) {
 			out := make([]string, len(tokens))
 			for i, s := range tokens {
+				var err error
 				if out[i], err = replaceAll(find, s, c.Content); err != nil {
 					return nil, err
 				}
@@ -64,6 +65,11 @@ func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
 		return each(func(s string, _, _ int) string { return strip(s, c.Content, c.Start, c.Stop) }), nil
 	case "Metaspace":
 		return metaspaceDecoder(c)
+	case "WordPiece":
+		if c.Prefix == nil || c.Cleanup == nil {
+			return nil, fmt.Errorf("%s: expected prefix and cleanup", c.Type)
+		}
+		return wordPieceText(*c.Prefix, *c.Cleanup), nil
 	case "BPEDecoder":
 		suffix := "</w>"
 		if c.Suffix != nil {

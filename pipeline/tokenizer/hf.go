@@ -294,6 +294,4 @@ func beginsWord(s string) bool {
 	return n > 0 && isWord(r)
 }
 
-func isWord(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r)
-}
+func isWord(r rune) bool { return characters().Sets.Word.has(r) }

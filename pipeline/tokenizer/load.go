@@ -31,6 +31,7 @@ type modelFile struct {
 	IgnoreMerges bool              `json:"ignore_merges"`
 	Vocab        json.RawMessage   `json:"vocab"`
 	Merges       []json.RawMessage `json:"merges"`
+	MaxChars     *int              `json:"max_input_chars_per_word"` // of WordPiece
 }
 
 // maxHoles is how many ids below the largest may be unused: a few models have gaps, but an id far off is a mistake, and
@@ -96,10 +97,14 @@ func parseModel(raw json.RawMessage) (subword, error) {
 	switch {
 	case isUnigram(f):
 		return parseUnigram(f)
+	case f.Type == "WordPiece":
+		return parseWordPiece(f)
+	case f.Type == "WordLevel":
+		return parseWordLevel(f)
 	case f.Type == "BPE" || f.Type == "" && f.Merges != nil:
 		return parseBPE(f)
 	}
-	return nil, fmt.Errorf("type is %q: expected \"BPE\" or \"Unigram\"", f.Type)
+	return nil, fmt.Errorf("type is %q: expected \"BPE\", \"Unigram\", \"WordPiece\" or \"WordLevel\"", f.Type)
 }
 
 func parseBPE(f modelFile) (*bpe, error) {

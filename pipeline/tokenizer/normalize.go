@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode"
 
-	"github.com/dlclark/regexp2/v2"
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/gpupipe/gpupipe/internal/oniguruma"
 )
 
 // component is any of the tagged objects that a normalizer, pre_tokenizer or decoder is made of.
@@ -37,6 +37,14 @@ type component struct {
 	Split            *bool    `json:"split"`
 	Suffix           *string  `json:"suffix"`
 	CharsMap         string   `json:"precompiled_charsmap"`
+	Prefix           *string  `json:"prefix"`
+	Cleanup          *bool    `json:"cleanup"`
+	Delimiter        string   `json:"delimiter"`
+	Length           *int     `json:"length"`
+	CleanText        *bool    `json:"clean_text"`
+	ChineseChars     *bool    `json:"handle_chinese_chars"`
+	StripAccents     *bool    `json:"strip_accents"`
+	Lowercase        *bool    `json:"lowercase"`
 }
 
 // maxDepth bounds Sequences within Sequences.
@@ -61,9 +69,6 @@ type pattern struct {
 // finder returns the non-overlapping matches in s as pairs of byte offsets, in order.
 type finder func(s string) ([][]int, error)
 
-// matchTimeout stops a pattern that backtracks without end.
-const matchTimeout = 20 * time.Second
-
 func (p *pattern) compile() (finder, error) {
 	switch {
 	case p == nil || (p.String == nil) == (p.Regex == nil):
@@ -77,15 +82,14 @@ func (p *pattern) compile() (finder, error) {
 	return regexFinder(*p.Regex)
 }
 
-// regexFinder compiles a pattern of the kind that tokenizers use, with look-ahead, which Go's own package lacks.
+// regexFinder compiles a pattern in Oniguruma's syntax, which Hugging Face's tokenizers uses.
 func regexFinder(expr string) (finder, error) {
-	re, err := regexp2.Compile(expr, regexp2.None)
+	re, err := oniguruma.Compile(expr)
 	if err != nil {
-		return nil, fmt.Errorf("pattern: %w", err)
+		return nil, fmt.Errorf("pattern %q: %w", expr, err)
 	}
-	re.MatchTimeout = matchTimeout
 	return func(s string) ([][]int, error) {
-		found, err := re.FindAllStringIndex(s, -1)
+		found, err := re.FindAll(s)
 		if err != nil {
 			return nil, fmt.Errorf("pattern %q: %w", expr, err)
 		}
@@ -161,15 +165,19 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 	case "Nmt":
 		return plain(neuralTranslation)
 	case "StripAccents":
-		return plain(withoutMarks)
+		return plain(func(s string) string { return without(s, characters().Sets.Mark.has) })
 	case "NFC":
-		return plain(norm.NFC.String)
+		return plain(normalForm(norm.NFC))
 	case "NFD":
-		return plain(norm.NFD.String)
+		return plain(normalForm(norm.NFD))
 	case "NFKC":
-		return plain(norm.NFKC.String)
+		return plain(normalForm(norm.NFKC))
 	case "NFKD":
-		return plain(norm.NFKD.String)
+		return plain(normalForm(norm.NFKD))
+	case "BertNormalizer":
+		return newBertNormalizer(c)
+	case "ByteLevel":
+		return plain(toAlphabet)
 	case "Lowercase":
 		return plain(lower)
 	case "Strip":
@@ -183,7 +191,7 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 			return s
 		})
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase or Strip", c.Type)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase, BertNormalizer, ByteLevel or Strip", c.Type)
 }
 
 func normalizerSequence(raw []json.RawMessage, depth int) (normalizer, error) {
@@ -206,14 +214,4 @@ func normalizerSequence(raw []json.RawMessage, depth int) (normalizer, error) {
 		}
 		return s, nil
 	}, nil
-}
-
-// lower maps each character by itself, as Unicode's table says; the only one that becomes two is the dotted capital I.
-func lower(s string) string {
-	return strings.ReplaceAll(strings.Map(func(r rune) rune {
-		if r == 'İ' {
-			return r
-		}
-		return unicode.ToLower(r)
-	}, s), "İ", "i\u0307")
 }

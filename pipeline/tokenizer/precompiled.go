@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/clipperhouse/uax29/v2/graphemes"
@@ -116,16 +115,6 @@ func neuralTranslation(s string) string {
 		case r == '\t', r == '\n', r == '\f', r == '\r', r == 0x1680, r >= 0x200B && r <= 0x200F, r == 0x2028, r == 0x2029,
 			r == 0x2581, r == 0xFEFF, r == 0xFFFD:
 			return ' '
-		}
-		return r
-	}, s)
-}
-
-// withoutMarks is the normalizer StripAccents.
-func withoutMarks(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsMark(r) {
-			return -1
 		}
 		return r
 	}, s)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -60,9 +61,6 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	matcher := func(f func(rune) bool, behavior string) (preTokenizer, error) {
-		return newSplit(func(s string) ([][]int, error) { return findRunes(s, f), nil }, behavior, false)
-	}
 	switch c.Type {
 	case "Sequence":
 		var seq sequencePre
@@ -87,26 +85,33 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 		return newSplit(find, c.Behavior, c.Invert)
 	case "Digits":
 		if c.IndividualDigits {
-			return matcher(unicode.IsNumber, "Isolated")
+			return splitAt(isNumeric, "Isolated")
 		}
-		return matcher(unicode.IsNumber, "Contiguous")
+		return splitAt(isNumeric, "Contiguous")
 	case "Punctuation":
 		if c.Behavior == "" {
 			c.Behavior = "Isolated"
 		}
-		return matcher(isPunctuation, c.Behavior)
+		return splitAt(isPunctuation, c.Behavior)
 	case "WhitespaceSplit":
-		return matcher(unicode.IsSpace, "Removed")
+		return splitAt(unicode.IsSpace, "Removed")
+	case "BertPreTokenizer":
+		return sequencePre{split{find: findEach(unicode.IsSpace), behavior: removed}, split{find: findEach(isPunctuation)}}, nil
 	case "Whitespace":
-		find, err := regexFinder(`\w+|[^\w\s]+`)
-		if err != nil {
-			return nil, err
+		return split{find: findWords, behavior: removed, invert: true}, nil
+	case "CharDelimiterSplit":
+		if utf8.RuneCountInString(c.Delimiter) != 1 {
+			return nil, fmt.Errorf("%s: delimiter is %q: expected one character", c.Type, c.Delimiter)
 		}
-		return newSplit(find, "Removed", true)
+		return split{find: func(s string) ([][]int, error) { return findLiteral(s, c.Delimiter), nil }, behavior: removed}, nil
+	case "FixedLength":
+		return newFixedLength(c)
+	case "UnicodeScripts":
+		return scriptsPre{}, nil
 	case "Metaspace":
 		return newMetaspace(c)
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit or Metaspace", c.Type)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength, UnicodeScripts or Metaspace", c.Type)
 }
 
 // scanner returns the scanner of a Split that keeps the matches of a known pattern; nil for others.
@@ -115,24 +120,6 @@ func (c component) scanner() scanner {
 		return nil
 	}
 	return scannerOf(*c.Pattern.Regex)
-}
-
-func isPunctuation(r rune) bool {
-	if r < utf8.RuneSelf {
-		return r > ' ' && r < 0x7F && !unicode.IsLetter(r) && !unicode.IsDigit(r)
-	}
-	return unicode.IsPunct(r)
-}
-
-func findRunes(s string, f func(rune) bool) (found [][]int) {
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if f(r) {
-			found = append(found, []int{i, i + n})
-		}
-		i += n
-	}
-	return found
 }
 
 type sequencePre []preTokenizer
@@ -224,48 +211,56 @@ func (p split) cut(dst []string, s string, _, _ bool) ([]string, error) {
 	}
 	spans := make([]span, 0, 2*len(found)+1)
 	at := 0
-	add := func(from, to int, match bool) {
-		if from < to {
-			spans = append(spans, span{from, to, match != p.invert})
-		}
-	}
 	for _, m := range found {
-		add(at, m[0], false)
-		add(m[0], m[1], true)
+		if at != m[0] {
+			spans = append(spans, span{at, m[0], p.invert})
+		}
+		spans = append(spans, span{m[0], m[1], !p.invert}) // an empty match counts
 		at = m[1]
 	}
-	add(at, len(s), false)
+	if at != len(s) {
+		spans = append(spans, span{at, len(s), p.invert})
+	}
 	for _, x := range p.behavior.apply(spans) {
-		dst = append(dst, s[x.from:x.to])
+		if x.from < x.to {
+			dst = append(dst, s[x.from:x.to])
+		}
 	}
 	return dst, nil
 }
 
-// apply joins or drops spans; the result shares their memory.
+// apply joins or drops spans; the result shares their memory. MergedWithNext goes through them from the end.
 func (b behavior) apply(spans []span) []span {
+	if b == isolated {
+		return spans
+	}
+	if b == mergedWithNext {
+		slices.Reverse(spans)
+	}
 	out := spans[:0]
 	previous := false // whether the span before was a match
-	for i, x := range spans {
+	for _, x := range spans {
 		join := false // with the span before
 		switch b {
 		case removed:
 			if x.match {
 				continue
 			}
-		case mergedWithPrevious:
+		case mergedWithPrevious, mergedWithNext:
 			join = x.match && !previous
-		case mergedWithNext:
-			// Matches next to each other: only the last one has what follows.
-			join = i > 0 && previous && !x.match
 		case contiguous:
 			join = x.match == previous
 		}
 		if join && len(out) > 0 {
-			out[len(out)-1].to = x.to
+			last := &out[len(out)-1]
+			last.from, last.to = min(last.from, x.from), max(last.to, x.to)
 		} else {
 			out = append(out, x)
 		}
 		previous = x.match
+	}
+	if b == mergedWithNext {
+		slices.Reverse(out)
 	}
 	return out
 }

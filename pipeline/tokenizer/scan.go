@@ -1,8 +1,11 @@
 package tokenizer
 
 import (
+	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/gpupipe/gpupipe/internal/oniguruma"
 )
 
 // scanner returns the end of the piece of s that begins at a place: one match of a pattern that matches everywhere. The
@@ -44,18 +47,28 @@ const (
 
 var asciiClasses = func() (c [utf8.RuneSelf]runeClass) {
 	for r := range c {
-		c[r] = classOf(rune(r))
+		switch {
+		case unicode.IsLetter(rune(r)):
+			c[r] = letterRune
+		case unicode.IsDigit(rune(r)):
+			c[r] = numberRune
+		case unicode.IsSpace(rune(r)):
+			c[r] = spaceRune
+		}
 	}
 	return c
 }()
 
+// The classes of the patterns, as Oniguruma knows them.
+var letters, numbers, spaceCharacters = oniguruma.Property("L"), oniguruma.Property("N"), oniguruma.Property("Space")
+
 func classOf(r rune) runeClass {
 	switch {
-	case isLetter(r):
+	case letters().Has(r):
 		return letterRune
-	case isNumber(r):
+	case numbers().Has(r):
 		return numberRune
-	case unicode.IsSpace(r):
+	case spaceCharacters().Has(r):
 		return spaceRune
 	}
 	return otherRune
@@ -84,7 +97,10 @@ func run(s string, at int, class runeClass, most int) int {
 
 const unlimited = 1 << 62
 
-// contraction returns the end of 's, 't, 're, 've, 'm, 'll or 'd at a place; at if there is none. fold folds A to Z.
+// longS is equal to s when case is ignored.
+const longS = "ſ"
+
+// contraction returns the end of 's, 't, 're, 've, 'm, 'll or 'd at a place; at if there is none. fold ignores case.
 func contraction(s string, at int, fold bool) int {
 	letter := func(i int) byte {
 		if i >= len(s) {
@@ -97,6 +113,9 @@ func contraction(s string, at int, fold bool) int {
 	}
 	if s[at] != '\'' {
 		return at
+	}
+	if fold && strings.HasPrefix(s[at+1:], longS) {
+		return at + 1 + len(longS)
 	}
 	switch second := letter(at + 2); letter(at + 1) {
 	case 's', 't', 'm', 'd':

@@ -2,7 +2,7 @@ package tokenizer
 
 import "fmt"
 
-// subword cuts the words of a pre-tokenizer into tokens. *bpe and *unigram implement it.
+// subword cuts the words of a pre-tokenizer into tokens. *bpe, *unigram, *wordPiece and *wordLevel implement it.
 type subword interface {
 	vocab() *vocabulary
 	// index prepares what encode looks up. byteLevel reports what the pre-tokenizer does.

@@ -25,6 +25,7 @@ CHECKS = [
     ("tokenizer", "{python} train_tokenizer.py"),
     ("table-files", "{python} table_files.py"),
     ("json-files", "{python} json_files.py"),
+    ("tokenizer-patterns", "{python} tokenizer_patterns.py"),
     ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
     ("tensorboard", "{python} tensorboard_events.py"),
     ("notebook", "{python} notebook.py"),
