@@ -39,6 +39,7 @@ type component struct {
 	CharsMap         string   `json:"precompiled_charsmap"`
 	Prefix           *string  `json:"prefix"`
 	Cleanup          *bool    `json:"cleanup"`
+	Longest          bool     `json:"longest"` // gpupipe's own: SentencePiece's rule
 	Delimiter        string   `json:"delimiter"`
 	Length           *int     `json:"length"`
 	CleanText        *bool    `json:"clean_text"`
@@ -160,6 +161,9 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 		m, err := parseCharsMap(c.CharsMap)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Type, err)
+		}
+		if c.Longest {
+			return plain(m.normalizeLongest)
 		}
 		return plain(m.normalize)
 	case "Nmt":

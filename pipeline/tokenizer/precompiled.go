@@ -48,34 +48,53 @@ func parseCharsMap(text string) (*charsMap, error) {
 }
 
 // shortest returns the replacement of the shortest string in the map that s begins with.
-func (m *charsMap) shortest(s string) (string, bool) {
+func (m *charsMap) shortest(s string) (text string, ok bool) {
+	m.prefixes(s, func(_ int, replacement string) bool {
+		text, ok = replacement, true
+		return false
+	})
+	return text, ok
+}
+
+// longest returns the length of the longest string in the map that s begins with, and its replacement.
+func (m *charsMap) longest(s string) (length int, text string) {
+	m.prefixes(s, func(n int, replacement string) bool {
+		length, text = n, replacement
+		return true
+	})
+	return length, text
+}
+
+// prefixes calls found with each string in the map that s begins with, the shortest first, until it returns false.
+func (m *charsMap) prefixes(s string, found func(length int, replacement string) bool) {
 	unit := m.trie[0]
 	at := offsetOf(unit)
 	for i := range len(s) {
 		if s[i] == 0 {
-			return "", false
+			return
 		}
 		if at ^= uint32(s[i]); int64(at) >= int64(len(m.trie)) {
-			return "", false
+			return
 		}
 		if unit = m.trie[at]; unit&(1<<31|0xFF) != uint32(s[i]) { // the label
-			return "", false
+			return
 		}
 		at ^= offsetOf(unit)
 		if unit>>8&1 == 0 { // no string ends here
 			continue
 		}
 		if int64(at) >= int64(len(m.trie)) {
-			return "", false
+			return
 		}
 		value := m.trie[at] & (1<<31 - 1)
 		if int64(value) >= int64(len(m.replacements)) {
-			return "", false
+			return
 		}
 		text, _, _ := strings.Cut(m.replacements[value:], "\x00")
-		return text, true
+		if !found(i+1, text) {
+			return
+		}
 	}
-	return "", false
 }
 
 // offsetOf is the distance from a unit of the trie to its children.
@@ -102,6 +121,21 @@ func (m *charsMap) normalize(s string) string {
 			w.WriteString(text)
 			cluster = cluster[n:]
 		}
+	}
+	return w.String()
+}
+
+// normalizeLongest replaces the longest string in the map that the rest of s begins with, as SentencePiece does.
+func (m *charsMap) normalizeLongest(s string) string {
+	var w strings.Builder
+	for len(s) > 0 {
+		n, text := m.longest(s)
+		if n == 0 {
+			n = charLen(s)
+			text = s[:n]
+		}
+		w.WriteString(text)
+		s = s[n:]
 	}
 	return w.String()
 }

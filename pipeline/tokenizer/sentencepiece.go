@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -28,6 +30,11 @@ type piece struct {
 	text  string
 	score float32
 	kind  uint64
+}
+
+// reserved reports whether no text becomes the piece.
+func (p piece) reserved() bool {
+	return p.kind == controlPiece || p.kind == unknownPiece || p.kind == bytePiece
 }
 
 // sentencePiece is what is read of SentencePiece's ModelProto.
@@ -169,7 +176,8 @@ func (m *sentencePiece) tokenizerJSON() ([]byte, error) {
 		normalizers = append(normalizers, object{"type": "Replace", "pattern": pattern, "content": with})
 	}
 	if len(m.charsMap) > 0 {
-		normalizers = append(normalizers, object{"type": "Precompiled", "precompiled_charsmap": base64.StdEncoding.EncodeToString(m.charsMap)})
+		normalizers = append(normalizers, object{"type": "Precompiled", "precompiled_charsmap": base64.StdEncoding.EncodeToString(m.charsMap),
+			"longest": true}) // a key that Hugging Face's library skips: it does not have this rule
 	}
 	if m.trim {
 		replace(object{"Regex": `\A +| +\z`}, "")
@@ -181,8 +189,37 @@ func (m *sentencePiece) tokenizerJSON() ([]byte, error) {
 		decoders = append(decoders, object{"type": "Strip", "content": " ", "start": 1, "stop": 0})
 	}
 	replace(object{"String": " "}, "▁")
-	return json.Marshal(object{"version": "1.0", "added_tokens": added, "pre_tokenizer": nil, "post_processor": nil, "model": m.model(),
+	return json.Marshal(object{"version": "1.0", "added_tokens": added, "pre_tokenizer": m.reservedSplit(), "post_processor": nil, "model": m.model(),
 		"normalizer": object{"type": "Sequence", "normalizers": normalizers}, "decoder": object{"type": "Sequence", "decoders": decoders}})
+}
+
+// reservedSplit is a pre-tokenizer that cuts texts such as <0x0A> behind their first character, for the Unigram model of a
+// tokenizer.json takes bytes and the unknown token for texts; nil if that is not needed, or would cut other pieces.
+func (m *sentencePiece) reservedSplit() any {
+	if m.algorithm != 1 {
+		return nil
+	}
+	var starts, patterns []string
+	for _, p := range m.pieces {
+		first, size := utf8.DecodeRuneInString(p.text)
+		if !p.reserved() || p.kind == controlPiece || len(p.text) <= size {
+			continue
+		}
+		_, second := utf8.DecodeRuneInString(p.text[size:])
+		if start := p.text[:size+second]; !slices.Contains(starts, start) {
+			starts = append(starts, start)
+		}
+		patterns = append(patterns, regexp.QuoteMeta(string(first))+"(?="+regexp.QuoteMeta(p.text[size:])+")")
+	}
+	for _, p := range m.pieces {
+		if !p.reserved() && slices.ContainsFunc(starts, func(s string) bool { return strings.Contains(p.text, s) }) {
+			return nil
+		}
+	}
+	if len(patterns) == 0 {
+		return nil
+	}
+	return object{"type": "Split", "pattern": object{"Regex": strings.Join(patterns, "|")}, "behavior": "MergedWithPrevious", "invert": false}
 }
 
 // model is the model of a tokenizer.json.
@@ -220,7 +257,7 @@ func (m *sentencePiece) merges(vocab map[string]int) [][2]string {
 	}
 	var list []pair
 	for _, p := range m.pieces {
-		if p.kind == controlPiece {
+		if p.reserved() {
 			continue
 		}
 		first := len(list)
@@ -229,8 +266,8 @@ func (m *sentencePiece) merges(vocab map[string]int) [][2]string {
 				continue
 			}
 			left, right := p.text[:i], p.text[i:]
-			if l, ok := vocab[left]; ok && m.pieces[l].kind != controlPiece {
-				if r, ok := vocab[right]; ok && m.pieces[r].kind != controlPiece {
+			if l, ok := vocab[left]; ok && !m.pieces[l].reserved() {
+				if r, ok := vocab[right]; ok && !m.pieces[r].reserved() {
 					list = append(list, pair{left, right, p.score})
 				}
 			}

@@ -69,3 +69,13 @@ func TestSpecialMistakes(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+// No text becomes a byte or the unknown token.
+func TestSentencePieceReserves(t *testing.T) {
+	p := func(text string, kind uint64) piece { return piece{text: text, kind: kind} }
+	m := sentencePiece{algorithm: 1, pieces: []piece{p("<unk>", unknownPiece), p("<s>", controlPiece), p("<0x0A>", bytePiece), p("<", 1), p("a", 1)}}
+	split := m.reservedSplit().(object)
+	require.Equal(t, object{"Regex": `<(?=unk>)|<(?=0x0A>)`}, split["pattern"])
+	m.pieces = append(m.pieces, p("<0", 1))
+	require.Nil(t, m.reservedSplit())
+}
