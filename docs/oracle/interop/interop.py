@@ -21,6 +21,7 @@ CHECKS = [
     ("hf-round-trips", "{python} hf_round_trips.py"),
     ("hf-shapes", "{python} hf_shapes.py"),
     ("hf-damage", "{python} hf_damage.py"),
+    ("hf-found", "{python} hf_found.py"),
     ("gguf", "{python} llama_gguf.py"),
     ("tokenizer", "{python} train_tokenizer.py"),
     ("table-files", "{python} table_files.py"),
