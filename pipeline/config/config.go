@@ -63,7 +63,7 @@ type Data struct {
 	DocumentMask bool      `yaml:"document_mask" help:"Let tokens attend within their document only, in training and validation."`
 	SpecialText  string    `yaml:"special_text" help:"What special tokens are that are spelled out in a text: token, or text as any other."`
 	BOS          BOS       `yaml:"bos" help:"Whether each document begins with the tokenizer's token for it: true, false, or auto, as the tokenizer itself does."`
-	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: the tokenizer's end of text."`
+	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: each of the tokenizer's ends of text."`
 }
 
 // Source is one of the sources of data.mix.

@@ -11,7 +11,7 @@ import (
 // Separator is the number of a token, or SeparatorAuto.
 type Separator string
 
-// SeparatorAuto is the token that the tokenizer puts after a document.
+// SeparatorAuto is any token that the tokenizer knows to end a document.
 const SeparatorAuto Separator = "auto"
 
 // Values of data.pack.
@@ -41,6 +41,15 @@ func (s Separator) MarshalYAML() (any, error) { return numberOrText(string(s)), 
 func (s Separator) Token() (token uint32, ok bool) {
 	n, err := strconv.ParseUint(string(s), 10, 32)
 	return uint32(n), err == nil
+}
+
+// Ends lists the tokens that end documents, the one that is written first: data.separator, or those of the tokenizer. It
+// is empty if there are none.
+func (d Data) Ends(s *tokenizer.Special) []uint32 {
+	if token, ok := d.Separator.Token(); ok {
+		return []uint32{token}
+	}
+	return s.WrittenFirst()
 }
 
 // Documents reports whether batches know where documents end.

@@ -49,8 +49,16 @@ type BatchConfig struct {
 
 	Pack         string `json:"pack,omitempty"`          // one of Packs; "" is PackConcat
 	DocumentMask bool   `json:"document_mask,omitempty"` // tokens attend within their document only
-	Separator    uint32 `json:"separator,omitempty"`     // token that ends a document; used by the two keys above
+	// Tokens that end a document, for the two keys above: the one that is written after each, and others.
+	Separator uint32   `json:"separator,omitempty"`
+	OtherEnds []uint32 `json:"other_ends,omitempty"`
 }
+
+// SetEnds sets the tokens that end a document, at least one. The first one is written after each.
+func (c *BatchConfig) SetEnds(ids []uint32) { c.Separator, c.OtherEnds = ids[0], ids[1:] }
+
+// ends lists the tokens that end a document.
+func (c BatchConfig) ends() []uint32 { return append([]uint32{c.Separator}, c.OtherEnds...) }
 
 // documents reports whether batches know documents.
 func (c BatchConfig) documents() bool { return c.DocumentMask || c.Pack == PackBestFit }
@@ -66,7 +74,7 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 		var rows *packing
 		if cfg.Pack == PackBestFit {
 			var err error
-			if rows, err = packDocuments(c, s, cfg.SeqLen, cfg.Separator); err != nil {
+			if rows, err = packDocuments(c, s, cfg.SeqLen, cfg.ends()); err != nil {
 				return nil, err
 			}
 			n = int64(len(rows.rows) - 1)
@@ -173,6 +181,12 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// sameTokens compares sets of tokens.
+func sameTokens(a, b []uint32) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(slices.Compact(a), slices.Compact(b))
+}
+
 // Position is where a run is in its data, as a checkpoint keeps it.
 type Position struct {
 	Step   int64  `json:"step"`   // of the next batch
@@ -237,8 +251,8 @@ func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
 		return differ("data.pack", cmp.Or(p.Pack, PackConcat), cmp.Or(now.Pack, PackConcat))
 	case p.DocumentMask != now.DocumentMask:
 		return differ("data.document_mask", p.DocumentMask, now.DocumentMask)
-	case p.documents() && p.Separator != now.Separator:
-		return differ("the token that ends documents", p.Separator, now.Separator)
+	case p.documents() && !sameTokens(p.ends(), now.ends()):
+		return differ("data.separator, the tokens that end documents,", p.ends(), now.ends())
 	case !slices.Equal(p.Mix, now.Mix):
 		return differ("the mix", p.Mix, now.Mix)
 	case p.Epoch != now.Epoch:

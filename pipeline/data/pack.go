@@ -32,8 +32,8 @@ type packed struct {
 
 // packDocuments lays the documents of a span into rows of length predictions. A separator is the last token of its
 // document: it is predicted, and predicts nothing. Each other token is learnt from once in an epoch.
-func packDocuments(c *Corpus, s span, length int, separator uint32) (*packing, error) {
-	pieces, err := cutDocuments(c, s, length, separator)
+func packDocuments(c *Corpus, s span, length int, ends []uint32) (*packing, error) {
+	pieces, err := cutDocuments(c, s, length, ends)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func packDocuments(c *Corpus, s span, length int, separator uint32) (*packing, e
 }
 
 // cutDocuments lists the pieces of a span's documents, in their order.
-func cutDocuments(c *Corpus, s span, length int, separator uint32) (pieces []packed, err error) {
+func cutDocuments(c *Corpus, s span, length int, ends []uint32) (pieces []packed, err error) {
 	ids := make([]int32, scanChunk)
 	begin := s.from
 	end := func(after int64) { // of a document, whose last token comes before
@@ -66,7 +66,7 @@ func cutDocuments(c *Corpus, s span, length int, separator uint32) (pieces []pac
 			return nil, err
 		}
 		for i, id := range part {
-			if uint32(id) == separator {
+			if slices.Contains(ends, uint32(id)) {
 				end(at + int64(i) + 1)
 			}
 		}
@@ -269,9 +269,10 @@ func describePacked(pieces []packed, weights []float32, segments []uint32) {
 
 // describeWindow describes a window: a separator is the last token of its document, and predicts nothing.
 func (b *Batcher) describeWindow(inputs []int32, weights []float32, segments []uint32) {
-	numberDocuments(segments, inputs, b.cfg.Separator)
+	ends := b.cfg.ends()
+	numberDocuments(segments, inputs, ends)
 	for i, id := range inputs {
-		if uint32(id) != b.cfg.Separator {
+		if !slices.Contains(ends, uint32(id)) {
 			weights[i] = 1
 		}
 	}
@@ -279,20 +280,20 @@ func (b *Batcher) describeWindow(inputs []int32, weights []float32, segments []u
 
 // Segments numbers the documents in each window of seqLen consecutive tokens, from 0. A separator is the last token of
 // its document.
-func Segments(tokens []int32, seqLen int, separator uint32) []uint32 {
+func Segments(tokens []int32, seqLen int, ends []uint32) []uint32 {
 	segments := make([]uint32, len(tokens))
 	for at := 0; at < len(tokens); at += seqLen {
-		numberDocuments(segments[at:], tokens[at:min(at+seqLen, len(tokens))], separator)
+		numberDocuments(segments[at:], tokens[at:min(at+seqLen, len(tokens))], ends)
 	}
 	return segments
 }
 
 // numberDocuments writes the segments of a window.
-func numberDocuments(segments []uint32, window []int32, separator uint32) {
+func numberDocuments(segments []uint32, window []int32, ends []uint32) {
 	document := uint32(0)
 	for i, id := range window {
 		segments[i] = document
-		if uint32(id) == separator {
+		if slices.Contains(ends, uint32(id)) {
 			document++
 		}
 	}

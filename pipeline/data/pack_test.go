@@ -125,16 +125,32 @@ func TestDocumentMask(t *testing.T) {
 	}
 }
 
+// Each of several tokens ends a document, in windows and in packed rows.
+func TestSeveralEnds(t *testing.T) {
+	ids := []uint32{5, 6, 1, 7, 8, 2, 9, 9, 9, 1, 4, 4, 4}
+	for pack, want := range map[string][]uint32{PackConcat: {0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1}, PackBestFit: {0, 0, 1, 1, 1, 2, 0, 0, 1, 1, 2, 2}} {
+		cfg := BatchConfig{SeqLen: 6, BatchSize: 2, Pack: pack, DocumentMask: true}
+		cfg.SetEnds([]uint32{1, 2})
+		b := batcher(t, fromInts(t, ids, 100), cfg)
+		inputs, _, err := b.Batch(0)
+		require.NoError(t, err)
+		d := b.Documents(0, inputs)
+		assert.Equal(t, want, d.Segments, pack)
+	}
+	assert.Equal(t, []uint32{0, 0, 0, 1, 1, 1, 0}, Segments([]int32{5, 6, 1, 7, 8, 2, 9}, 6, []uint32{1, 2}))
+}
+
 func TestPackedPosition(t *testing.T) {
 	ids, _ := textOf(9, 1000, 20)
 	corpus := fromInts(t, ids, 10_000)
 	cfg := BatchConfig{SeqLen: 16, BatchSize: 2, Pack: PackBestFit, DocumentMask: true}
 	p := batcher(t, corpus, cfg).Position(5)
 	for want, change := range map[string]func(*BatchConfig){
-		"":                        func(*BatchConfig) {},
-		"data.pack was best_fit":  func(c *BatchConfig) { c.Pack = PackConcat },
-		"data.document_mask was":  func(c *BatchConfig) { c.DocumentMask = false },
-		"the token that ends doc": func(c *BatchConfig) { c.Separator = 7 },
+		"":                       func(*BatchConfig) {},
+		"data.pack was best_fit": func(c *BatchConfig) { c.Pack = PackConcat },
+		"data.document_mask was": func(c *BatchConfig) { c.DocumentMask = false },
+		"tokens that end documents, was [0], is [7]":   func(c *BatchConfig) { c.Separator = 7 },
+		"tokens that end documents, was [0], is [0 5]": func(c *BatchConfig) { c.SetEnds([]uint32{0, 5}) },
 	} {
 		now := cfg
 		change(&now)

@@ -77,27 +77,25 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 // masks reports whether the model was trained to attend within documents only, and so reads texts.
 func (src *Source) masks() bool { return src.config != nil && src.config.Data.DocumentMask }
 
-// separator is the token that ends the documents of a model that masks.
-func (src *Source) separator() (uint32, error) {
-	token, ok := src.config.Data.Separator.Token()
-	if !ok {
-		token, ok = src.Tokenizer.EOS()
+// ends are the tokens that end the documents of a model that masks.
+func (src *Source) ends() ([]uint32, error) {
+	ids := src.config.Data.Ends(src.Tokenizer.Special())
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
 	}
-	if !ok {
-		return 0, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
-	}
-	return token, nil
+	return ids, nil
 }
 
 // windows are those of a text that the model is evaluated on.
 func (src *Source) windows(text *data.Corpus, batchSize int) (*data.Batcher, error) {
 	c := data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: batchSize}
 	if src.masks() {
-		separator, err := src.separator()
+		ends, err := src.ends()
 		if err != nil {
 			return nil, err
 		}
-		c.DocumentMask, c.Separator = true, separator
+		c.DocumentMask = true
+		c.SetEnds(ends)
 	}
 	return data.NewBatcher(text, c)
 }

@@ -84,13 +84,11 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	}
 	p := predictor{text: text, model: src.Model, options: o}
 	if src.masks() {
-		separator, err := src.separator()
-		if err != nil {
+		if p.ends, err = src.ends(); err != nil {
 			return out, usererror.New(err)
 		}
-		p.separator = &separator
 	}
-	g, err := src.Model.TopK(o.BatchSize, o.K, p.separator != nil)
+	g, err := src.Model.TopK(o.BatchSize, o.K, p.ends != nil)
 	if err != nil {
 		return out, usererror.New(err)
 	}
@@ -129,11 +127,11 @@ const topKProgram = "topk"
 
 // predictor predicts a text, one batch of windows after another.
 type predictor struct {
-	session   engine.Session
-	text      *data.Corpus
-	model     model.Model
-	options   TopKOptions
-	separator *uint32 // of documents, which tokens attend within; nil: they attend across documents
+	session engine.Session
+	text    *data.Corpus
+	model   model.Model
+	options TopKOptions
+	ends    []uint32 // of documents, which tokens attend within; nil: they attend across documents
 }
 
 // predicted is a batch in progress.
@@ -199,8 +197,8 @@ func (p *predictor) start(tokens []int32) (out *predicted, err error) {
 	if err = p.session.SetInput(topKProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
 		return nil, err
 	}
-	if p.separator != nil {
-		segments := data.Segments(tokens, p.model.Size().SeqLen, *p.separator)
+	if p.ends != nil {
+		segments := data.Segments(tokens, p.model.Size().SeqLen, p.ends)
 		if err = p.session.SetInput(topKProgram, model.SegmentsInput, exec.IntBytes(segments)); err != nil {
 			return nil, err
 		}

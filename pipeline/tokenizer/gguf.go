@@ -285,10 +285,7 @@ func (s *Special) gguf() []gguf.Key {
 			keys = append(keys, gguf.Key{Name: r.key, Value: id})
 		}
 	}
-	ends := s.Ends
-	if id, ok := s.ID(RoleEOS); ok { // first
-		ends = append([]uint32{id}, slices.DeleteFunc(slices.Clone(ends), func(end uint32) bool { return end == id })...)
-	}
+	ends := s.WrittenFirst()
 	for i, id := range ends[:min(len(ends), len(ggufEnds))] {
 		keys = append(keys, gguf.Key{Name: ggufEnds[i], Value: id})
 	}

@@ -48,6 +48,21 @@ func (s *Special) ID(role string) (id uint32, ok bool) {
 // IsEnd reports whether a token ends a document or an answer.
 func (s *Special) IsEnd(id uint32) bool { return slices.Contains(s.Ends, id) }
 
+// WrittenFirst lists Ends from the one that is written after a document on.
+func (s *Special) WrittenFirst() []uint32 {
+	id, ok := s.ID(RoleEOS)
+	if !ok {
+		return s.Ends
+	}
+	ids := []uint32{id}
+	for _, end := range s.Ends {
+		if end != id {
+			ids = append(ids, end)
+		}
+	}
+	return ids
+}
+
 // Template returns the chat template of a name; "" is the default one. It is empty if there is none.
 func (s *Special) Template(name string) (source string) {
 	if name == "" {

@@ -58,9 +58,11 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	b := data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize, Shuffle: c.Data.Shuffle, Seed: c.Data.Seed}
 	if c.Data.Documents() {
 		b.Pack, b.DocumentMask = c.Data.Pack, c.Data.DocumentMask
-		if b.Separator, err = d.separator(c.Data); err != nil {
+		ends, err := d.ends(c.Data)
+		if err != nil {
 			return err
 		}
+		b.SetEnds(ends)
 	}
 	if d.train, err = data.NewBatcher(d.trainText, b); err != nil {
 		var named *fielderror.Error
@@ -73,7 +75,7 @@ func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	if d.valText != nil {
 		text = d.valText
 		// Not packed, so that losses of different packings can be compared.
-		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator}); err != nil {
+		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator, OtherEnds: b.OtherEnds}); err != nil {
 			return fmt.Errorf("data.val: %w", inConfig(err))
 		}
 	}
@@ -91,16 +93,13 @@ func inConfig(err error) error {
 	})
 }
 
-// separator is the token that ends documents.
-func (d *corpus) separator(c config.Data) (uint32, error) {
-	token, ok := c.Separator.Token()
-	if !ok {
-		token, ok = d.tok.EOS()
+// ends are the tokens that end documents.
+func (d *corpus) ends(c config.Data) ([]uint32, error) {
+	ids := c.Ends(d.tok.Special())
+	if len(ids) == 0 {
+		return nil, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", d.tok.Name())
 	}
-	if !ok {
-		return 0, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", d.tok.Name())
-	}
-	return token, nil
+	return ids, nil
 }
 
 func (d *corpus) sizes() map[string]int64 {
