@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // Files that may lie beside a tokenizer.
@@ -15,12 +19,15 @@ const (
 	ConfigFile     = "tokenizer_config.json"
 	GenerationFile = "generation_config.json"
 	TemplateFile   = "chat_template.jinja"
+	templateFolder = "additional_chat_templates"
 	modelFileName  = "config.json"
 )
 
 // description is what files beside a tokenizer say of it.
 type description struct {
-	roles     map[string]string // spellings by role; "": the files say that there is none
+	roles     map[string]addedToken // by role; without content: the files say that there is none
+	extra     []addedToken          // further special tokens
+	added     []sideToken           // that belong to the vocabulary
 	ends      []uint32
 	templates []Template
 	addBOS    *bool
@@ -29,7 +36,7 @@ type description struct {
 
 // describe reads the files in the folder of a tokenizer.
 func describe(folder string) (d description, err error) {
-	for _, read := range []func(string) error{d.readConfig, d.readTemplate, d.readEnds} {
+	for _, read := range []func(string) error{d.readConfig, d.readTemplates, d.readEnds} {
 		if err := read(folder); err != nil {
 			return d, err
 		}
@@ -59,15 +66,9 @@ func (d *description) readConfig(folder string) error {
 	if err != nil {
 		return err
 	}
-	d.roles = map[string]string{}
-	for _, role := range roles {
-		raw, ok := fields[role]
-		if !ok {
-			continue
-		}
-		if d.roles[role], err = tokenText(raw); err != nil {
-			return fmt.Errorf("%s: %s is %.40s: %w", path, role, raw, err)
-		}
+	d.roles = map[string]addedToken{}
+	if err := d.readAdded(folder, fields); err != nil {
+		return err
 	}
 	for key, to := range map[string]**bool{"add_bos_token": &d.addBOS, "add_eos_token": &d.addEOS} {
 		if raw := fields[key]; !isNull(raw) && json.Unmarshal(raw, to) != nil {
@@ -78,17 +79,6 @@ func (d *description) readConfig(folder string) error {
 		return fmt.Errorf("%s: chat_template: %w", path, err)
 	}
 	return nil
-}
-
-// tokenText reads a token's spelling, which may be the field content of an object; "" for null.
-func tokenText(raw json.RawMessage) (string, error) {
-	var token struct {
-		Content string `json:"content"`
-	}
-	if json.Unmarshal(raw, &token.Content) != nil && json.Unmarshal(raw, &token) != nil {
-		return "", errors.New("expected a string or an object with \"content\"")
-	}
-	return token.Content, nil
 }
 
 // parseTemplates reads a template, or a list of templates with names.
@@ -127,16 +117,32 @@ func setTemplate(all []Template, name, source string) []Template {
 // maxTemplate bounds the bytes of a file with a chat template.
 const maxTemplate = 4 << 20
 
-// readTemplate reads chat_template.jinja, which goes before the default template of tokenizer_config.json.
-func (d *description) readTemplate(folder string) error {
-	source, err := readLimited(filepath.Join(folder, TemplateFile), maxTemplate)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+// readTemplates reads chat_template.jinja and the folder additional_chat_templates. If there are any, those of
+// tokenizer_config.json do not count.
+func (d *description) readTemplates(folder string) error {
+	names := map[string]string{DefaultTemplate: filepath.Join(folder, TemplateFile)}
+	more, err := os.ReadDir(filepath.Join(folder, templateFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("tokenizer: %w", err)
 	}
-	d.templates = setTemplate(d.templates, DefaultTemplate, string(source))
+	for _, f := range more {
+		if name, ok := strings.CutSuffix(f.Name(), ".jinja"); ok {
+			names[name] = filepath.Join(folder, templateFolder, f.Name())
+		}
+	}
+	var all []Template
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		source, err := readLimited(names[name], maxTemplate)
+		switch {
+		case err == nil:
+			all = setTemplate(all, name, string(source))
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("tokenizer: %w", err)
+		}
+	}
+	if len(all) > 0 {
+		d.templates = all
+	}
 	return nil
 }
 
@@ -176,18 +182,15 @@ func (d *description) readEnds(folder string) error {
 }
 
 // special finds the tokens of a description in the vocabulary.
-func (d description) special(t *fileTokenizer) (*Special, error) {
+func (d description) special(t *fileTokenizer) *Special {
 	roles := map[string]Token{}
-	for role, text := range d.roles {
-		if id, ok := t.idOf(text); ok {
-			roles[role] = Token{id, text}
-		} else if text != "" && role == RoleEOS {
-			return nil, fmt.Errorf("eos_token %q of %s is not in the vocabulary", text, ConfigFile)
+	for role, a := range d.roles {
+		if id, ok := t.idOf(a.Content); ok {
+			roles[role] = Token{id, a.Content}
 		}
 	}
-	_, named := d.roles[RoleEOS]
 	assumed := false
-	if !named {
+	if d.roles[RoleEOS].Content == "" {
 		if token, ok := t.usualEnd(); ok {
 			roles[RoleEOS], assumed = token, true
 		}
@@ -195,7 +198,10 @@ func (d description) special(t *fileTokenizer) (*Special, error) {
 	s := newSpecial(roles, d.ends)
 	s.Templates, s.Assumed = d.templates, assumed
 	s.AddBOS, s.AddEOS = d.addBOS != nil && *d.addBOS, d.addEOS != nil && *d.addEOS
-	return s, nil
+	for _, a := range d.extra {
+		s.Extra = append(s.Extra, a.Content)
+	}
+	return s
 }
 
 // usualEOS are the names under which published vocabularies keep the token that ends a document.
@@ -232,6 +238,9 @@ func Files(t Tokenizer, maxLength int) map[string][]byte {
 		if add {
 			config[key] = true
 		}
+	}
+	if len(s.Extra) > 0 {
+		config["additional_special_tokens"] = s.Extra
 	}
 	if maxLength > 0 {
 		config["model_max_length"] = maxLength

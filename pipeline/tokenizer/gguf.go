@@ -309,7 +309,7 @@ var ggufEnds = []string{ggufEOS, ggufEOT, ggufEOM}
 
 // ggufDescription reads the special tokens and chat templates of a GGUF file.
 func ggufDescription(f *gguf.File, tokens []string) (d description) {
-	d.roles = map[string]string{}
+	d.roles = map[string]addedToken{}
 	token := func(key string) (id uint32, ok bool) {
 		v, _ := f.Key(key)
 		n, ok := v.(int64)
@@ -317,7 +317,7 @@ func ggufDescription(f *gguf.File, tokens []string) (d description) {
 	}
 	for role, key := range map[string]string{RoleBOS: ggufBOS, RoleEOS: ggufEOS, RolePad: ggufPad, RoleUnknown: ggufUnknown} {
 		if id, ok := token(key); ok {
-			d.roles[role] = tokens[id]
+			d.roles[role] = addedToken{Content: tokens[id]}
 		}
 	}
 	for _, key := range ggufEnds {

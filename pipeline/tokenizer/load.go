@@ -61,15 +61,25 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 	if t.decode, err = parseDecoder(f.Decoder); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
-	if err := t.add(f.AddedTokens); err != nil {
+	added, changed, err := d.extend(f.AddedTokens, m.vocab())
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		if t.json, err = withAdded(data, added); err != nil {
+			return nil, err
+		}
+		t.hash = hashOf(t.json)
+	}
+	if err := t.add(added); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
 	_, byteLevel := lastPre(t.pre).(byteLevelPre)
 	m.index(byteLevel)
 	t.byteDecoded()
 	t.findRestarts()
-	t.special, err = d.special(t)
-	return t, err
+	t.special = d.special(t)
+	return t, nil
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

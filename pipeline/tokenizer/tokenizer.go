@@ -95,6 +95,9 @@ func Open(spec string) (Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if filepath.Ext(spec) == filepath.Ext(SentencePieceFile) {
+		d.searchInText()
+	}
 	t, err := parse(spec, data, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", spec, err)

@@ -236,9 +236,8 @@ func TestEOSOfTokenizerConfig(t *testing.T) {
 	id, _ := open(t, path).EOS()
 	assert.Equal(t, uint32(0), id)
 	for c, want := range map[string]string{
-		`{"eos_token":"<|nope|>"}`: `eos_token "<|nope|>" of tokenizer_config.json is not in the vocabulary`,
-		`{"eos_token":3}`:          "eos_token is 3: expected a string",
-		`{`:                        "tokenizer_config.json: ",
+		`{"eos_token":3}`: "eos_token is 3: expected a string",
+		`{`:               "tokenizer_config.json: ",
 	} {
 		config(c)
 		_, err := Open(path)
