@@ -79,3 +79,61 @@ func TestSentencePieceReserves(t *testing.T) {
 	m.pieces = append(m.pieces, p("<0", 1))
 	require.Nil(t, m.reservedSplit())
 }
+
+// Tokens of the files beside a tokenizer have the ids that transformers gives them, or are refused. The ids are those of
+// transformers 5.23.
+func TestTokensOfSideFiles(t *testing.T) {
+	const text = "hi <|im_start|>user a<extra>b"
+	llama2, err := os.ReadFile("testdata/llama2-style.json")
+	require.NoError(t, err)
+	const decoder = `{"800":{"content":"<|im_start|>","special":true}}`
+	for name, c := range map[string]struct {
+		files map[string]string
+		start uint32
+		err   string
+	}{
+		"added_tokens.json":    {map[string]string{addedTokensFile: `{"<|im_start|>":800,"<extra>":801}`, ConfigFile: `{"additional_special_tokens":["<|im_start|>"]}`}, 800, ""},
+		"added_tokens_decoder": {map[string]string{ConfigFile: `{"added_tokens_decoder":` + decoder + `}`, addedTokensFile: `{"<extra>":5}`}, 800, ""},
+		"additional":           {map[string]string{ConfigFile: `{"additional_special_tokens":["<extra>","<|im_start|>"]}`}, 801, ""},
+		"extra":                {map[string]string{ConfigFile: `{"extra_special_tokens":["<|im_start|>"]}`}, 800, ""},
+		"named":                {map[string]string{ConfigFile: `{"extra_special_tokens":{"image_token":"<|im_start|>"}}`}, 800, ""},
+		"role":                 {map[string]string{ConfigFile: `{"eos_token":"<extra>","pad_token":"<|im_start|>"}`}, 801, ""},
+		"special_tokens_map":   {map[string]string{ConfigFile: `{"eos_token":"<extra>"}`, specialMapFile: `{"eos_token":"<|im_start|>"}`}, 800, ""},
+		"a gap":                {map[string]string{addedTokensFile: `{"<|im_start|>":807}`}, 0, "transformers numbers tokens without gaps, and gives it 800"},
+		"an id":                {map[string]string{ConfigFile: `{"added_tokens_decoder":{"x":{"content":"a"}}}`}, 0, `found the id "x"`},
+	} {
+		c.files[File] = string(llama2)
+		dir := folder(t, c.files)
+		if c.err != "" {
+			_, err := Open(dir)
+			assert.ErrorContains(t, err, c.err, name)
+			continue
+		}
+		tok := open(t, dir)
+		ids, err := tok.Encode([]byte(text))
+		require.NoError(t, err)
+		assert.Contains(t, ids, c.start, name)
+		again := map[string]string{}
+		for file, text := range Files(tok, 0) {
+			again[file] = string(text)
+		}
+		kept := open(t, folder(t, again))
+		same, err := kept.Encode([]byte(text))
+		require.NoError(t, err)
+		assert.Equal(t, ids, same, name)
+		assert.Equal(t, tok.Hash(), kept.Hash(), name)
+		assert.Equal(t, tok.Special().Extra, kept.Special().Extra, name)
+	}
+	bare := open(t, folder(t, map[string]string{File: string(llama2), ConfigFile: `{"eos_token":"</s>","bos_token":"<s>"}`}))
+	assert.Equal(t, hashOf(llama2), bare.Hash(), "files that add nothing leave the identity of a tokenizer as it is")
+}
+
+// A folder of named templates is read; its files go before those of tokenizer_config.json.
+func TestTemplateFiles(t *testing.T) {
+	dir := folder(t, map[string]string{File: smollm2(t), ConfigFile: `{"chat_template":[{"name":"old","template":"x"}]}`, TemplateFile: "chat"})
+	require.NoError(t, os.Mkdir(filepath.Join(dir, templateFolder), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, templateFolder, "tool_use.jinja"), []byte("tools"), 0o644))
+	s := open(t, dir).Special()
+	assert.Equal(t, []Template{{DefaultTemplate, "chat"}, {"tool_use", "tools"}}, s.Templates)
+	assert.Equal(t, []string{"chat", "tools", ""}, []string{s.Template(""), s.Template("tool_use"), s.Template("old")})
+}
