@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/internal/httpserver"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -18,6 +20,7 @@ type serveCommand struct {
 	Listen    string   `help:"Address and port, or a port of 127.0.0.1. Other addresses than loopback need a token." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
 	TokenFile string   `help:"File with the token that requests must have. Default: none on loopback; else a new one, which is printed." placeholder:"FILE"`
 	Host      []string `help:"Names under which a proxy forwards requests to a loopback address." placeholder:"NAME"`
+	CORS      []string `name:"cors" help:"Origins of other pages that may ask and read answers, such as https://chat.example; * permits all." placeholder:"ORIGIN"`
 	Name      string   `help:"Name of the model. Default: that of its folder." placeholder:"NAME"`
 	Slots     int      `help:"Texts that are continued at once; further ones wait." default:"8"`
 	Context   int      `help:"Tokens of a text, for which each slot has a cache. Default: the model's context, at most 4096." placeholder:"TOKENS"`
@@ -41,6 +44,10 @@ Examples:
     -d '{"model": "demo", "prompt": "In the beginning", "max_tokens": 50}'
   gpupipe serve runs/demo --listen 0.0.0.0:8000 --token-file token`
 }
+
+// untilDone is how long the server waits for requests in progress when it closes. Clients that do not read are disconnected
+// before.
+const untilDone = 1000 * time.Hour
 
 // defaultContext bounds the default of --context: the caches of long contexts take much memory.
 const defaultContext = 4096
@@ -109,13 +116,16 @@ func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool
 	}
 	defer s.Close()
 	h, err := httpserver.Start(httpserver.Options{Address: c.Listen, Handler: s, Token: token, Public: serve.Public, Hosts: c.Host,
-		MaxBody: c.MaxBody, MaxConnections: c.Clients, Refuse: serve.Refuse})
+		Origins: c.CORS, Shutdown: untilDone, MaxBody: c.MaxBody, MaxConnections: c.Clients, Refuse: serve.Refuse})
 	if err != nil {
-		return usererror.New(fmt.Errorf("--listen: %w", err))
+		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors", false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))
 	}
 	c.announce(a, h.URL(), name, b, token, made)
 	select {
 	case <-a.ctx.Done():
+		if n := s.Busy(); n > 0 {
+			a.note("waits for %d texts in progress; Ctrl-C again quits at once", n)
+		}
 	case <-s.Done():
 	}
 	return errors.Join(s.Err(), h.Close())

@@ -3,7 +3,7 @@
 // It listens on the loopback interface unless the address names another one, and another one needs a token. Requests
 // under a foreign Host are refused, since they come from pages that point their own name at this machine (DNS
 // rebinding). Requests that change something are refused from pages of other origins, and no header permits such pages
-// to read a response. Headers, bodies, connections and times are limited.
+// to read a response, unless Options.Origins names them. Headers, bodies, connections and times are limited.
 //
 // A client proves the token by the header "Authorization: Bearer TOKEN". A page takes the token from the fragment of
 // its URL, which browsers do not send, and adds the header to each fetch.
@@ -44,6 +44,7 @@ type Options struct {
 	Token   string                   // of all requests but public ones; "": none, on the loopback interface only
 	Public  func(*http.Request) bool // reports whether a request needs no token, such as that for a page; nil: none
 	Hosts   []string                 // names under which requests may come besides those of the loopback interface
+	Origins []string                 // of other pages that may ask and read answers, such as "https://chat.example"; "*": any
 
 	MaxBody        int64         // bytes of a request's body
 	MaxConnections int           // at once; further ones wait
@@ -58,6 +59,7 @@ type Options struct {
 // Server serves until Close.
 type Server struct {
 	o        Options
+	origins  *http.CrossOriginProtection
 	http     *http.Server
 	listener net.Listener
 	closing  chan struct{} // closed when the server begins to close
@@ -68,11 +70,15 @@ type Server struct {
 // Start listens and serves. Its errors are those of the address, the token and the network.
 func Start(o Options) (*Server, error) {
 	o.setDefaults()
+	origins, err := trusted(o.Origins)
+	if err != nil {
+		return nil, err
+	}
 	l, err := listen(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{o: o, listener: l, closing: make(chan struct{})}
+	s := &Server{o: o, origins: origins, listener: l, closing: make(chan struct{})}
 	s.http = &http.Server{
 		Handler: s.handler(), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: o.BodyTimeout,
 		WriteTimeout: o.WriteTimeout, IdleTimeout: idleTimeout, ErrorLog: log.New(io.Discard, "", 0),

@@ -237,3 +237,71 @@ func TestReadToken(t *testing.T) {
 	_, err = ReadToken(path)
 	assert.NoError(t, err)
 }
+
+// A client that sends all of a body before it reads gets the response, whatever refused the request.
+func TestLargeBodiesGetAResponse(t *testing.T) {
+	s := started(t, Options{MaxBody: 10, Token: "0123456789abcdef"})
+	const size = 20 << 20 // more than the system buffers
+	send := func(head string) string {
+		c := dial(t, s)
+		_, err := io.WriteString(c, "POST /x HTTP/1.1\r\nHost: localhost\r\n"+head+"\r\n")
+		require.NoError(t, err)
+		chunk := strings.Repeat("x", 1<<20)
+		for range size >> 20 {
+			if strings.Contains(head, "chunked") {
+				_, err = fmt.Fprintf(c, "%x\r\n%s\r\n", len(chunk), chunk)
+			} else {
+				_, err = io.WriteString(c, chunk)
+			}
+			require.NoError(t, err)
+		}
+		if strings.Contains(head, "chunked") {
+			_, err = io.WriteString(c, "0\r\n\r\n")
+			require.NoError(t, err)
+		}
+		line, err := bufio.NewReader(c).ReadString('\n')
+		require.NoError(t, err)
+		return strings.TrimSpace(line)
+	}
+	const token = "Authorization: Bearer 0123456789abcdef\r\n"
+	assert.Equal(t, "HTTP/1.1 413 Request Entity Too Large", send(fmt.Sprintf("%sContent-Length: %d\r\n", token, size)))
+	assert.Equal(t, "HTTP/1.1 413 Request Entity Too Large", send(token+"Transfer-Encoding: chunked\r\n"))
+	assert.Equal(t, "HTTP/1.1 401 Unauthorized", send(fmt.Sprintf("Content-Length: %d\r\n", size)))
+}
+
+// Pages of permitted origins may ask and read; their browser asks first, without the token.
+func TestOrigins(t *testing.T) {
+	_, err := Start(Options{Address: "0", Origins: []string{"chat.example"}})
+	assert.ErrorContains(t, err, `origin: found "chat.example"`)
+	for _, permitted := range []string{"https://chat.example", "*"} {
+		s := started(t, Options{Token: "0123456789abcdef", Origins: []string{permitted}})
+		for origin, want := range map[string]bool{"https://chat.example": true, "https://evil.example": permitted == "*", "": true} {
+			for _, method := range []string{"OPTIONS", "POST"} {
+				r, err := http.NewRequest(method, s.URL()+"/x", strings.NewReader("{}"))
+				require.NoError(t, err)
+				if origin != "" {
+					r.Header.Set("Origin", origin)
+				}
+				if method == "OPTIONS" {
+					r.Header.Set("Access-Control-Request-Method", "POST")
+					r.Header.Set("Access-Control-Request-Headers", "authorization")
+				} else {
+					r.Header.Set("Authorization", "Bearer 0123456789abcdef")
+				}
+				answer, err := http.DefaultClient.Do(r)
+				require.NoError(t, err)
+				require.NoError(t, answer.Body.Close())
+				if allowed := answer.Header.Get("Access-Control-Allow-Origin"); want {
+					assert.Equal(t, origin, allowed)
+				} else {
+					assert.Empty(t, allowed)
+				}
+				if method == "POST" {
+					assert.Equal(t, want, answer.StatusCode == http.StatusOK, "%s %d", origin, answer.StatusCode)
+				} else if want && origin != "" {
+					assert.Equal(t, "authorization", answer.Header.Get("Access-Control-Allow-Headers"))
+				}
+			}
+		}
+	}
+}

@@ -2,13 +2,12 @@ package jinja
 
 // loopState is where a loop is; templates see it as "loop".
 type loopState struct {
-	items    []any
-	at       int
-	depth    int
-	changed  []any // the last arguments of changed
-	seen     bool  // changed was called
-	again    func(m *machine, over any) any
-	lastItem any
+	items   []any
+	at      int
+	depth   int
+	changed []any // the last arguments of changed
+	seen    bool  // changed was called
+	again   func(m *machine, over any) any
 }
 
 func (s *forTag) exec(f *frame) jump {

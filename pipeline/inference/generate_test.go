@@ -44,21 +44,48 @@ func TestSamplerFollowsTheDistribution(t *testing.T) {
 			assert.InDelta(t, share, got[id], 5*math.Sqrt(share*(1-share)/n)+1e-12, "token %d", id)
 		}
 	}
-	near(map[uint32]float64{0: 0.1, 1: 0.4, 2: 0.2, 3: 0.3}, draws(t, Sampling{1, 0, 1, 1}, logits, n))
-	near(map[uint32]float64{1: 4.0 / 7, 3: 3.0 / 7}, draws(t, Sampling{1, 2, 1, 1}, logits, n))
-	near(map[uint32]float64{1: 4.0 / 9, 3: 3.0 / 9, 2: 2.0 / 9}, draws(t, Sampling{1, 0, 0.75, 1}, logits, n))
-	near(map[uint32]float64{1: 1}, draws(t, Sampling{1, 0, 0.39, 1}, logits, 100))
-	near(map[uint32]float64{1: 1}, draws(t, Sampling{0, 0, 1, 1}, logits, 100))
+	near(map[uint32]float64{0: 0.1, 1: 0.4, 2: 0.2, 3: 0.3}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 1, Seed: 1}, logits, n))
+	near(map[uint32]float64{1: 4.0 / 7, 3: 3.0 / 7}, draws(t, Sampling{Temperature: 1, TopK: 2, TopP: 1, Seed: 1}, logits, n))
+	near(map[uint32]float64{1: 4.0 / 9, 3: 3.0 / 9, 2: 2.0 / 9}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 0.75, Seed: 1}, logits, n))
+	near(map[uint32]float64{1: 1}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 0.39, Seed: 1}, logits, 100))
+	near(map[uint32]float64{1: 1}, draws(t, Sampling{Temperature: 0, TopK: 0, TopP: 1, Seed: 1}, logits, 100))
 	// At temperature 1/2 probabilities are squared: 1, 16, 4, 9 of 30.
-	near(map[uint32]float64{0: 1.0 / 30, 1: 16.0 / 30, 2: 4.0 / 30, 3: 9.0 / 30}, draws(t, Sampling{0.5, 0, 1, 1}, logits, n))
-	_, err := NewSampler(Sampling{1, 0, 1, 1}).Next([]float32{0, float32(math.NaN())})
+	near(map[uint32]float64{0: 1.0 / 30, 1: 16.0 / 30, 2: 4.0 / 30, 3: 9.0 / 30}, draws(t, Sampling{Temperature: 0.5, TopK: 0, TopP: 1, Seed: 1}, logits, n))
+	_, err := NewSampler(Sampling{Temperature: 1, TopK: 0, TopP: 1, Seed: 1}).Next([]float32{0, float32(math.NaN())})
 	assert.ErrorContains(t, err, "token 1 has NaN")
+}
+
+// Tokens far less likely than the likeliest one are not drawn, and penalties change what is likely: the repetition penalty
+// for tokens of the prompt, too, the others for each draw.
+func TestMinPAndPenalties(t *testing.T) {
+	logits := []float32{0, 1, 2, -1}
+	got := draws(t, Sampling{Temperature: 1, TopP: 1, MinP: 0.3, Seed: 1}, logits, 1000)
+	assert.Len(t, got, 2, "e⁻¹ of the likeliest is above 0.3, e⁻² is below")
+
+	next := func(p Penalties, prompt ...uint32) (ids []uint32) {
+		s := NewSampler(Sampling{TopP: 1, Penalties: p})
+		s.Begin(prompt)
+		for range 4 {
+			id, err := s.Next(logits)
+			require.NoError(t, err)
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	assert.Equal(t, []uint32{2, 2, 2, 2}, next(Penalties{}, 2, 2))
+	assert.Equal(t, []uint32{2, 2, 1, 2}, next(Penalties{Frequency: 0.6}, 2, 2))
+	assert.Equal(t, []uint32{2, 1, 2, 2}, next(Penalties{Presence: 1.5}, 2, 2))
+	assert.Equal(t, []uint32{1, 2, 2, 2}, next(Penalties{Repetition: 1e9}, 2))
+	assert.Equal(t, []float32{0, 1, 2, -1}, logits)
 }
 
 func TestSamplingIsRefused(t *testing.T) {
 	for want, s := range map[string]Sampling{
-		"temperature: found -1": {-1, 0, 1, 1}, "temperature: found NaN": {math.NaN(), 0, 1, 1},
-		"top_k: found -1": {1, -1, 1, 1}, "top_p: found 0": {1, 0, 0, 1}, "top_p: found 1.5": {1, 0, 1.5, 1},
+		"temperature: found -1": {Temperature: -1, TopP: 1}, "temperature: found NaN": {Temperature: math.NaN(), TopP: 1},
+		"top_k: found -1": {TopK: -1, TopP: 1}, "top_p: found 0": {}, "top_p: found 1.5": {TopP: 1.5},
+		"min_p: found 2": {TopP: 1, MinP: 2}, "frequency_penalty: found -3": {TopP: 1, Penalties: Penalties{Frequency: -3}},
+		"presence_penalty: found NaN":  {TopP: 1, Penalties: Penalties{Presence: math.NaN()}},
+		"repetition_penalty: found -1": {TopP: 1, Penalties: Penalties{Repetition: -1}},
 	} {
 		assert.ErrorContains(t, s.Validate(), want)
 	}

@@ -14,10 +14,12 @@ type Sampling struct {
 	Temperature float64 // 0 takes the most likely token
 	TopK        int     // draws from the k most likely tokens; 0: from all
 	TopP        float64 // draws from the fewest tokens whose probabilities add up to TopP; 1: from all
+	MinP        float64 // draws from tokens with at least MinP times the probability of the likeliest one; 0: from all
+	Penalties   Penalties
 	Seed        uint64
 }
 
-// Validate returns a *fielderror.Error for settings out of range: of temperature, top_k or top_p.
+// Validate returns a *fielderror.Error for settings out of range: of temperature, top_k, top_p, min_p or a penalty.
 func (s Sampling) Validate() error {
 	switch {
 	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
@@ -26,18 +28,23 @@ func (s Sampling) Validate() error {
 		return fielderror.New("top_k", s.TopK, "at least 0 (0: no limit)")
 	case !(s.TopP > 0) || s.TopP > 1:
 		return fielderror.New("top_p", s.TopP, "a number above 0 and at most 1")
+	case !(s.MinP >= 0 && s.MinP <= 1):
+		return fielderror.New("min_p", s.MinP, "a number from 0 to 1")
 	}
-	return nil
+	return s.Penalties.validate()
 }
 
 // Sampler draws tokens.
 type Sampler struct {
 	Sampling
-	rng *rand.Rand
+	rng  *rand.Rand
+	seen history // for penalties alone
 }
 
 // NewSampler starts a sequence of draws that depends only on the settings.
-func NewSampler(s Sampling) *Sampler { return &Sampler{s, rand.New(rand.NewPCG(s.Seed, 0))} }
+func NewSampler(s Sampling) *Sampler {
+	return &Sampler{Sampling: s, rng: rand.New(rand.NewPCG(s.Seed, 0))}
+}
 
 type choice struct {
 	id     uint32
@@ -46,6 +53,17 @@ type choice struct {
 
 // Next draws a token. Ties go to the lower id.
 func (s *Sampler) Next(logits []float32) (uint32, error) {
+	if !s.Penalties.active() {
+		return s.next(logits)
+	}
+	id, err := s.next(s.Penalties.apply(logits, s.seen))
+	if err == nil {
+		s.seen.made[id]++
+	}
+	return id, err
+}
+
+func (s *Sampler) next(logits []float32) (uint32, error) {
 	best := 0
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
@@ -87,8 +105,13 @@ func (s *Sampler) draw(choices []choice) uint32 {
 	}
 	best, sum := choices[0].weight, 0.0
 	for i := range choices {
-		choices[i].weight = math.Exp((choices[i].weight - best) / s.Temperature)
-		sum += choices[i].weight
+		weight := math.Exp((choices[i].weight - best) / s.Temperature)
+		if weight < s.MinP {
+			choices = choices[:i]
+			break
+		}
+		choices[i].weight = weight
+		sum += weight
 	}
 	if s.TopP < 1 {
 		reached := 0.0

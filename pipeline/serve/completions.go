@@ -33,7 +33,7 @@ type answer struct {
 	Created int64  `json:"created"`
 	Model   string `json:"model"`
 	Choices []any  `json:"choices"`
-	Usage   *usage `json:"usage,omitempty"`
+	Usage   any    `json:"usage,omitempty"` // *usage, or json.RawMessage("null") in streams that end with it
 }
 
 func (s *Server) answer(prefix, object string) answer {
@@ -75,7 +75,7 @@ func (s *Server) complete(r *http.Request, c *completionRequest) (outputs []*out
 	}
 	top := -1
 	if c.Logprobs != nil {
-		top = *c.Logprobs
+		top = int(*c.Logprobs)
 	}
 	seed := c.seed()
 	var all []*sequence

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 )
 
 // apiError is an error as OpenAI's API reports it.
@@ -70,16 +71,15 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	if err != nil {
 		status, text = http.StatusInternalServerError, []byte(`{"error":{"message":"the response cannot be written as JSON"}}`)
 	}
+	text = append(text, '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // the client may be gone
+	_, _ = w.Write(text) // the client may be gone
 }
 
 // Refuse writes an error of the HTTP server.
 func Refuse(w http.ResponseWriter, status int, message string) {
-	code := ""
-	if status == http.StatusUnauthorized {
-		code = "invalid_api_key"
-	}
+	code := map[int]string{http.StatusUnauthorized: "invalid_api_key", http.StatusRequestEntityTooLarge: "request_too_large"}[status]
 	writeError(w, withStatus(status, code, "%s", message))
 }

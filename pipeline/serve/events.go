@@ -11,6 +11,7 @@ type event struct {
 	logProb float64 // NaN: not computed, as of the first token
 	top     []scored
 	ends    bool // the token ends the text, and is no part of it
+	first   bool // the token is the first one of the prompt
 }
 
 // scored is a token that might follow.

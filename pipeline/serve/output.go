@@ -17,13 +17,14 @@ type output struct {
 	stops  []string
 	stream *inference.TextStream
 
-	echo    []byte  // the prompt, not taken yet
-	text    []byte  // of the continuation, not taken yet; it may begin a stop string
-	held    []event // events whose text is not taken
-	prompt  int     // events of the prompt that are still to come
-	made    int     // tokens of the continuation
-	offset  int     // characters taken
-	stopped bool    // at a stop string
+	echo    []byte   // the prompt, not taken yet
+	text    []byte   // of the continuation, not taken yet; it may begin a stop string
+	held    []event  // events whose text is not taken
+	prompt  int      // events of the prompt that are still to come
+	made    int      // tokens of the continuation
+	at      position // of the next token in the text
+	begun   bool     // a piece is taken
+	stopped bool     // at a stop string
 }
 
 func (s *Server) output(q *sequence, stops []string) *output {
@@ -42,6 +43,7 @@ func (s *Server) output(q *sequence, stops []string) *output {
 type piece struct {
 	text   string
 	events []event
+	first  bool // of its choice
 }
 
 // add takes an event.
@@ -58,12 +60,24 @@ func (o *output) add(e event) error {
 	if err := o.stream.Add(e.id); err != nil {
 		return err
 	}
-	for _, stop := range o.stops {
-		if at := strings.Index(string(o.text), stop); at >= 0 {
-			o.text, o.stopped = o.text[:at], true
-		}
+	if at := firstStop(string(o.text), o.stops); at >= 0 {
+		o.text, o.stopped = o.text[:at], true
 	}
 	return nil
+}
+
+// firstStop returns where the stop string begins that is complete first, as if the text came by characters; of those
+// that end together the longest one counts. So the order of the strings and the borders of tokens do not matter.
+// It is −1 if there is none.
+func firstStop(text string, stops []string) int {
+	begin, end := -1, 0
+	for _, stop := range stops {
+		at := strings.Index(text, stop)
+		if at >= 0 && (begin < 0 || at+len(stop) < end || at+len(stop) == end && at < begin) {
+			begin, end = at, at+len(stop)
+		}
+	}
+	return begin
 }
 
 // take returns what is certain to be in the answer: all but the beginning of a stop string, or all at the end.
@@ -81,8 +95,8 @@ func (o *output) take(end bool) (p piece, err error) {
 		return p, nil
 	}
 	// Each byte that is no part of a character becomes U+FFFD, however the text is cut.
-	p = piece{string([]rune(string(o.echo) + string(o.text[:n]))), o.held}
-	o.echo, o.text, o.held = nil, o.text[n:], nil
+	p = piece{string([]rune(string(o.echo) + string(o.text[:n]))), o.held, !o.begun}
+	o.echo, o.text, o.held, o.begun = nil, o.text[n:], nil, true
 	return p, nil
 }
 
@@ -113,13 +127,40 @@ type logprobs struct {
 	TextOffset    []int                `json:"text_offset"`
 }
 
-// logprobs reports events, the text of which begins at o.offset.
+// position is a place in a text: how many characters are complete before it, and the bytes of the one that is not.
+type position struct {
+	characters int
+	partial    []byte
+}
+
+// advance moves the position behind the bytes of a token. Each byte that is no part of a character counts as one.
+func (p *position) advance(text []byte) {
+	p.partial = append(p.partial, text...)
+	for utf8.FullRune(p.partial) {
+		_, n := utf8.DecodeRune(p.partial)
+		p.characters++
+		p.partial = p.partial[n:]
+	}
+}
+
+// word is the text of a token of the sequence. The first one of a text may have no space before it.
+func (o *output) word(e event) []byte {
+	if e.first {
+		text, err := o.server.tok.Decode([]uint32{e.id})
+		if err == nil {
+			return text
+		}
+	}
+	return o.server.word(e.id)
+}
+
+// logprobs reports events. Each token's place is that of the character that it begins or continues.
 func (o *output) logprobs(events []event) *logprobs {
 	l := &logprobs{Tokens: []string{}, TokenLogprobs: []*float64{}, TopLogprobs: []map[string]float64{}, TextOffset: []int{}}
 	for _, e := range events {
-		text := o.server.word(e.id)
-		l.Tokens, l.TextOffset = append(l.Tokens, spelled(text)), append(l.TextOffset, o.offset)
-		o.offset += utf8.RuneCount(text)
+		text := o.word(e)
+		l.Tokens, l.TextOffset = append(l.Tokens, spelled(text)), append(l.TextOffset, o.at.characters)
+		o.at.advance(text)
 		if math.IsNaN(e.logProb) {
 			l.TokenLogprobs, l.TopLogprobs = append(l.TokenLogprobs, nil), append(l.TopLogprobs, nil)
 			continue
@@ -140,13 +181,17 @@ func (o *output) logprobs(events []event) *logprobs {
 // finite is x, or for −∞ the least float32: JSON has no infinity.
 func finite(x float64) float64 { return max(x, -math.MaxFloat32) }
 
-// word is the text of one token; empty for an id that the tokenizer does not have.
+// word is the text of a token behind others; empty for an id that the tokenizer does not have.
 func (s *Server) word(id uint32) []byte {
-	text, err := s.tok.Decode([]uint32{id})
+	once, err := s.tok.Decode([]uint32{id})
 	if err != nil {
 		return nil
 	}
-	return text
+	twice, err := s.tok.Decode([]uint32{id, id})
+	if err != nil || len(twice) < len(once) {
+		return once
+	}
+	return twice[len(once):]
 }
 
 // spelled is a token's text, or its bytes where these are no whole characters.

@@ -1,14 +1,8 @@
 package serve
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
@@ -24,130 +18,56 @@ const (
 	maxTemperature = 100
 )
 
-// settings are the fields that completions and chats share. Fields of OpenAI's API that are not here are errors: none
-// is accepted and ignored but User.
+// settings are the fields that completions and chats share. A field that is neither here nor in the table of neutral
+// values is an error: none is accepted and ignored but names of clients.
 type settings struct {
 	Model         string         `json:"model"`
-	MaxTokens     *int           `json:"max_tokens"`
+	MaxTokens     *integer       `json:"max_tokens"`
 	Temperature   *float64       `json:"temperature"`
 	TopP          *float64       `json:"top_p"`
-	TopK          int            `json:"top_k"` // no field of OpenAI's
-	N             *int           `json:"n"`
+	TopK          integer        `json:"top_k"` // this and the next two are no fields of OpenAI's
+	MinP          float64        `json:"min_p"`
+	Repetition    *float64       `json:"repetition_penalty"`
+	Frequency     float64        `json:"frequency_penalty"`
+	Presence      float64        `json:"presence_penalty"`
+	N             *integer       `json:"n"`
+	BestOf        *integer       `json:"best_of"`
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options"`
 	Stop          stops          `json:"stop"`
-	Seed          *int64         `json:"seed"`
-	User          string         `json:"user"`
-
-	// These are accepted where they change nothing.
-	FrequencyPenalty float64            `json:"frequency_penalty"`
-	PresencePenalty  float64            `json:"presence_penalty"`
-	LogitBias        map[string]float64 `json:"logit_bias"`
+	Seed          *integer       `json:"seed"`
 }
 
 type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
+	Continuous   bool `json:"continuous_usage_stats"` // as vLLM's: each event has the usage so far
+	Obfuscation  bool `json:"include_obfuscation"`    // no event has any
 }
 
 type completionRequest struct {
 	settings
-	Prompt   prompts `json:"prompt"`
-	Echo     bool    `json:"echo"`
-	Logprobs *int    `json:"logprobs"`
-	BestOf   *int    `json:"best_of"`
-	Suffix   *string `json:"suffix"`
-}
-
-// stops is a string or a list of them.
-type stops []string
-
-func (s *stops) UnmarshalJSON(text []byte) error {
-	var one *string
-	if err := json.Unmarshal(text, &one); err == nil {
-		if *s = nil; one != nil {
-			*s = stops{*one}
-		}
-		return nil
-	}
-	return json.Unmarshal(text, (*[]string)(s))
-}
-
-// prompts is a text, a list of texts, a list of tokens, or a list of lists of tokens. A prompt is a text or tokens.
-type prompts []prompt
-
-type prompt struct {
-	text string
-	ids  []uint32 // nil: the text is to be encoded
-}
-
-func (p *prompts) UnmarshalJSON(text []byte) error {
-	var one string
-	if json.Unmarshal(text, &one) == nil {
-		*p = prompts{{text: one}}
-		return nil
-	}
-	var parts []json.RawMessage
-	if err := json.Unmarshal(text, &parts); err != nil {
-		return errors.New("prompt: expected a string, a list of strings, a list of tokens, or a list of lists of tokens")
-	}
-	var ids []uint32
-	if len(parts) > 0 && json.Unmarshal(text, &ids) == nil {
-		*p = prompts{{ids: ids}}
-		return nil
-	}
-	all := make(prompts, len(parts))
-	for i, part := range parts {
-		if bytes.HasPrefix(part, []byte(`"`)) {
-			if err := json.Unmarshal(part, &all[i].text); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := json.Unmarshal(part, &all[i].ids); err != nil || len(all[i].ids) == 0 {
-			return fmt.Errorf("prompt[%d]: expected a string or a list of tokens", i)
-		}
-	}
-	*p = all
-	return nil
-}
-
-// decode reads a request's body, which must be one JSON object of known fields.
-func decode(r *http.Request, into any) error {
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
-		return withStatus(http.StatusUnsupportedMediaType, "", "the header Content-Type: found %q, expected application/json", kind)
-	}
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return invalid("", "the body: %v", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return invalid("", "the body: expected one JSON object")
-	}
-	return nil
+	Prompt   prompts  `json:"prompt"`
+	Echo     bool     `json:"echo"`
+	Logprobs *integer `json:"logprobs"`
 }
 
 // check refuses values that are out of range or not offered.
 func (s *settings) check() error {
 	switch {
-	case s.FrequencyPenalty != 0:
-		return invalid("frequency_penalty", "found %v, expected 0: penalties are not offered", s.FrequencyPenalty)
-	case s.PresencePenalty != 0:
-		return invalid("presence_penalty", "found %v, expected 0: penalties are not offered", s.PresencePenalty)
-	case len(s.LogitBias) > 0:
-		return invalid("logit_bias", "found %s, expected none: biases are not offered", plural(len(s.LogitBias), "token"))
 	case s.Temperature != nil && *s.Temperature > maxTemperature:
 		return invalid("temperature", "found %v, expected at most %d", *s.Temperature, maxTemperature)
 	case s.MaxTokens != nil && *s.MaxTokens < 0:
 		return invalid("max_tokens", "found %d, expected at least 0", *s.MaxTokens)
+	case s.Repetition != nil && *s.Repetition <= 0:
+		return invalid("repetition_penalty", "found %v, expected a number above 0 and at most 100", *s.Repetition)
+	case s.TopK < -1:
+		return invalid("top_k", "found %d, expected at least 1, or 0 or -1 for all tokens", s.TopK)
 	case s.choices() < 1 || s.choices() > maxPerRequest:
 		return invalid("n", "found %d, expected 1 to %d", s.choices(), maxPerRequest)
 	case len(s.Stop) > maxStops:
 		return invalid("stop", "found %d strings, expected at most %d", len(s.Stop), maxStops)
+	case s.BestOf != nil && int(*s.BestOf) != s.choices():
+		return invalid("best_of", "found %d, expected %d, as n: the best of more is not offered", *s.BestOf, s.choices())
 	case s.StreamOptions != nil && !s.Stream:
 		return invalid("stream_options", "expected none unless stream is true")
 	}
@@ -174,10 +94,6 @@ func (r *completionRequest) check() error {
 		return invalid("prompt", "found %d prompts with %d choices each, expected at most %d texts in all", len(r.Prompt), r.choices(), maxPerRequest)
 	case r.Logprobs != nil && (*r.Logprobs < 0 || *r.Logprobs > maxTop):
 		return invalid("logprobs", "found %d, expected 0 to %d", *r.Logprobs, maxTop)
-	case r.BestOf != nil && *r.BestOf != r.choices():
-		return invalid("best_of", "found %d, expected %d, as n: the best of more is not offered", *r.BestOf, r.choices())
-	case r.Suffix != nil && *r.Suffix != "":
-		return invalid("suffix", "found %.40q, expected none: to insert into a text is not offered", *r.Suffix)
 	}
 	return nil
 }
@@ -186,7 +102,7 @@ func (s *settings) choices() int {
 	if s.N == nil {
 		return 1
 	}
-	return *s.N
+	return int(*s.N)
 }
 
 // seed returns the seed of the first choice; the next has the next one.
@@ -199,12 +115,16 @@ func (s *settings) seed() uint64 {
 
 // sampling is how tokens are drawn. OpenAI's default temperature is 1.
 func (s *settings) sampling(seed uint64) inference.Sampling {
-	out := inference.Sampling{Temperature: 1, TopK: s.TopK, TopP: 1, Seed: seed}
+	out := inference.Sampling{Temperature: 1, TopK: max(int(s.TopK), 0), TopP: 1, MinP: s.MinP, Seed: seed,
+		Penalties: inference.Penalties{Frequency: s.Frequency, Presence: s.Presence, Repetition: 1}}
 	if s.Temperature != nil {
 		out.Temperature = *s.Temperature
 	}
 	if s.TopP != nil {
 		out.TopP = *s.TopP
+	}
+	if s.Repetition != nil {
+		out.Penalties.Repetition = *s.Repetition
 	}
 	return out
 }

@@ -20,7 +20,8 @@ type batch interface {
 // between two tokens, and a long prompt delays the others by one block a token.
 type scheduler struct {
 	batch batch
-	limit int // sequences that may wait
+	limit int               // sequences that may wait
+	ended func(q *sequence) // is called when a sequence leaves its slot
 
 	mu      sync.Mutex
 	waiting []*sequence
@@ -39,8 +40,8 @@ var (
 	errClosed = errors.New("the server is closing")
 )
 
-func newScheduler(b batch, limit int) *scheduler {
-	s := &scheduler{batch: b, limit: limit, wake: make(chan struct{}, 1), done: make(chan struct{}), slots: make([]*sequence, b.Slots())}
+func newScheduler(b batch, limit int, ended func(q *sequence)) *scheduler {
+	s := &scheduler{batch: b, limit: limit, ended: ended, wake: make(chan struct{}, 1), done: make(chan struct{}), slots: make([]*sequence, b.Slots())}
 	go s.run()
 	return s
 }
@@ -84,6 +85,18 @@ func (s *scheduler) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
+}
+
+// counts returns how many sequences have a slot, and how many wait.
+func (s *scheduler) counts() (running, waiting int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.slots {
+		if q != nil {
+			running++
+		}
+	}
+	return running, len(s.waiting)
 }
 
 // notify wakes the goroutine. s.mu is held.
@@ -158,6 +171,7 @@ func (s *scheduler) end(q *sequence, err error) {
 	s.mu.Lock()
 	s.slots[q.slot] = nil
 	s.mu.Unlock()
+	s.ended(q)
 	q.finish(err)
 }
 

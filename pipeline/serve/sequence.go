@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/inference"
 )
@@ -23,6 +24,10 @@ type sequence struct {
 	fed     int  // tokens that the slot has
 	stopped bool // at the token that ends the text
 	events  *eventQueue
+
+	submitted time.Time
+	firstAt   time.Time // when the first token was drawn
+	drawn     int       // tokens drawn
 }
 
 // decoding is how a prompt is continued, and what is reported of it.
@@ -37,10 +42,11 @@ type decoding struct {
 
 // newSequence makes the sequence of a prompt.
 func newSequence(ctx context.Context, ids []uint32, asked decoding) *sequence {
-	q := &sequence{asked: asked, ids: slices.Clone(ids), prompt: len(ids), events: newEventQueue()}
+	q := &sequence{asked: asked, ids: slices.Clone(ids), prompt: len(ids), events: newEventQueue(), submitted: time.Now()}
 	q.ctx, q.cancel = context.WithCancel(ctx)
+	asked.sampler.Begin(ids)
 	if asked.scored {
-		q.events.add(event{id: ids[0], logProb: math.NaN()})
+		q.events.add(event{id: ids[0], logProb: math.NaN(), first: true})
 	}
 	return q
 }
@@ -73,6 +79,9 @@ func (q *sequence) take(logits []float32) error {
 	id, err := q.asked.sampler.Next(logits[:q.asked.draws])
 	if err != nil {
 		return err
+	}
+	if q.drawn++; q.drawn == 1 {
+		q.firstAt = time.Now()
 	}
 	if q.asked.isEnd(id) {
 		q.stopped = true

@@ -224,11 +224,16 @@ func TestStream(t *testing.T) {
 func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 	h := opened(t, trained(t), 1, Options{MaxTokens: 20})
 	for body, want := range map[string]string{
-		`{`: "400 the body", `[]`: "400 the body", `{"model": "m"} x`: "400 the body: expected one JSON object",
+		`{`: "400 the body: expected one JSON object, found an error at byte 1", `[]`: "400 the body: found [], expected one JSON object",
+		`{"model": "m"} x`: "400 the body: expected one JSON object", ``: "400 the body: found nothing", `null`: "400 the body: found null",
+		`{"model": "m", "max_tokens": 1.5}`: "400 max_tokens: found 1.5, expected an integer", `{"model": 3}`: "400 model: found 3, expected a string",
+		`{"model": "m", "temperature": "hot"}`: `400 temperature: found "hot", expected a number`, `{"model": "m", "stream": 1}`: "400 stream: found 1, expected true or false",
+		`{"model": "m", "stop": [1]}`: "400 stop: found [1], expected a string or a list of strings", `{"model": "m", "Model": "m"}`: "400 Model: there is no such field",
+		`{"model": "m", "stream": true, "stream_options": 3}`: "400 stream_options: found 3, expected an object", `{"model": "m", "user": 3}`: "400 user: found 3",
 		`{"model": "other", "prompt": "x"}`: `404 model: found "other", expected "m"`,
-		`{"model": "m", "prompt": {}}`:      "400 the body: prompt: expected", `{"model": "m", "prompt": [[]]}`: "400 the body: prompt[0]",
+		`{"model": "m", "prompt": {}}`:      "400 prompt: found {}, expected", `{"model": "m", "prompt": [[]]}`: "400 prompt: prompt[0]",
 		`{"model": "m", "prompt": [256]}`:                             "400 prompt: found token 256, expected one below 256",
-		`{"model": "m", "prompt": [-1]}`:                              "400 the body: prompt[0]",
+		`{"model": "m", "prompt": [-1]}`:                              "400 prompt: prompt[0]",
 		`{"model": "m", "max_tokens": -1}`:                            "400 max_tokens: found -1",
 		`{"model": "m", "max_tokens": 21}`:                            "400 max_tokens: found 21, expected at most 20",
 		`{"model": "m", "max_tokens": 40}`:                            "400 1 token of the prompt and max_tokens 40 tokens exceed the context of 32 tokens",
@@ -237,9 +242,11 @@ func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 		`{"model": "m", "n": 0}`: "400 n: found 0", `{"model": "m", "n": 1000}`: "400 n: found 1000",
 		`{"model": "m", "best_of": 2}`: "400 best_of", `{"model": "m", "suffix": "x"}`: "400 suffix",
 		`{"model": "m", "stop": ""}`: "400 stop", `{"model": "m", "logprobs": 21}`: "400 logprobs",
-		`{"model": "m", "presence_penalty": 1}`: "400 presence_penalty", `{"model": "m", "logit_bias": {"1": 2}}`: "400 logit_bias",
-		`{"model": "m", "min_p": 0.1}`:         `400 the body: json: unknown field "min_p"`,
-		`{"model": "m", "stream_options": {}}`: "400 stream_options",
+		`{"model": "m", "presence_penalty": 3}`: "400 presence_penalty: found 3", `{"model": "m", "frequency_penalty": -3}`: "400 frequency_penalty",
+		`{"model": "m", "repetition_penalty": 0}`: "400 repetition_penalty", `{"model": "m", "min_p": 1.1}`: "400 min_p",
+		`{"model": "m", "logit_bias": {"1": 2}}`: "400 logit_bias: found {\"1\": 2}, expected {} or null",
+		`{"model": "m", "magic": 0.1}`:           "400 magic: there is no such field",
+		`{"model": "m", "stream_options": {}}`:   "400 stream_options",
 	} {
 		status, out := ask(t, h, "/v1/completions", body)
 		require.Contains(t, out, "error", body)
@@ -288,7 +295,7 @@ func TestChat(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "%v", out)
 	choice := out["choices"].([]any)[0].(map[string]any)
 	want := completed(t, h, `{`+fields+`, "prompt": "u:the;a:cat;\na:"}`)
-	assert.Equal(t, map[string]any{"role": "assistant", "content": want["text"]}, choice["message"])
+	assert.Equal(t, map[string]any{"role": "assistant", "content": want["text"], "refusal": nil}, choice["message"])
 	assert.Len(t, choice["logprobs"].(map[string]any)["content"], 6)
 	assert.Equal(t, "chat.completion", out["object"])
 	ask400(h, `{`+fields+`, "messages": [{"role": "bad", "content": "x"}]}`, "no bad role")
@@ -297,5 +304,8 @@ func TestChat(t *testing.T) {
 	ask400(h, `{`+fields+`, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, `found a part of type "image_url"`)
 
 	require.NoError(t, os.WriteFile(folder+"/chat_template.jinja", []byte("{% include '/etc/passwd' %}"), 0o666))
-	ask400(opened(t, folder, 1, Options{}), `{`+fields+`, "messages": [{"role": "user", "content": "x"}]}`, "/etc/passwd")
+	src, err := inference.OpenModel(folder, "")
+	require.NoError(t, err)
+	_, err = openTemplate(src.Tokenizer.Special())
+	assert.ErrorContains(t, err, "line 1: the tag include is not supported")
 }

@@ -9,6 +9,7 @@
 //	POST /v1/completions       continue texts
 //	POST /v1/chat/completions  answer a conversation, where the model has a chat template
 //	GET  /health               whether the server works
+//	GET  /metrics              counters and gauges, as Prometheus reads them
 package serve
 
 import (
@@ -29,10 +30,15 @@ type Options struct {
 	Name      string // of the model
 	MaxTokens int    // that a request may ask for, for each choice; 0: what fits the model's context
 	Queue     int    // sequences that may wait for a slot; 0: DefaultQueue
+
+	KeepAlive time.Duration // between comments in streams; 0: DefaultKeepAlive
 }
 
 // DefaultQueue is the default of Options.Queue.
 const DefaultQueue = 512
+
+// DefaultKeepAlive is the default of Options.KeepAlive.
+const DefaultKeepAlive = 10 * time.Second
 
 // Server is an http.Handler.
 type Server struct {
@@ -44,35 +50,33 @@ type Server struct {
 	encode    func(text []byte) ([]uint32, error)
 	created   int64
 	template  *chatTemplate // nil: the model has none
+	metrics   *metrics
 }
 
 // New serves a batch, which the caller closes after the server. Its errors are those of the model's chat template.
 func New(b *inference.Batch, o Options) (*Server, error) {
 	src := b.Source()
+	o.KeepAlive = cmp.Or(o.KeepAlive, DefaultKeepAlive)
 	s := &Server{o: o, context: b.Context(), tok: src.Tokenizer, encode: src.Encode, created: time.Now().Unix()}
 	var err error
 	if s.template, err = openTemplate(src.Tokenizer.Special()); err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Dir, err)
 	}
-	s.scheduler = newScheduler(b, cmp.Or(o.Queue, DefaultQueue))
-	s.mux = http.NewServeMux()
-	s.mux.HandleFunc("POST /v1/completions", s.completions)
-	s.mux.HandleFunc("POST /v1/chat/completions", s.chat)
-	s.mux.HandleFunc("GET /v1/models", s.models)
-	s.mux.HandleFunc("GET /v1/models/{name...}", s.model)
-	s.mux.HandleFunc("GET /health", s.health)
-	files := pageHandler()
-	for _, path := range []string{"/{$}", "/style.css", "/page.js"} {
-		s.mux.Handle("GET "+path, files)
-	}
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, withStatus(http.StatusNotFound, "", "there is no %s %s here", r.Method, r.URL.Path))
-	})
+	s.metrics = &metrics{requests: map[string]uint64{}}
+	s.scheduler = newScheduler(b, cmp.Or(o.Queue, DefaultQueue), s.metrics.ended)
+	s.metrics.scheduler = s.scheduler
+	s.mux = s.routes()
 	return s, nil
 }
 
 // Close ends all requests in progress.
 func (s *Server) Close() { s.scheduler.close() }
+
+// Busy returns the number of texts in progress, with those that wait for a slot.
+func (s *Server) Busy() int {
+	running, waiting := s.scheduler.counts()
+	return running + waiting
+}
 
 // Done is closed when no request can be answered any more: after Close, or after an error of the device.
 func (s *Server) Done() <-chan struct{} { return s.scheduler.done }
@@ -88,10 +92,40 @@ func (s *Server) Err() error {
 
 // Public reports whether a request needs no token: those for the page and its files, which hold nothing of the model.
 func Public(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !strings.HasPrefix(r.URL.Path, "/v1/")
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !strings.HasPrefix(r.URL.Path, "/v1/") && r.URL.Path != "/metrics"
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// routes are the addresses of the server, each with its methods; other methods get status 405.
+func (s *Server) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	serve := func(method, path string, h http.Handler) {
+		mux.Handle(method+" "+path, s.metrics.counted(path, h))
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			allowed := method
+			if method == http.MethodGet {
+				allowed += ", " + http.MethodHead
+			}
+			w.Header().Set("Allow", allowed)
+			writeError(w, withStatus(http.StatusMethodNotAllowed, "method_not_allowed", "%s takes %s, found %s", r.URL.Path, allowed, r.Method))
+		})
+	}
+	serve("POST", "/v1/completions", http.HandlerFunc(s.completions))
+	serve("POST", "/v1/chat/completions", http.HandlerFunc(s.chat))
+	serve("GET", "/v1/models", http.HandlerFunc(s.models))
+	serve("GET", "/v1/models/{name...}", http.HandlerFunc(s.model))
+	serve("GET", "/health", http.HandlerFunc(s.health))
+	serve("GET", "/metrics", s.metrics)
+	files := pageHandler()
+	for _, path := range []string{"/{$}", "/style.css", "/page.js"} {
+		serve("GET", path, files)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, withStatus(http.StatusNotFound, "", "there is no %s %s here", r.Method, r.URL.Path))
+	})
+	return mux
+}
 
 type modelObject struct {
 	ID      string `json:"id"`
@@ -151,7 +185,7 @@ func (s *Server) tokens(p prompt) ([]uint32, error) {
 }
 
 // limit returns the number of tokens to make after a prompt. The last token made needs no place in the context.
-func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
+func (s *Server) limit(prompt int, asked *integer, otherwise int) (int, error) {
 	room := s.context - prompt + 1
 	if room < 1 {
 		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt exceed the context of %s", plural(prompt, "token"), plural(s.context, "token"))
@@ -163,14 +197,14 @@ func (s *Server) limit(prompt int, asked *int, otherwise int) (int, error) {
 	if asked == nil {
 		return min(most, otherwise), nil
 	}
-	if *asked > room {
+	if *asked > integer(room) {
 		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt and max_tokens %s exceed the context of %s",
-			plural(prompt, "token"), plural(*asked, "token"), plural(s.context, "token"))
+			plural(prompt, "token"), plural(int(*asked), "token"), plural(s.context, "token"))
 	}
-	if *asked > most {
+	if *asked > integer(most) {
 		return 0, invalid("max_tokens", "found %d, expected at most %d", *asked, most)
 	}
-	return *asked, nil
+	return int(*asked), nil
 }
 
 // sequence makes the sequence of one choice.

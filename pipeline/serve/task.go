@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // task is a request whose sequences are submitted.
@@ -14,6 +15,7 @@ type task struct {
 	settings settings
 	outputs  []*output
 	head     answer
+	opening  bool                                                    // streams begin with a part that has no text, as chats do
 	choice   func(o *output, p piece, reason *string, index int) any // as its API reports a part, or the whole, of a choice
 }
 
@@ -96,14 +98,18 @@ func (t *task) stream(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	events := &eventWriter{w: w, flush: http.NewResponseController(w)}
+	defer events.keepAlive(t.server.o.KeepAlive)()
 	var reading sync.WaitGroup
 	failed := make([]error, len(t.outputs))
 	for i, o := range t.outputs {
 		reading.Go(func() {
 			send := func(p piece, reason *string) error {
 				part := t.head
-				part.Choices = []any{t.choice(o, p, reason, i)}
+				part.Choices, part.Usage = []any{t.choice(o, p, reason, i)}, t.partUsage(i)
 				return events.send(part)
+			}
+			if failed[i] = t.open(o, send); failed[i] != nil {
+				return
 			}
 			if failed[i] = o.each(func(p piece) error { return send(p, nil) }); failed[i] == nil {
 				reason := o.reason()
@@ -115,6 +121,29 @@ func (t *task) stream(w http.ResponseWriter) {
 	t.endStream(events, errors.Join(failed...))
 }
 
+// open sends the first part of a choice where it has no text.
+func (t *task) open(o *output, send func(p piece, reason *string) error) error {
+	if !t.opening {
+		return nil
+	}
+	o.begun = true
+	return send(piece{first: true}, nil)
+}
+
+// partUsage is the usage of a part of a stream: null in a stream that ends with it, or that of a choice so far.
+func (t *task) partUsage(i int) any {
+	switch o := t.settings.StreamOptions; {
+	case o == nil:
+	case o.Continuous:
+		u := &usage{}
+		u.add(t.outputs[i].q.prompt, t.outputs[i].made)
+		return u
+	case o.IncludeUsage:
+		return json.RawMessage("null")
+	}
+	return nil
+}
+
 func (t *task) endStream(events *eventWriter, err error) {
 	if err != nil {
 		_ = events.send(map[string]any{"error": asAPI(err)}) // the client may be gone
@@ -122,10 +151,11 @@ func (t *task) endStream(events *eventWriter, err error) {
 	}
 	if o := t.settings.StreamOptions; o != nil && o.IncludeUsage {
 		last := t.head
-		last.Usage = &usage{}
+		total := &usage{}
 		for i, o := range t.outputs {
-			last.Usage.add(t.prompt(i), o.made)
+			total.add(t.prompt(i), o.made)
 		}
+		last.Usage = total
 		_ = events.send(last)
 	}
 	_ = events.write("[DONE]")
@@ -146,11 +176,35 @@ func (e *eventWriter) send(v any) error {
 	return e.write(string(text))
 }
 
-func (e *eventWriter) write(data string) error {
+func (e *eventWriter) write(data string) error { return e.raw("data: " + data + "\n\n") }
+
+func (e *eventWriter) raw(text string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, err := e.w.Write([]byte("data: " + data + "\n\n")); err != nil {
+	if _, err := e.w.Write([]byte(text)); err != nil {
 		return err
 	}
 	return e.flush.Flush()
+}
+
+// keepAlive writes comments while nothing else is to be written, so that proxies and clients keep the connection. The
+// result ends it.
+func (e *eventWriter) keepAlive(every time.Duration) (end func()) {
+	ticker, done := time.NewTicker(every), make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for {
+			select {
+			case <-ticker.C:
+				_ = e.raw(": keep-alive\n\n") // the client may be gone
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		ticker.Stop()
+		close(done)
+		writing.Wait()
+	}
 }
