@@ -433,3 +433,20 @@ func TestLatestDuringSaves(t *testing.T) {
 		}
 	}
 }
+
+// What is moved aside leaves nothing of later steps behind: neither a damaged checkpoint nor the one that it replaced.
+func TestMoveAside(t *testing.T) {
+	run, aside := t.TempDir(), t.TempDir()
+	save(t, run, Options{}, 1, 2, 3)
+	require.NoError(t, os.Rename(filepath.Join(run, Folder, "step-3"), filepath.Join(run, Folder, ".old-step-3-AAAAAAAAAA")))
+	require.NoError(t, os.Mkdir(filepath.Join(run, Folder, "step-3"), 0o777))
+	s, err := NewStore(run, Options{})
+	require.NoError(t, err)
+	moved, err := s.MoveAside(1, aside)
+	require.NoError(t, err)
+	assert.Equal(t, []int{3, 2}, moved)
+	assert.Equal(t, []string{"step-1"}, saved(t, run))
+	c, _, err := Latest(aside)
+	require.NoError(t, err)
+	assert.Equal(t, 3, c.Step)
+}

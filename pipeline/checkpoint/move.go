@@ -25,14 +25,15 @@ func Steps(runDir string) (steps []int, err error) {
 	return steps, nil
 }
 
-// MoveAside moves the checkpoints after a step into the folder Folder of another run folder on the same disk, and
-// returns their steps. It begins with the newest: a run that resumes after a kill finds checkpoints without a gap.
+// MoveAside moves the checkpoints after a step, and what is kept of those that were replaced, into the folder Folder of
+// another run folder on the same disk, and returns their steps. It begins with the newest: a run that resumes after a
+// kill finds checkpoints without a gap.
 func (s *Store) MoveAside(after int, runDir string) (moved []int, err error) {
 	list, err := scan(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(list, func(e entry) bool { return e.kind != whole || e.step <= after })
+	list = slices.DeleteFunc(list, func(e entry) bool { return e.kind == trash || e.step <= after })
 	to := filepath.Join(runDir, Folder)
 	if err := errors.Join(s.fs.MkdirAll(to), s.fs.SyncDir(runDir)); err != nil {
 		return nil, err
@@ -41,7 +42,9 @@ func (s *Store) MoveAside(after int, runDir string) (moved []int, err error) {
 		if err := s.fs.Rename(e.dir, filepath.Join(to, filepath.Base(e.dir))); err != nil {
 			return moved, err
 		}
-		moved = append(moved, e.step)
+		if !slices.Contains(moved, e.step) {
+			moved = append(moved, e.step)
+		}
 	}
 	return moved, errors.Join(s.fs.SyncDir(to), s.fs.SyncDir(s.dir))
 }

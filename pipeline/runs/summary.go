@@ -48,8 +48,10 @@ func (s *Set[R]) summarize(r R, c config.Config, o Outcome) error {
 	}
 	out := o.json()
 	out.Version = version.String()
-	return errors.Join(
+	if err := errors.Join(
 		WriteFile(filepath.Join(dir, configFile), c.YAML()),
-		WriteFile(filepath.Join(dir, "metrics.jsonl"), losses.Bytes()),
-		WriteJSON(filepath.Join(dir, outcomeFile), out))
+		WriteFile(filepath.Join(dir, "metrics.jsonl"), losses.Bytes())); err != nil {
+		return err
+	}
+	return WriteJSON(filepath.Join(dir, outcomeFile), out)
 }

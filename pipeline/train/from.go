@@ -109,6 +109,9 @@ func newAside(run string) (string, error) {
 // branchOff copies what another run has up to the step. The copy is complete once completeBranch is called.
 func (t *trainer) branchOff(from From, done int) error {
 	dir := t.folder.path
+	if err := t.folder.removeUnfinished(); err != nil {
+		return err
+	}
 	if err := writeFile(filepath.Join(dir, branchFile), []byte("of "+from.Run+"\n")); err != nil {
 		return err
 	}
@@ -174,6 +177,25 @@ func (f *folder) completeBranch() error {
 func (f *folder) unfinishedBranch() bool {
 	_, err := os.Lstat(filepath.Join(f.path, branchFile))
 	return err == nil
+}
+
+// removeUnfinished removes the copies that an interrupted branch has made, maybe of another run or of a later step.
+func (f *folder) removeUnfinished() error {
+	if !f.unfinishedBranch() {
+		return nil
+	}
+	steps, err := checkpoint.Steps(f.path)
+	if err != nil {
+		return err
+	}
+	copies := []string{metricsFile, systemFile, expertsFile, journalFile, eventsDir}
+	for _, step := range steps {
+		copies = append(copies, filepath.Join(checkpoint.Folder, fmt.Sprintf("step-%d", step)))
+	}
+	for _, name := range copies {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(f.path, name)))
+	}
+	return err
 }
 
 // sameFolder reports whether two paths lead to one folder.

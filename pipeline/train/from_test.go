@@ -151,7 +151,12 @@ func TestBranchInterrupted(t *testing.T) {
 	o.Resume = true
 	_, err := train.Run(t.Context(), branch, o)
 	assert.ErrorContains(t, err, "is a branch of another run that was interrupted while it was made")
-	res, _ := goOn(t, branch, c.Run.Dir, 2, 0)
+	require.NoError(t, os.CopyFS(traintest.StepDir(branch.Run.Dir, 4), os.DirFS(traintest.StepDir(c.Run.Dir, 4)))) // of a later step
+	require.NoError(t, os.CopyFS(filepath.Join(branch.Run.Dir, "tensorboard"), os.DirFS(filepath.Join(c.Run.Dir, "tensorboard"))))
+	stopped, _ := goOn(t, branch, c.Run.Dir, 2, 3)
+	assert.Equal(t, []string{"step-2", filepath.Base(stopped.Checkpoint)}, traintest.Listing(t, filepath.Join(branch.Run.Dir, checkpoint.Folder)))
+	assert.Len(t, traintest.Listing(t, filepath.Join(branch.Run.Dir, "tensorboard")), 2, "the steps before the branch, and its own")
+	res := runtest.Until(t, branch, 0)
 	assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, res.Checkpoint))
 	assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, res.Dir))
 
