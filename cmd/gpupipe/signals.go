@@ -19,7 +19,7 @@ func handleSignals(stderr io.Writer, saves *atomic.Int64) (context.Context, func
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, append(saveSignals(), os.Interrupt, syscall.SIGTERM)...) // of no signals it would send all
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+	if !signal.Ignored(syscall.SIGHUP) {                                            // nohup ignores it
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	// Ignored signals would stay so in child processes; those that are caught do not.
