@@ -33,17 +33,28 @@ func (b *buffer) bytes(at, n int64) ([]byte, error) {
 	if at < 0 || n < 0 || at > b.size-n {
 		return nil, fmt.Errorf("%d bytes at %d of a buffer of %d", n, at, b.size)
 	}
-	if at < b.start || at+n > b.start+int64(len(b.window)) {
-		window := make([]byte, max(n, min(windowSize, b.size-at)))
-		if err := column.ReadAt(b.file, window, b.at+at); err != nil {
-			return nil, err
-		}
+	if at >= b.start && at+n <= b.start+int64(len(b.window)) {
+		return b.window[at-b.start:][:n:n], nil
+	}
+	window := make([]byte, max(n, min(windowSize, b.size-at)))
+	if err := column.ReadAt(b.file, window, b.at+at); err != nil {
+		return nil, err
+	}
+	if n <= windowSize { // held bounds what the buffer keeps
 		b.window, b.start = window, at
 	}
-	return b.window[at-b.start:][:n:n], nil
+	return window[:n:n], nil
 }
 
-// integer returns the number of 1, 2, 4 or 8 bytes at an index; false: it is unsigned and above 2^63 − 1.
+// held bounds the bytes of memory that the buffer keeps.
+func (b *buffer) held() int64 {
+	if b.file == nil {
+		return b.size
+	}
+	return min(windowSize, b.size)
+}
+
+// integer returns the number of 1, 2, 4 or 8 bytes at an index. An unsigned one above 2^63 − 1 becomes negative.
 func (b *buffer) integer(index, bytes int64, signed bool) (int64, error) {
 	raw, err := b.bytes(index*bytes, bytes)
 	if err != nil {

@@ -1,6 +1,7 @@
 package arrow
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -140,11 +141,11 @@ func cut(b *buffer, at, n int64) ([]byte, error) {
 
 // views are values of 16 bytes each, which hold a text of up to 12 bytes, or say where it is.
 type views struct {
-	views    *buffer
-	batch    *batch
-	first    int       // of the variadic buffers
-	buffers  []*buffer // nil: not open
-	resident int64     // bytes of those that are in memory
+	views   *buffer
+	batch   *batch
+	first   int       // of the variadic buffers
+	buffers []*buffer // nil: not open
+	held    int64     // bytes that those that are open may keep in memory
 }
 
 const (
@@ -186,7 +187,7 @@ func (v *views) text(row int64) ([]byte, error) {
 	return cut(b, int64(int32(binary.LittleEndian.Uint32(view[12:]))), n)
 }
 
-// open returns a variadic buffer. Buffers that were compressed stay in memory up to maxBuffer bytes in all.
+// open returns a variadic buffer.
 func (v *views) open(index int64) (*buffer, error) {
 	if index < 0 || index >= int64(len(v.buffers)) {
 		return nil, fmt.Errorf("buffer %d of the %d of a view", index, len(v.buffers))
@@ -198,12 +199,18 @@ func (v *views) open(index int64) (*buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.resident += int64(len(b.window)); v.resident > maxBuffer {
+	v.keep(int(index), b)
+	return b, nil
+}
+
+// keep leaves a buffer open. All open ones keep at most maxBuffer bytes in memory, or are one: a file may declare very
+// many that lie in the same place.
+func (v *views) keep(index int, b *buffer) {
+	if v.held += b.held(); v.held > maxBuffer {
 		clear(v.buffers)
-		v.resident = int64(len(b.window))
+		v.held = b.held()
 	}
 	v.buffers[index] = b
-	return b, nil
 }
 
 // dictionary is the values that indexes name, in the order in which batches add to them.
@@ -228,7 +235,7 @@ func (d *dictionary) add(v values, rows int64) error {
 		if d.bytes += int64(len(text)) + textHead; d.bytes > maxDictionary {
 			return fmt.Errorf("more than %d bytes", maxDictionary)
 		}
-		d.texts = append(d.texts, text)
+		d.texts = append(d.texts, bytes.Clone(text)) // without the window that it was read in
 	}
 	return nil
 }
