@@ -101,6 +101,18 @@ func TestColumnsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A name may have a dot, also beside a column that is named as its beginning.
+func TestDotsInNames(t *testing.T) {
+	s := schema{fields: []schemaField{{path: "meta", kind: textKind}, {path: "meta.text", kind: textKind, leaf: 1}, {path: "tags", kind: listKind, leaf: 2}}}
+	e, err := s.find("meta.text")
+	require.NoError(t, err)
+	assert.Equal(t, 1, e.leaf)
+	_, err = s.find("meta.other")
+	assert.ErrorContains(t, err, `no column "meta.other"`)
+	_, err = s.find("tags.element")
+	assert.ErrorContains(t, err, `column "tags" is a list`)
+}
+
 func TestSkipGroups(t *testing.T) {
 	b := fixture(t, "plain")
 	all, err := read(b, "text")

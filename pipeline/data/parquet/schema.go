@@ -20,8 +20,8 @@ var physicalTypes = []string{"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOU
 
 // Annotations of fields, by ConvertedType and by LogicalType. Only these change how a column is read.
 var (
-	convertedTypes = map[int64]string{1: "map", 2: "map", 3: "list", 5: "decimal", 20: "BSON"}
-	logicalTypes   = map[int64]string{2: "map", 3: "list", 5: "decimal", 11: nullKind, 13: "BSON", 16: "variant", 17: "geometry", 18: "geography"}
+	convertedTypes = map[int64]string{1: mapKind, 2: mapKind, 3: listKind, 5: "decimal", 20: "BSON"}
+	logicalTypes   = map[int64]string{2: mapKind, 3: listKind, 5: "decimal", 11: nullKind, 13: "BSON", 16: "variant", 17: "geometry", 18: "geography"}
 )
 
 // Kinds of fields that have no physical type of their own.
@@ -30,6 +30,7 @@ const (
 	nullKind   = "null"
 	structKind = "struct"
 	listKind   = "list"
+	mapKind    = "map"
 )
 
 // schemaField is a column, a struct around columns, or a list or map with all that is in it.
@@ -61,21 +62,22 @@ func (f *File) Columns() (paths []string) {
 
 // find returns a column that can be read.
 func (s *schema) find(path string) (*schemaField, error) {
-	i := slices.IndexFunc(s.fields, func(e schemaField) bool {
-		return e.path == path || e.kind != structKind && strings.HasPrefix(path, e.path+".")
-	})
+	i := slices.IndexFunc(s.fields, func(e schemaField) bool { return e.path == path })
+	if i < 0 { // in a list?
+		i = slices.IndexFunc(s.fields, func(e schemaField) bool {
+			return (e.kind == listKind || e.kind == mapKind) && strings.HasPrefix(path, e.path+".")
+		})
+	}
 	if i < 0 {
 		return nil, &column.MissingError{Column: path, Found: s.describe()}
 	}
 	switch e := &s.fields[i]; {
-	case e.readable() && e.path == path:
+	case e.readable():
 		return e, nil
 	case e.kind == structKind:
 		return nil, fmt.Errorf("column %q is a struct, expected texts: found %q", path, s.describe())
-	case e.kind == listKind || e.kind == "map":
+	case e.kind == listKind || e.kind == mapKind:
 		return nil, fmt.Errorf("column %q is a %s, expected texts", e.path, e.kind)
-	case e.path != path:
-		return nil, &column.MissingError{Column: path, Found: s.describe()}
 	default:
 		return nil, fmt.Errorf("column %q has type %s, expected texts as BYTE_ARRAY", path, e.kind)
 	}
@@ -107,7 +109,7 @@ const repeatedField = 2
 // kind is the kind of a field.
 func (e *field) kind() string {
 	switch {
-	case e.annotation == "map":
+	case e.annotation == mapKind:
 		return e.annotation
 	case e.annotation == listKind || e.repetition == repeatedField:
 		return listKind
