@@ -19,7 +19,7 @@ const headBytes = 512
 func Of(head []byte, size int64) string {
 	text := string(head[:min(len(head), headBytes)])
 	switch {
-	case strings.HasPrefix(text, "version https://git-lfs.github.com/spec/"):
+	case isPointer(text):
 		return fmt.Sprintf("a Git LFS pointer of %d bytes in place of the file: run \"git lfs pull\" in its repository, or download the file", size)
 	case isPage(text):
 		return "a page of the web (HTML) in place of the file: download the file again"
@@ -27,6 +27,11 @@ func Of(head []byte, size int64) string {
 		return fmt.Sprintf("the text %q in place of the file: a symbolic link that was copied as text, so copy or download the file itself", strings.TrimSuffix(text, "\n"))
 	}
 	return ""
+}
+
+// isPointer reports whether a text begins as pointers of Git LFS do.
+func isPointer(text string) bool {
+	return strings.HasPrefix(text, "version https://git-lfs.github.com/spec/")
 }
 
 // isPage reports whether a text begins as HTML does.
@@ -50,6 +55,15 @@ func Check(r io.ReaderAt, size int64) error {
 	}
 	if found := Of(head[:n], size); found != "" {
 		return fmt.Errorf("found %s", found)
+	}
+	return nil
+}
+
+// CheckPointer is Check for a file that may be a text: pages of the web and paths are texts, too.
+func CheckPointer(r io.ReaderAt, size int64) error {
+	head := make([]byte, min(size, headBytes))
+	if n, _ := r.ReadAt(head, 0); isPointer(string(head[:n])) {
+		return Check(r, size)
 	}
 	return nil
 }

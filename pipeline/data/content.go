@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/gpupipe/gpupipe/internal/placeholder"
 )
 
 // headSize is how much of a file is looked at before work begins.
@@ -69,6 +72,9 @@ func checkContent(path string) error {
 	if size == 0 {
 		return nil
 	}
+	if err := checkPointer(path, size); err != nil || f.kind != kindText && f.kind != kindJSON {
+		return err // readers of other kinds check the rest
+	}
 	s, err := openStream(path, f.compression)
 	if err != nil {
 		return err
@@ -79,25 +85,24 @@ func checkContent(path string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if f.kind != kindText && f.kind != kindJSON {
-		return checkPointer(path, head[:n]) // their readers check the rest
-	}
 	return checkHead(path, head[:n])
 }
 
 // checkPointer refuses what Git LFS leaves in the place of a file that it has not fetched.
-func checkPointer(path string, head []byte) error {
-	if bytes.HasPrefix(head, []byte("version https://git-lfs.github.com/spec/")) {
-		return fmt.Errorf("%s: a pointer of Git LFS, not the file itself: git lfs pull fetches it", path)
+func checkPointer(path string, size int64) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := placeholder.CheckPointer(f, size); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
 
 // checkHead refuses the start of a content that is no UTF-8 text.
 func checkHead(path string, head []byte) error {
-	if err := checkPointer(path, head); err != nil {
-		return err
-	}
 	for _, e := range encodings {
 		if bytes.HasPrefix(head, []byte(e.mark)) {
 			return notUTF8(path, e.name, e.name[:len("UTF-16")])

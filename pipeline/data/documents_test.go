@@ -164,7 +164,6 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		"PK\x03\x04\x00": "begins as a zip archive", "\x89PNG\r\n\x1a\n\x00": "begins as a PNG image", "\x93NUMPY\x01\x00": "begins as a NumPy array",
 		"\x80\x04\x95\x10\x00": "begins as a pickle", "%PDF-1.7\n": "begins as a PDF document", "\x1f\x8b\x08\x00": "expected a name that ends in .gz",
 		"PAR1\x15\x00": "expected a name that ends in .parquet", "a" + strings.Repeat("b", 200) + "\x00": "a NUL byte at offset 201",
-		"version https://git-lfs.github.com/spec/v1\noid sha256:0\n": "git lfs pull fetches it",
 	} {
 		for _, name := range []string{"a", "a.txt", "a.jsonl", "a.md"} {
 			_, err := Expand([]string{write(t, name, content)})
@@ -173,7 +172,11 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		_, err := Expand([]string{write(t, "a.txt.zst", string(zstded(t, []byte(content))))})
 		assert.ErrorContains(t, err, want)
 	}
-	for _, s := range []string{"PAR1 is a word", "RIFF", "GIF8 and more", "naïve", strings.Repeat("x", headSize-1) + "é"} {
+	for _, name := range []string{"a", "a.jsonl", "a.parquet", "a.bin", "a.txt.gz", "a.jsonl.zst"} {
+		_, err := Expand([]string{write(t, name, "version https://git-lfs.github.com/spec/v1\noid sha256:0\n")})
+		assert.ErrorContains(t, err, name+": found a Git LFS pointer of 56 bytes")
+	}
+	for _, s := range []string{"/a/path", "<html>", "PAR1 is a word", "RIFF", "GIF8 and more", "naïve", strings.Repeat("x", headSize-1) + "é"} {
 		_, err := Expand([]string{write(t, "a.txt", s)})
 		assert.NoError(t, err, s)
 	}
