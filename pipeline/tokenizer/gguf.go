@@ -334,9 +334,21 @@ func ggufDescription(f *gguf.File, tokens []string) (d description) {
 			d.templates = setTemplate(d.templates, name, source)
 		}
 	}
-	bos, eos := ggufValue[bool](f, ggufAddBOS), ggufValue[bool](f, ggufAddEOS)
+	bos, eos := ggufAddsBOS(f), ggufValue[bool](f, ggufAddEOS)
 	d.addBOS, d.addEOS = &bos, &eos
 	return d
+}
+
+// ggufAddsBOS reports whether llama.cpp puts RoleBOS before a text: as the key says or, without it, with SentencePiece's
+// tokenizers and the pre-tokenizers that ignore merges.
+func ggufAddsBOS(f *gguf.File) bool {
+	if v, ok := f.Key(ggufAddBOS); ok {
+		add, _ := v.(bool)
+		return add
+	}
+	pre := ggufValue[string](f, ggufPre)
+	return ggufValue[string](f, ggufModel) == "llama" ||
+		slices.ContainsFunc(ggufPreTokenizers(), func(p ggufPreTokenizer) bool { return p.name == pre && p.ignoreMerges })
 }
 
 // fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and what belongs to it.

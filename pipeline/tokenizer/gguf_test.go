@@ -133,6 +133,28 @@ func TestMalformedGGUFTokenizer(t *testing.T) {
 	}
 }
 
+// Without the key llama.cpp decides by the kind of tokenizer.
+func TestGGUFBeginning(t *testing.T) {
+	for _, c := range []struct {
+		model, pre string
+		key        any
+		want       bool
+	}{{"gpt2", "llama-bpe", nil, true}, {"gpt2", "llama3", nil, true}, {"gpt2", "tekken", nil, true}, {"gpt2", "gpt-2", nil, false},
+		{"gpt2", "qwen2", nil, false}, {"gpt2", "llama-bpe", false, false}, {"gpt2", "gpt-2", true, true}, {"llama", "default", nil, true},
+		{"llama", "default", false, false}} {
+		keys := []gguf.Key{{Name: ggufModel, Value: c.model}, {Name: ggufPre, Value: c.pre}, {Name: ggufTokens, Value: []string{"a", "b", "ab"}},
+			{Name: ggufMerges, Value: []string{"a b"}}, {Name: ggufScores, Value: []float32{0, 0, 0}}, {Name: ggufBOS, Value: uint32(0)}}
+		if c.key != nil {
+			keys = append(keys, gguf.Key{Name: ggufAddBOS, Value: c.key})
+		}
+		path := filepath.Join(t.TempDir(), "x.gguf")
+		require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { return gguf.Write(w, keys, nil) }))
+		tok, err := Open(path)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, tok.Special().AddBOS, "%s %s %v", c.model, c.pre, c.key)
+	}
+}
+
 func quoted(s string) string {
 	text, err := json.Marshal(s)
 	if err != nil {
