@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -215,6 +216,19 @@ func TestGGUFMistakes(t *testing.T) {
 		change(h.keys)
 		_, _, err := model.FromGGUF(h)
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+// The width of a head in a hostile file is compared with the factors that are there before as many are computed.
+func TestGGUFRopeFactors(t *testing.T) {
+	for _, head := range []uint32{2, 1 << 30} {
+		h := headerOf(t, small())
+		h.factors = []float32{1, 1, 1}
+		for _, key := range []string{"attention.key_length", "attention.value_length", "rope.dimension_count"} {
+			h.keys["llama."+key] = head
+		}
+		_, _, err := model.FromGGUF(h)
+		assert.ErrorContains(t, err, fmt.Sprintf(`rope_freqs.weight: found "3 factors", expected one for each pair of a head's %d dimensions`, head))
 	}
 }
 

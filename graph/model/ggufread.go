@@ -178,8 +178,13 @@ func (k *ggufKeys) rope(c *Config) {
 		k.err = err
 		return
 	}
-	if c.Rope.Scaling.Kind != "" {
-		k.err = fielderror.New(RopeFactorsTensor, fmt.Sprintf("%d factors", len(factors)), "none beside %s.rope.scaling.factor", k.arch)
+	found := fmt.Sprintf("%d factors", len(factors))
+	switch {
+	case c.Rope.Scaling.Kind != "":
+		k.err = fielderror.New(RopeFactorsTensor, found, "none beside %s.rope.scaling.factor", k.arch)
+		return
+	case 2*len(factors) != c.HeadDim():
+		k.err = fielderror.New(RopeFactorsTensor, found, "one for each pair of a head's %d dimensions", c.HeadDim())
 		return
 	}
 	// Files of other programs have the factors alone. All published models share the other numbers.
@@ -190,8 +195,8 @@ func (k *ggufKeys) rope(c *Config) {
 	c.Rope.Scaling = s
 	want := c.RopeFactors()
 	for i, x := range factors {
-		if len(factors) != len(want) || math.Abs(float64(x-want[i])) > 1e-3*math.Abs(float64(want[i])) {
-			k.err = fielderror.New(RopeFactorsTensor, fmt.Sprintf("%d factors", len(factors)), "those of llama3 scaling by %v of a context of %d", s.Factor, s.Original)
+		if math.Abs(float64(x-want[i])) > 1e-3*math.Abs(float64(want[i])) {
+			k.err = fielderror.New(RopeFactorsTensor, found, "those of llama3 scaling by %v of a context of %d", s.Factor, s.Original)
 			return
 		}
 	}
