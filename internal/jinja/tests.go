@@ -87,6 +87,9 @@ func isCallable(v any) bool {
 // sameAs compares what can be told apart by value alone.
 func sameAs(m *machine, v any, a args) bool {
 	o := a.bind("sameas", 1, "other")[0]
+	if typeName(v) != typeName(o) {
+		return false
+	}
 	switch v.(type) {
 	case nil, bool:
 		return v == o

@@ -128,7 +128,7 @@ func (s *Server) converse(r *http.Request, c *chatRequest) (outputs []*output, e
 	if err != nil {
 		return nil, err
 	}
-	most, err := s.limit(len(ids), c.MaxTokens, s.context)
+	most, err := s.limit("messages", len(ids), c.MaxTokens, s.context)
 	if err != nil {
 		return nil, err
 	}

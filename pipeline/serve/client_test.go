@@ -198,6 +198,21 @@ func TestFirstStop(t *testing.T) {
 	}
 }
 
+// An error of a request names the field that it is about.
+func TestErrorsNameFields(t *testing.T) {
+	h := opened(t, chatting(t, "{{ messages[-1].content }}"), 1, Options{})
+	long := strings.Repeat("x", 40)
+	for field, fields := range map[string]string{"model": `"model": "other", "messages": [{"role": "user", "content": "a"}]`,
+		"messages": `"model": "m", "messages": [{"role": "user", "content": "` + long + `"}]`, "max_tokens": `"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 40`,
+		"temperature": `"model": "m", "messages": [{"role": "user", "content": "a"}], "temperature": "warm"`} {
+		_, out := ask(t, h, "/v1/chat/completions", "{"+fields+"}")
+		require.Contains(t, out, "error", fields)
+		assert.Equal(t, field, out["error"].(map[string]any)["param"], fields)
+	}
+	_, out := ask(t, h, "/v1/completions", `{"model": "m", "prompt": "`+long+`"}`)
+	assert.Equal(t, "prompt", out["error"].(map[string]any)["param"])
+}
+
 func TestOtherMethodsAndMetrics(t *testing.T) {
 	h := opened(t, trained(t), 3, Options{})
 	for path, method := range map[string]string{"/v1/completions": "GET", "/v1/chat/completions": "DELETE", "/v1/models": "POST", "/health": "PUT", "/metrics": "POST", "/": "POST"} {

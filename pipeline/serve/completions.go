@@ -84,7 +84,7 @@ func (s *Server) complete(r *http.Request, c *completionRequest) (outputs []*out
 		if err != nil {
 			return nil, err
 		}
-		most, err := s.limit(len(ids), c.MaxTokens, defaultTokens)
+		most, err := s.limit("prompt", len(ids), c.MaxTokens, defaultTokens)
 		if err != nil {
 			return nil, err
 		}

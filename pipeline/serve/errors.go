@@ -40,6 +40,12 @@ func withStatus(status int, code, format string, args ...any) *apiError {
 	return e
 }
 
+// about names the field that an error is about.
+func (e *apiError) about(field string) *apiError {
+	e.Param = &field
+	return e
+}
+
 // asAPI is an error as the API reports it.
 func asAPI(err error) *apiError {
 	var e *apiError

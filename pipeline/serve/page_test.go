@@ -39,10 +39,36 @@ func TestPage(t *testing.T) {
 	require.NoError(t, tab.Await(ctx, fmt.Sprintf(`document.querySelector("#log .made")?.textContent === %s`, want)))
 	require.NoError(t, tab.Await(ctx, `!document.getElementById("send").disabled`))
 	require.NoError(t, tab.Evaluate(ctx, fill+`({tokens: 900})`, nil))
+	require.NoError(t, tab.Await(ctx, `document.getElementById("tokens").validity.rangeOverflow`))
+	require.NoError(t, tab.Evaluate(ctx, fill+`({tokens: ""})`, nil))
+	require.NoError(t, tab.Await(ctx, `document.querySelectorAll("#log .made").length === 2 && !document.getElementById("send").disabled`))
+	require.NoError(t, tab.Await(ctx, `!document.querySelector("#log .error")`))
+	require.NoError(t, tab.Evaluate(ctx, fill+`({prompt: "x".repeat(40)})`, nil))
 	require.NoError(t, tab.Await(ctx, `document.querySelector("#log .error")?.textContent.includes("exceed the context of 32 tokens")`))
 
 	wrong, err := chromium.Open(ctx, url+"/#token=wrong")
 	require.NoError(t, err)
 	defer wrong.Close()
 	require.NoError(t, wrong.Await(ctx, `document.querySelector("#log .error")?.textContent.includes("Authorization")`))
+}
+
+// Enter sends a message of a chat, whose speed is shown. A message that fails stands in the field again.
+func TestPageChat(t *testing.T) {
+	if chromium.Unwanted() {
+		t.Skip("omitted: CHROMIUM=none")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	url, _ := guarded(t, chatting(t, "{{ messages[-1].content }}"))
+	tab, err := chromium.Open(ctx, url+"/#token="+testToken)
+	require.NoError(t, err)
+	defer tab.Close()
+	require.NoError(t, tab.Await(ctx, `!document.getElementById("mode").hidden`))
+	enter := `((text) => { const p = document.getElementById("prompt"); p.value = text; p.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", cancelable: true})); return true; })`
+	require.NoError(t, tab.Evaluate(ctx, enter+`("the cat")`, nil))
+	require.NoError(t, tab.Await(ctx, `document.querySelector("#log .made")?.textContent && !document.getElementById("send").disabled`))
+	require.NoError(t, tab.Await(ctx, `document.getElementById("prompt").value === "" && document.getElementById("state").textContent.endsWith(" tokens/s")`))
+	require.NoError(t, tab.Evaluate(ctx, enter+`("x".repeat(40))`, nil))
+	require.NoError(t, tab.Await(ctx, `document.querySelector("#log .error")?.textContent.includes("exceed the context")`))
+	require.NoError(t, tab.Await(ctx, `document.getElementById("prompt").value === "x".repeat(40)`))
 }

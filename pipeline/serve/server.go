@@ -156,7 +156,7 @@ func (s *Server) checkModel(name string) error {
 	if name == s.o.Name {
 		return nil
 	}
-	return withStatus(http.StatusNotFound, "model_not_found", "model: found %q, expected %q", name, s.o.Name)
+	return withStatus(http.StatusNotFound, "model_not_found", "model: found %q, expected %q", name, s.o.Name).about("model")
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
@@ -184,11 +184,13 @@ func (s *Server) tokens(p prompt) ([]uint32, error) {
 	return p.ids, nil
 }
 
-// limit returns the number of tokens to make after a prompt. The last token made needs no place in the context.
-func (s *Server) limit(prompt int, asked *integer, otherwise int) (int, error) {
+// limit returns the number of tokens to make after a prompt, which a field of the request has. The last token made needs
+// no place in the context.
+func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) (int, error) {
 	room := s.context - prompt + 1
 	if room < 1 {
-		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt exceed the context of %s", plural(prompt, "token"), plural(s.context, "token"))
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt exceed the context of %s",
+			plural(prompt, "token"), plural(s.context, "token")).about(field)
 	}
 	most := room
 	if s.o.MaxTokens > 0 {
@@ -199,7 +201,7 @@ func (s *Server) limit(prompt int, asked *integer, otherwise int) (int, error) {
 	}
 	if *asked > integer(room) {
 		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt and max_tokens %s exceed the context of %s",
-			plural(prompt, "token"), plural(int(*asked), "token"), plural(s.context, "token"))
+			plural(prompt, "token"), plural(int(*asked), "token"), plural(s.context, "token")).about("max_tokens")
 	}
 	if *asked > integer(most) {
 		return 0, invalid("max_tokens", "found %d, expected at most %d", *asked, most)

@@ -58,8 +58,6 @@ def render(template, variables, now=None):
         if now:
             compiled = compiled.environment.from_string(template, globals={"strftime_now": now.strftime})
         return compiled.render(**variables)
-    except RecursionError:
-        raise
     except Exception:
         return None
 
