@@ -188,7 +188,8 @@ func (p postProcessor) template() (front, back []uint32, err error) {
 // numberedToken reads ["[CLS]", 101].
 func numberedToken(raw json.RawMessage) (id uint32, err error) {
 	var text string
-	if err := json.Unmarshal(raw, &[]any{&text, &id}); err != nil {
+	pair := []any{&text, &id}
+	if err := json.Unmarshal(raw, &pair); err != nil || len(pair) != 2 {
 		return 0, fmt.Errorf("%.40s: expected a token and its number", raw)
 	}
 	return id, nil

@@ -69,6 +69,7 @@ func TestBOSOfPostProcessors(t *testing.T) {
 		`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],"special_tokens":{}}`:                             `special_tokens has no "<s>"`,
 		`{"type":"TemplateProcessing","single":[],"special_tokens":{}}`:                                                                                  "0 times, expected once",
 		`{"type":"BertProcessing","cls":["[CLS]",1]}`:                                                                                                    "expected a token and its number",
+		`{"type":"BertProcessing","cls":["[CLS]",1],"sep":["[SEP]"]}`:                                                                                    "expected a token and its number",
 		`{"type":"Sequence","processors":[{"type":"BertProcessing","cls":["a",1],"sep":["b",2]},{"type":"BertProcessing","cls":["a",1],"sep":["b",2]}]}`: "several processors",
 	} {
 		_, _, err := postProcess(json.RawMessage(raw))
