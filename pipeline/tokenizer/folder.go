@@ -190,7 +190,7 @@ func (d description) special(t *fileTokenizer) *Special {
 		}
 	}
 	assumed := false
-	if d.roles[RoleEOS].Content == "" {
+	if _, named := d.roles[RoleEOS]; !named { // null names none
 		if token, ok := t.usualEnd(); ok {
 			roles[RoleEOS], assumed = token, true
 		}
@@ -230,7 +230,7 @@ func (t *fileTokenizer) idOf(text string) (uint32, bool) {
 // tokenizer.json and what belongs to it. maxLength is the context of the tokenizer's model; 0: it is not known.
 func Files(t Tokenizer, maxLength int) map[string][]byte {
 	s := t.Special()
-	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}
+	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, RoleEOS: nil}
 	for role, token := range s.Roles {
 		config[role] = token.Text
 	}

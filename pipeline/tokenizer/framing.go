@@ -48,12 +48,9 @@ func (f Framing) Frame(t Tokenizer) (*Framed, error) {
 		}
 		out.front = []uint32{bos}
 	case BOSAuto:
-		front, back, err := postProcessed(t.JSON())
+		front, back, err := around(t)
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer %q: post_processor: %w", t.Name(), err)
-		}
-		if len(front) == 0 && t.Special().AddBOS && known {
-			front = []uint32{bos}
 		}
 		if end, ok := t.EOS(); len(back) > 0 && (!ok || !slices.Equal(back, []uint32{end})) {
 			return nil, fmt.Errorf("the tokenizer %q puts the tokens %d after a text, expected its end of text alone", t.Name(), back)
@@ -117,17 +114,38 @@ type templateSpecial struct {
 	IDs []uint32 `json:"ids"`
 }
 
-// postProcessed returns the tokens that a tokenizer.json puts before and after a single text.
-func postProcessed(tokenizerJSON []byte) (front, back []uint32, err error) {
+// around returns the tokens that a tokenizer itself puts before and after a text: those of its post-processor or, without
+// one, those of AddBOS and AddEOS.
+func around(t Tokenizer) (front, back []uint32, err error) {
+	raw, err := postProcessorOf(t.JSON())
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !isNull(raw):
+		return postProcess(raw)
+	}
+	s := t.Special()
+	if id, ok := s.ID(RoleBOS); ok && s.AddBOS {
+		front = []uint32{id}
+	}
+	if id, ok := s.ID(RoleEOS); ok && s.AddEOS {
+		back = []uint32{id}
+	}
+	return front, back, nil
+}
+
+// postProcessorOf returns the post-processor of a tokenizer.json.
+func postProcessorOf(tokenizerJSON []byte) (json.RawMessage, error) {
 	var f struct {
 		PostProcessor json.RawMessage `json:"post_processor"`
 	}
 	if err := json.Unmarshal(tokenizerJSON, &f); err != nil {
-		return nil, nil, jsonError(err)
+		return nil, jsonError(err)
 	}
-	return postProcess(f.PostProcessor)
+	return f.PostProcessor, nil
 }
 
+// postProcess returns the tokens that a post-processor puts before and after a single text.
 func postProcess(raw json.RawMessage) (front, back []uint32, err error) {
 	if isNull(raw) {
 		return nil, nil, nil

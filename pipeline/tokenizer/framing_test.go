@@ -56,9 +56,7 @@ func TestBOSOfPostProcessors(t *testing.T) {
 			var spec map[string]json.RawMessage
 			require.NoError(t, json.Unmarshal(text, &spec))
 			spec["post_processor"] = p.PostProcessor
-			changed, err := json.Marshal(spec)
-			require.NoError(t, err)
-			front, back, err := postProcessed(changed)
+			front, back, err := postProcess(spec["post_processor"])
 			require.NoError(t, err)
 			assert.Equal(t, append([]uint32{}, p.Front...), append([]uint32{}, front...), "%s %s", name, p.Name)
 			assert.Equal(t, append([]uint32{}, p.Back...), append([]uint32{}, back...), "%s %s", name, p.Name)
@@ -96,14 +94,16 @@ func TestBOSOfDocuments(t *testing.T) {
 		want              []uint32 // before the text
 		err               string
 	}{
-		"never":         {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_start|>"}`, BOSNever, nil, ""},
-		"template":      {fmt.Sprintf(begin, ""), `{}`, BOSAuto, []uint32{1}, ""},
-		"end":           {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|im_end|>"}`, BOSAuto, []uint32{1}, ""},
-		"another end":   {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|endoftext|>"}`, BOSAuto, nil, "puts the tokens [2] after a text"},
-		"add_bos_token": {"null", `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, []uint32{1}, ""},
-		"none by auto":  {"null", `{"bos_token":"<|im_start|>"}`, BOSAuto, nil, ""},
-		"always":        {"null", `{"bos_token":"<|im_start|>"}`, BOSAlways, []uint32{1}, ""},
-		"no token":      {"null", `{}`, BOSAlways, nil, "has no token that begins a text"},
+		"never":          {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_start|>"}`, BOSNever, nil, ""},
+		"template":       {fmt.Sprintf(begin, ""), `{}`, BOSAuto, []uint32{1}, ""},
+		"end":            {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|im_end|>"}`, BOSAuto, []uint32{1}, ""},
+		"another end":    {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|endoftext|>"}`, BOSAuto, nil, "puts the tokens [2] after a text"},
+		"add_bos_token":  {"null", `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, []uint32{1}, ""},
+		"template first": {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_end|>","add_bos_token":true}`, BOSAuto, []uint32{1}, ""},
+		"no tokens":      {`{"type":"ByteLevel"}`, `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, nil, ""},
+		"none by auto":   {"null", `{"bos_token":"<|im_start|>"}`, BOSAuto, nil, ""},
+		"always":         {"null", `{"bos_token":"<|im_start|>"}`, BOSAlways, []uint32{1}, ""},
+		"no token":       {"null", `{}`, BOSAlways, nil, "has no token that begins a text"},
 	} {
 		tok := open(c.post, c.config)
 		framed, err := Framing{BOS: c.bos}.Frame(tok)

@@ -146,7 +146,14 @@ func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", t.Name(), err)
 	}
-	keys = slices.Concat(own, keys, t.Special().gguf())
+	framing, err := ggufFraming(t, note)
+	if err != nil {
+		return nil, err
+	}
+	keys = slices.Concat(own, keys, framing, t.Special().gguf())
+	if ends := t.Special().WrittenFirst(); len(ends) > len(ggufEnds) {
+		note("llama.cpp has %d tokens that end a text: the ends %d of the tokenizer %s are left out", len(ggufEnds), ends[len(ggufEnds):], t.Name())
+	}
 	if len(t.Special().Ends) == 0 {
 		note("the tokenizer %s has no token that ends a document: llama.cpp takes token %d for it", t.Name(), ggufDefaultEOS(m))
 	}
@@ -277,9 +284,26 @@ func (t *fileTokenizer) ggufSentencePiece(m *bpe, vocab int) ([]gguf.Key, error)
 		{Name: ggufSpacePrefix, Value: strings.HasPrefix(t.spelling(spaced[0]), "▁")}}, nil
 }
 
+// ggufFraming tells llama.cpp whether a tokenizer puts its begin token before a text, and its end after it.
+func ggufFraming(t Tokenizer, note func(format string, args ...any)) ([]gguf.Key, error) {
+	front, back, err := around(t)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: post_processor: %w", t.Name(), err)
+	}
+	is := func(ids []uint32, role string) bool {
+		id, ok := t.Special().ID(role)
+		return ok && slices.Equal(ids, []uint32{id})
+	}
+	bos, eos := is(front, RoleBOS), is(back, RoleEOS)
+	if len(front) > 0 && !bos || len(back) > 0 && !eos {
+		note("llama.cpp does not put the tokens %d and %d around a text, as the tokenizer %s does", front, back, t.Name())
+	}
+	return []gguf.Key{{Name: ggufAddBOS, Value: bos}, {Name: ggufAddEOS, Value: eos}}, nil
+}
+
 // gguf lists the keys of special tokens and chat templates. llama.cpp has three ends of a text.
 func (s *Special) gguf() []gguf.Key {
-	keys := []gguf.Key{{Name: ggufAddBOS, Value: s.AddBOS}, {Name: ggufAddEOS, Value: s.AddEOS}}
+	var keys []gguf.Key
 	for _, r := range []struct{ role, key string }{{RoleBOS, ggufBOS}, {RolePad, ggufPad}} {
 		if id, ok := s.ID(r.role); ok {
 			keys = append(keys, gguf.Key{Name: r.key, Value: id})

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
@@ -161,4 +162,34 @@ func quoted(s string) string {
 		panic(err) // a text always marshals
 	}
 	return string(text)
+}
+
+// A file says what the tokenizer puts around a text, and what llama.cpp cannot do is noted.
+func TestGGUFSaysWhatFramesATextAndNotesFurtherEnds(t *testing.T) {
+	template := `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|im_start|>"}},{"Sequence":{"id":"A"}}],` +
+		`"special_tokens":{"<|im_start|>":{"ids":[1]}}}`
+	for name, c := range map[string]struct {
+		post, config string
+		bos, eos     bool
+		note         string
+	}{
+		"flags":         {"null", `{"bos_token":"<|im_start|>","add_bos_token":true,"eos_token":"<|im_end|>","add_eos_token":true}`, true, true, ""},
+		"template":      {template, `{"bos_token":"<|im_start|>","add_bos_token":false}`, true, false, ""},
+		"flags unused":  {`{"type":"ByteLevel"}`, `{"bos_token":"<|im_start|>","add_bos_token":true}`, false, false, ""},
+		"another begin": {template, `{"bos_token":"<|im_end|>"}`, false, false, "does not put the tokens [1] and [] around a text"},
+	} {
+		var spec map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(smollm2(t)), &spec))
+		spec["post_processor"] = json.RawMessage(c.post)
+		text, err := json.Marshal(spec)
+		require.NoError(t, err)
+		tok := open(t, folder(t, map[string]string{File: string(text), ConfigFile: c.config, GenerationFile: `{"eos_token_id":[2,0,1,3]}`}))
+		notes := ""
+		keys, err := GGUF(tok, tok.VocabSize(), func(format string, args ...any) { notes += fmt.Sprintf(format, args...) + "\n" })
+		require.NoError(t, err)
+		assert.Contains(t, keys, gguf.Key{Name: ggufAddBOS, Value: c.bos}, name)
+		assert.Contains(t, keys, gguf.Key{Name: ggufAddEOS, Value: c.eos}, name)
+		assert.Contains(t, notes, c.note, name)
+		assert.Contains(t, notes, "llama.cpp has 3 tokens that end a text: the ends [", name)
+	}
 }

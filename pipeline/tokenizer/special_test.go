@@ -36,6 +36,7 @@ func TestSpecialOfFolder(t *testing.T) {
 	}{
 		"nothing":        {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}, Assumed: true}},
 		"roles":          {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}, AddBOS: true}},
+		"no end":         {map[string]string{ConfigFile: `{"eos_token":null}`}, Special{Roles: map[string]Token{}}},
 		"list of ends":   {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{0, 2}}},
 		"another end":    {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":0}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
 		"the model's":    {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, "config.json": `{"model_type":"llama","eos_token_id":[2,0]}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
