@@ -126,7 +126,7 @@ func (c *trainCommand) load() (config.Config, error) {
 	} else if c.Config != "" {
 		return config.Config{}, usererror.New(fmt.Errorf("two configs: found %s and --config %s, expected one", c.Path, c.Config))
 	}
-	set := c.Set
+	set, run := c.Set, ""
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		if !utf8.ValidString(path) {
 			return config.Config{}, usererror.New(fmt.Errorf("%q: the name is not UTF-8, which config.yaml requires", path))
@@ -135,14 +135,16 @@ func (c *trainCommand) load() (config.Config, error) {
 		if err != nil {
 			return config.Config{}, err
 		}
-		set = append([]string{"run.dir=" + quoted(path)}, set...)
-		path = kept
+		path, run = kept, path
 	}
 	if path == "" && len(set) == 0 {
 		return config.Config{}, usererror.New(errors.New(noConfig))
 	}
 	if c.Device != "" {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
+	}
+	if run != "" {
+		return config.LoadRun(run, path, set)
 	}
 	return config.Load(path, set)
 }

@@ -180,6 +180,13 @@ func (d *Document) Overridden(key string) bool {
 	return n != nil && (d.origin[n] != "" || slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return d.origin[c] != "" }))
 }
 
+// FromFile reports whether the value of a dotted key, list[i] being an element, is the file's: neither Override nor Put
+// has set it.
+func (d *Document) FromFile(key string) bool {
+	n := d.lookup(key)
+	return n != nil && d.origin[n] == ""
+}
+
 // lookup is the node of a dotted key, list[i] being an element; nil: there is none.
 func (d *Document) lookup(key string) *yaml.Node {
 	n := d.root
@@ -188,7 +195,7 @@ func (d *Document) lookup(key string) *yaml.Node {
 		if n = find(n, name); n == nil || err != nil {
 			return nil
 		}
-		if index < 0 {
+		if index < 0 || index == 0 && n.Kind == yaml.ScalarNode { // a text stands for a list of one
 			continue
 		}
 		if n.Kind != yaml.SequenceNode || index >= len(n.Content) {

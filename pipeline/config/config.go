@@ -37,6 +37,7 @@ type Config struct {
 	Run       Run       `yaml:"run" help:"Output."`
 
 	replaced []string // what overrides of whole sections have dropped
+	paths    paths
 }
 
 // Init is the source of the initial weights.
@@ -116,6 +117,8 @@ type LR struct {
 // Run is where a run writes its output.
 type Run struct {
 	Dir string `yaml:"dir" help:"Folder for the output of the run."`
+	// StartedIn is omitted in configs that users write.
+	StartedIn string `yaml:"started_in,omitempty" help:"Folder that relative paths of this config begin at, if it exists; a file that is not there is looked for in the working directory, too. A run writes it into its config.yaml." default:"the working directory"`
 }
 
 func defaults() Config {
@@ -154,6 +157,11 @@ func Parse(file string, text []byte, overrides []string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	return override(d, overrides)
+}
+
+// override applies overrides to a document and calls Resolve.
+func override(d *strictyaml.Document, overrides []string) (Config, error) {
 	for _, o := range overrides {
 		if err := d.Override(o); err != nil {
 			return Config{}, err
@@ -170,6 +178,9 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 	c := defaults()
 	c.replaced = d.Replaced()
 	if err := d.Decode(&c); err != nil {
+		return Config{}, err
+	}
+	if err := c.usePaths(d, false); err != nil {
 		return Config{}, err
 	}
 	if err := c.complete(d); err != nil {
@@ -200,14 +211,16 @@ func ParseSaved(file string, text []byte) (Config, error) {
 	}
 	c := defaults()
 	c.Model.Config = model.Defaults()
-	err = d.Decode(&c)
+	if err := d.Decode(&c); err != nil {
+		return c, err
+	}
 	c.Pipeline.completeSavedStaleness(d)
-	return c, err
+	return c, c.usePaths(d, true)
 }
 
-// YAML is the config with every default written out, as kept in the run folder.
+// YAML is the config with every default written out, and paths as they were written.
 func (c Config) YAML() []byte {
-	out, err := yaml.Marshal(c.At(0))
+	out, err := yaml.Marshal(c.At(0).asWritten())
 	if err != nil {
 		panic(err) // plain structs always marshal
 	}

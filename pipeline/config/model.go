@@ -127,6 +127,9 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 
 // findInitialWeights replaces init.from by the folder or file with the model.
 func (c *Config) findInitialWeights(d *strictyaml.Document) (err error) {
+	if err := c.CheckPaths("init.from"); err != nil {
+		return fmt.Errorf("%s: %w", d.At("init.from"), err)
+	}
 	if c.Init.From, err = pretrained.Find(c.Init.From, pretrained.Expected); err != nil {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}

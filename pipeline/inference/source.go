@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -200,6 +201,9 @@ func (src *Source) validationText(ctx context.Context, files []string) (text *da
 	if src.config == nil {
 		return nil, "", src.noRun()
 	}
+	if err := src.config.CheckPaths("data.train", "data.mix", "data.val"); err != nil {
+		return nil, "", err
+	}
 	c := src.config.Data
 	o.Val = c.Val
 	trainingFiles(&o, c)
@@ -249,6 +253,9 @@ func (src *Source) trainingText(ctx context.Context, files []string, field strin
 	if src.config == nil {
 		return nil, "", src.noRun()
 	}
+	if err := src.config.CheckPaths("data.train", "data.mix"); err != nil {
+		return nil, "", err
+	}
 	h, err := src.mappers()
 	if err != nil {
 		return nil, "", err
@@ -292,7 +299,12 @@ func reportFindings(text *data.Corpus, files []string, note func(format string, 
 
 // mappers loads the run's modules that map documents.
 func (src *Source) mappers() (*hooks.Set, error) {
-	return hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}})
+	c := *src.config
+	c.Hooks = slices.DeleteFunc(slices.Clone(c.Hooks), func(h config.Hook) bool { return h.Hook != hook.MapDocument })
+	if err := c.CheckPaths("hooks"); err != nil {
+		return nil, err
+	}
+	return hooks.Open(c.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}})
 }
 
 // loaded is a session and its device.

@@ -2,7 +2,6 @@ package inference
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
@@ -12,7 +11,7 @@ func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 	own, err := tokenizer.In(src.Dir)
 	switch {
 	case name != "":
-	case src.config != nil && slices.Contains([]string{"bytes", "gpt2"}, src.config.Data.Tokenizer):
+	case src.config != nil && tokenizer.BuiltIn(src.config.Data.Tokenizer):
 		name = src.config.Data.Tokenizer
 	case err != nil:
 		return nil, err

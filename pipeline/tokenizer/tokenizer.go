@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/placeholder"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
 )
 
@@ -60,6 +61,9 @@ func VocabSize(spec string) (int, error) {
 	return t.VocabSize(), nil
 }
 
+// BuiltIn reports whether spec names a tokenizer of this program rather than a file.
+func BuiltIn(spec string) bool { return spec == "bytes" || spec == "gpt2" }
+
 // gpt2Tokens is the number of ids of GPT-2's tokenizer.
 const gpt2Tokens = 50257
 
@@ -73,6 +77,10 @@ func Open(spec string) (Tokenizer, error) {
 		return byteTokenizer{}, nil
 	case "gpt2":
 		return openGPT2()
+	}
+	spec, err := userpath.Expand(spec)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	if st, err := os.Stat(spec); err == nil && st.IsDir() {
 		path, err := In(spec)

@@ -141,7 +141,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
 	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
-		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
+		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
 	if !j.config.Pipeline.Wire.Exact() {
 		s.Cut = t.session.cut()
 	}
@@ -218,7 +218,7 @@ func (t *trainer) endSave() {
 // written.
 func (j *job) contents(e Variables) checkpoint.Contents {
 	c := checkpoint.Contents{Config: j.modelJSON(), Files: tokenizer.Files(j.corpus.tok, j.model.Size().SeqLen)}
-	c.Files[config.SavedFile] = j.config.YAML()
+	c.Files[config.SavedFile] = j.config.SavedYAML()
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()
 	}

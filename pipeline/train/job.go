@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -13,6 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // job is what a run trains, and on what.
@@ -29,6 +31,13 @@ type job struct {
 	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none
 	tokens    int64                  // that the steps so far have trained on: padding does not count
 	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
+}
+
+// checkPaths refuses missing files, but for modules of models, which checkpoints hold, too.
+func (j *job) checkPaths(context.Context) error {
+	c := j.config
+	c.Hooks = slices.DeleteFunc(slices.Clone(c.Hooks), func(h config.Hook) bool { return h.Hook == hook.BuildModel })
+	return c.CheckPaths()
 }
 
 // openHooks loads the modules, of which one may build the model.

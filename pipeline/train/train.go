@@ -165,7 +165,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 	for _, n := range t.job.config.Notes() {
 		t.job.options.Report.Note("%s", n)
 	}
-	return t.do(ctx, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
+	return t.do(ctx, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
 }
 
 // train opens the devices and the run folder, and trains.
@@ -245,7 +245,7 @@ func (t *trainer) openFolder(context.Context) error {
 		for _, step := range []func() error{
 			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
 			func() error { return t.goFrom(done) },
-			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.YAML()) },
+			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.SavedYAML()) },
 			func() error { return t.session.writeKernels() },
 			func() error {
 				return t.recorder.open(done, t.step >= t.job.config.Train.Steps && !t.checkpoints.unreported)

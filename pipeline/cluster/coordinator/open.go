@@ -82,7 +82,7 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 
 // describe describes a task to members.
 func describe(t train.RemoteTask) protocol.Task {
-	d := protocol.Task{Config: string(t.Config.YAML()), Modules: t.Modules, Added: t.Inputs}
+	d := protocol.Task{Config: string(t.Config.Here().YAML()), Modules: t.Modules, Added: t.Inputs}
 	d.Added.Aligned, d.Added.Scalars = nil, 0
 	for _, a := range t.Aligned {
 		d.Aligned = append(d.Aligned, protocol.Aligned{Name: a.Name, DType: a.DType, Shape: a.Shape})

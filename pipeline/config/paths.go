@@ -1,0 +1,232 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/internal/userpath"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"go.yaml.in/yaml/v3"
+)
+
+// paths remembers how the paths of a config are written, and which of them do not exist.
+type paths struct {
+	written map[string]string // the text in the config, by the path in use, where they differ
+	missing map[string]string // the other place that was tried, by the path in use
+}
+
+// LoadRun is Load of file, the config in the folder of a run. run.dir becomes that folder.
+func LoadRun(dir, file string, overrides []string) (Config, error) {
+	text, err := strictyaml.ReadSmall(file)
+	if err != nil {
+		return Config{}, usererror.New(err)
+	}
+	d, err := strictyaml.Parse(file, text)
+	if err == nil {
+		err = d.Put("run.dir", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: dir}, file)
+	}
+	if err != nil {
+		return Config{}, usererror.New(err)
+	}
+	c, err := override(d, overrides)
+	if saved, unread := ParseSaved(file, text); err == nil && unread == nil && c.Run.Dir == dir && sameFolder(dir, saved.Run.Dir) {
+		c.paths.written[dir] = saved.paths.asWritten(saved.Run.Dir)
+	}
+	return c, usererror.New(err)
+}
+
+// SavedYAML is YAML for a run folder: run.started_in is the working directory unless the config has one.
+func (c Config) SavedYAML() []byte {
+	if dir, err := os.Getwd(); err == nil && c.Run.StartedIn == "" {
+		c.Run.StartedIn = dir
+	}
+	return c.YAML()
+}
+
+// Here is the config with all paths as this process uses them.
+func (c Config) Here() Config {
+	c.paths, c.Run.StartedIn = paths{}, ""
+	return c
+}
+
+// CheckPaths refuses a path of a run's config that is found neither from run.started_in nor from the working
+// directory. It checks the keys that begin with one of the prefixes; without prefixes, all.
+func (c Config) CheckPaths(prefixes ...string) error {
+	begins := func(key string) bool {
+		return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+	}
+	return c.eachPath(func(key string, path *string) error {
+		tried, missing := c.paths.missing[*path]
+		if !missing || !begins(key) {
+			return nil
+		}
+		return usererror.New(fmt.Errorf("%s: found neither %s, from run.started_in, nor %s, from the working directory", key, *path, tried))
+	})
+}
+
+// usePaths expands ~ and variables in the paths of a decoded document. Relative paths of its file begin at
+// run.started_in if that folder exists, those of overrides at the working directory. lenient accepts variables that
+// are not set.
+func (c *Config) usePaths(d *strictyaml.Document, lenient bool) error {
+	c.paths = paths{map[string]string{}, map[string]string{}}
+	base := c.Run.StartedIn
+	if sameFolder(base, ".") {
+		base = ""
+	}
+	gone := base != "" && !exists(base)
+	if gone { // the run goes on as one of the working directory
+		c.Run.StartedIn = ""
+	}
+	return c.eachPath(func(key string, path *string) error {
+		written, from := *path, base
+		switch {
+		case gone && (key == "run.dir" || !d.FromFile(key)):
+			from = ""
+		case base != "" && !d.FromFile(key):
+			written, from = relative(base, *path), ""
+		}
+		used, tried, err := locate(from, *path, key != "run.dir")
+		if err != nil && lenient {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", d.At(key), key, err)
+		}
+		if tried != "" {
+			c.paths.missing[used] = tried
+		}
+		if used != written {
+			c.paths.written[used] = written
+		}
+		*path = used
+		return nil
+	})
+}
+
+// locate returns the path that a text stands for, relative to a folder if it is relative; "" is the working directory.
+// A file that is not in the folder is looked for in the working directory, too; if it is in neither, tried is the path
+// there.
+func locate(from, text string, file bool) (used, tried string, err error) {
+	if from != "" && !filepath.IsAbs(text) && exists(filepath.Join(from, text)) {
+		return filepath.Join(from, text), "", nil
+	}
+	if used, err = userpath.Expand(text); err != nil || from == "" || filepath.IsAbs(used) {
+		return used, "", err
+	}
+	fixed := used
+	if i := strings.IndexAny(used, "*?["); i >= 0 { // a glob is where the folder is that it begins with
+		fixed = filepath.Dir(used[:i] + "_")
+	}
+	there := filepath.Join(from, used)
+	if fixed != used {
+		there = filepath.Join(literal(from), used)
+	}
+	switch {
+	case !file || exists(filepath.Join(from, fixed)):
+		return there, "", nil
+	case exists(fixed):
+		return used, "", nil
+	}
+	tried, err = filepath.Abs(used)
+	return there, tried, err
+}
+
+// literal is a path as the pattern that matches it alone.
+func literal(path string) string {
+	if runtime.GOOS == "windows" { // its patterns have no escapes
+		return path
+	}
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// relative is a path in the working directory as seen from a folder.
+func relative(folder, path string) string {
+	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") {
+		return path
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil || filepath.IsAbs(path) {
+		return path
+	}
+	if r, err := filepath.Rel(folder, abs); err == nil {
+		return r
+	}
+	return abs
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// sameFolder reports whether two paths lead to one folder.
+func sameFolder(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// asWritten is the text that stands for a path in use.
+func (p paths) asWritten(used string) string {
+	if text, ok := p.written[used]; ok {
+		return text
+	}
+	return used
+}
+
+// asWritten is the config with its paths as they are written.
+func (c Config) asWritten() Config {
+	c.Data.Train, c.Data.Val, c.Data.Aligned = slices.Clone(c.Data.Train), slices.Clone(c.Data.Val), slices.Clone(c.Data.Aligned)
+	c.Data.Mix, c.Train.EvalTasks, c.Hooks = slices.Clone(c.Data.Mix), slices.Clone(c.Train.EvalTasks), slices.Clone(c.Hooks)
+	for i, s := range c.Data.Mix {
+		c.Data.Mix[i].Train = slices.Clone(s.Train)
+	}
+	must(c.eachPath(func(_ string, path *string) error {
+		*path = c.paths.asWritten(*path)
+		return nil
+	}))
+	return c
+}
+
+// eachPath visits the paths of the config, up to an error. An empty text and the name of a built-in tokenizer are none.
+func (c *Config) eachPath(visit func(key string, path *string) error) error {
+	var err error
+	one := func(key string, path *string) {
+		if err == nil && *path != "" {
+			err = visit(key, path)
+		}
+	}
+	list := func(key string, list []string) {
+		for i := range list {
+			one(fmt.Sprintf("%s[%d]", key, i), &list[i])
+		}
+	}
+	one("run.dir", &c.Run.Dir)
+	one("init.from", &c.Init.From)
+	list("data.train", c.Data.Train)
+	for i, s := range c.Data.Mix {
+		list(fmt.Sprintf("data.mix[%d].train", i), s.Train)
+	}
+	list("data.val", c.Data.Val)
+	list("data.aligned", c.Data.Aligned)
+	if !tokenizer.BuiltIn(c.Data.Tokenizer) {
+		one("data.tokenizer", &c.Data.Tokenizer)
+	}
+	list("train.eval_tasks", c.Train.EvalTasks)
+	if c.Pipeline.HasScheduleFile() {
+		one("pipeline.schedule", &c.Pipeline.Schedule)
+	}
+	for i := range c.Hooks {
+		one(fmt.Sprintf("hooks[%d].file", i), &c.Hooks[i].File)
+	}
+	return err
+}

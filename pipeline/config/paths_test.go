@@ -1,0 +1,126 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// started makes a folder with a run that was started in it, and returns the folder and that of the run. The working
+// directory becomes another folder beside it.
+func started(t *testing.T, more ...string) (project, run string) {
+	t.Helper()
+	root := t.TempDir()
+	project, elsewhere := filepath.Join(root, "my [project]"), filepath.Join(root, "elsewhere")
+	run = filepath.Join(project, "runs", "a")
+	require.NoError(t, os.MkdirAll(run, 0o777))
+	require.NoError(t, os.Mkdir(elsewhere, 0o777))
+	for _, name := range []string{"a.txt", "b.txt", "task.jsonl", "h.wasm"} {
+		require.NoError(t, os.WriteFile(filepath.Join(project, name), []byte("text"), 0o666))
+	}
+	t.Chdir(project)
+	c, err := Load("", append([]string{"model.preset=tiny", "data.train=[./a.txt, '*.txt', gone.txt]", "train.eval_tasks=[task.jsonl]",
+		"hooks=[{file: h.wasm, hook: on_metrics}]", "run.dir=./runs/a"}, more...))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(run, "config.yaml"), c.SavedYAML(), 0o666))
+	t.Chdir(elsewhere)
+	return project, run
+}
+
+func TestPathsOfARunMeanTheSameFromEveryFolder(t *testing.T) {
+	project, run := started(t)
+	file := filepath.Join(run, "config.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	relative := filepath.Join("..", filepath.Base(project), "runs", "a")
+	c, err := LoadRun(relative, file, nil)
+	require.NoError(t, err)
+	assert.Equal(t, relative, c.Run.Dir)
+	assert.Equal(t, filepath.Join(project, "a.txt"), c.Data.Train[0])
+	assert.Equal(t, filepath.Join(literal(project), "*.txt"), c.Data.Train[1])
+	assert.Equal(t, []string{filepath.Join(project, "task.jsonl")}, c.Train.EvalTasks)
+	assert.Equal(t, filepath.Join(project, "h.wasm"), c.Hooks[0].File)
+	assert.Equal(t, string(text), string(c.SavedYAML()), "nothing is rewritten")
+	saved, err := ParseSaved(file, text)
+	require.NoError(t, err)
+	assert.Equal(t, c.Data, saved.Data)
+	assert.NotContains(t, string(c.Here().YAML()), "started_in")
+	assert.Contains(t, string(c.Here().YAML()), filepath.Join(project, "h.wasm"))
+
+	assert.NoError(t, c.CheckPaths("data.train[0]", "train", "hooks"))
+	err = c.CheckPaths()
+	assert.ErrorContains(t, err, "data.train[2]: found neither "+filepath.Join(project, "gone.txt"))
+	assert.ErrorContains(t, err, filepath.Join("elsewhere", "gone.txt"))
+	require.NoError(t, os.WriteFile("gone.txt", nil, 0o666))
+	c, err = LoadRun(run, file, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "gone.txt", c.Data.Train[2], "a file that is in the working directory alone")
+	assert.NoError(t, c.CheckPaths())
+}
+
+func TestOverridesOfARunAreRelativeToTheWorkingDirectory(t *testing.T) {
+	project, run := started(t)
+	file := filepath.Join(run, "config.yaml")
+	c, err := LoadRun(run, file, []string{"run.dir=new", "data.train[0]=a.txt", "data.val=../x/*.txt"})
+	require.NoError(t, err)
+	assert.Equal(t, "new", c.Run.Dir)
+	assert.Equal(t, "a.txt", c.Data.Train[0])
+	assert.Equal(t, []string{"../x/*.txt"}, c.Data.Val)
+	text := string(c.SavedYAML())
+	assert.Contains(t, text, "dir: ../elsewhere/new\n")
+	assert.Contains(t, text, "train: [../elsewhere/a.txt, '*.txt', gone.txt]\n")
+	assert.Contains(t, text, "val: [../x/*.txt]\n")
+	again, err := ParseSaved("again", []byte(text))
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(project, "..", "elsewhere", "new"), again.Run.Dir)
+}
+
+func TestARunThatMovedIsOfTheWorkingDirectory(t *testing.T) {
+	project, _ := started(t)
+	moved := filepath.Join(filepath.Dir(project), "moved")
+	require.NoError(t, os.Rename(project, moved))
+	t.Chdir(moved)
+	file := filepath.Join("runs", "a", "config.yaml")
+	c, err := LoadRun("runs/a", file, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"./a.txt", "*.txt"}, c.Data.Train[:2])
+	assert.Contains(t, string(c.SavedYAML()), "dir: ./runs/a\n    started_in: "+moved)
+	err = c.CheckPaths()
+	assert.ErrorContains(t, err, filepath.Join(project, "gone.txt"))
+	assert.ErrorContains(t, err, filepath.Join(moved, "gone.txt"))
+
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	old, _, _ := strings.Cut(string(text), "    started_in:")
+	saved, err := ParseSaved("old", []byte(old))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"./a.txt", "*.txt", "gone.txt"}, saved.Data.Train)
+	assert.NoError(t, saved.CheckPaths(), "a run without the folder says nothing of other places")
+}
+
+func TestHomeAndVariablesInPaths(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("USERPROFILE", home)
+	t.Setenv("MINE", filepath.Join(home, "mine"))
+	set := []string{"model.preset=tiny", "data.train=$MINE/a.txt", "train.eval_tasks=$MINE/#1.jsonl", "hooks=[{file: '${MINE}/h.wasm', hook: on_metrics}]", "run.dir=~/gpt #1"}
+	c, err := Load("", set)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(home, "gpt #1"), c.Run.Dir)
+	assert.Equal(t, []string{filepath.Join(home, "mine", "#1.jsonl")}, c.Train.EvalTasks)
+	assert.Equal(t, filepath.Join(home, "mine", "h.wasm"), c.Hooks[0].File)
+	assert.Contains(t, string(c.YAML()), "dir: '~/gpt #1'\n", "the text of the user is kept")
+
+	for _, key := range []string{"run.dir", "init.from", "data.tokenizer", "data.train", "data.val", "data.aligned", "train.eval_tasks"} {
+		_, err := Load("", append(set, key+"=$UNSET/x"))
+		assert.ErrorContains(t, err, "--set "+key+"=$UNSET/x: "+key, key)
+		assert.ErrorContains(t, err, "the environment variable UNSET is not set", key)
+	}
+	saved, err := ParseSaved("saved", []byte("data: {train: [$UNSET/a.txt]}"))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"$UNSET/a.txt"}, saved.Data.Train)
+}
