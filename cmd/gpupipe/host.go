@@ -47,6 +47,9 @@ Devices of one kind give the bits of one computer.
 A member that does not answer is lost after --grace. The run goes on from its newest checkpoint, on a spare device, on the member when it
 is back, or, after --rejoin, on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
 
+SIGUSR1 saves a checkpoint after the current step, and the run goes on: kill -USR1 PID (not on Windows). Ctrl-C, SIGTERM and SIGHUP save and
+stop the run; members end.
+
 ` + fromHelp + `
 ` + browserHelp + `
 Examples:

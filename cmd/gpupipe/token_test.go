@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -64,4 +69,31 @@ func TestTokenFile(t *testing.T) {
 	code, _, errs = command("join", "--token-file", path, strings.TrimSpace(stale))
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "expected one of them")
+}
+
+// While the coordinator does not answer, join says what it tries and for how long, every ten seconds at most.
+func TestJoinSaysWhatItTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var notes bytes.Buffer
+		a := &app{ctx: t.Context(), stdout: io.Discard, stderr: &notes}
+		began, attempts := time.Now(), 0
+		join := func() (*identity.Membership, error) {
+			attempts++
+			return nil, fmt.Errorf("dial tcp: lookup gpu.example: no such host (attempt %d)", attempts)
+		}
+		_, err := joinWithin(a, 30*time.Second, mayAnswerLater, join)
+		assert.ErrorContains(t, err, "no such host")
+		assert.Equal(t, 32*time.Second, time.Since(began))
+		assert.Equal(t, "dial tcp: lookup gpu.example: no such host (attempt 1); trying again for 30s\n"+
+			"dial tcp: lookup gpu.example: no such host (attempt 6); trying again for 20s\n"+
+			"dial tcp: lookup gpu.example: no such host (attempt 11); trying again for 10s\n"+
+			"dial tcp: lookup gpu.example: no such host (attempt 16); trying again for 0s\n", notes.String())
+
+		notes.Reset()
+		_, err = joinWithin(a, time.Minute, mayAnswerLater, func() (*identity.Membership, error) {
+			return nil, &identity.Refused{Code: identity.WrongToken}
+		})
+		assert.Error(t, err)
+		assert.Empty(t, notes.String(), "what time does not change ends at once")
+	})
 }

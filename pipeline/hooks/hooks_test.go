@@ -10,6 +10,7 @@ import (
 	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -70,6 +71,20 @@ func TestNoModules(t *testing.T) {
 	_, ok := s.ModelModule()
 	assert.False(t, ok)
 	require.NoError(t, s.Close())
+}
+
+// A run of very many steps keeps the factors of the steps that it has reached alone, and asks for a thousand at a time.
+func TestRateOfManySteps(t *testing.T) {
+	s, err := Open([]config.Hook{writeModule(t, hook.LearningRate)}, Options{})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, s.Close()) }()
+	ctx := context.Background()
+	require.NoError(t, s.Rate.Open(ctx, optim.Schedule{Name: optim.ScheduleNames()[0], Steps: schedule.MaxBatches}))
+	assert.Len(t, s.Rate.factors, 1)
+	for step := 0; step < 3*s.Rate.Interval(); step += s.Rate.Interval() {
+		require.NoError(t, s.Rate.Advance(ctx, step+s.Rate.Interval()))
+		assert.Len(t, s.Rate.factors, step+1000)
+	}
 }
 
 // The log keeps a bounded number of lines between two flushes.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,4 +65,41 @@ func TestNonfiniteValidationLossStopsRun(t *testing.T) {
 	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	assert.Empty(t, saved)
+}
+
+// A run that is resumed from another folder finds its data, and config.yaml has the paths as they were written.
+func TestRelativePathsFromAnotherFolder(t *testing.T) {
+	root := t.TempDir()
+	project, elsewhere := filepath.Join(root, "project"), filepath.Join(root, "elsewhere")
+	require.NoError(t, os.Mkdir(project, 0o777))
+	require.NoError(t, os.Mkdir(elsewhere, 0o777))
+	t.Chdir(project)
+	c := traintest.Demo(t, ".", "run.dir=./runs/rel")
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	require.NoError(t, err)
+	file := filepath.Join("runs", "rel", "config.yaml")
+	first, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Contains(t, string(first), "started_in: "+project)
+
+	t.Chdir(elsewhere)
+	run := filepath.Join("..", "project", "runs", "rel")
+	o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+	o.Resume = true
+	c, err = config.LoadRun(run, filepath.Join(run, "config.yaml"), nil)
+	require.NoError(t, err)
+	_, err = train.Run(context.Background(), c, o)
+	require.NoError(t, err)
+	second, err := os.ReadFile(filepath.Join(project, file))
+	require.NoError(t, err)
+	assert.Equal(t, string(first), string(second))
+
+	require.NoError(t, os.Remove(filepath.Join(project, "text.txt")))
+	c, err = config.LoadRun(run, filepath.Join(run, "config.yaml"), nil)
+	require.NoError(t, err)
+	_, err = train.Run(context.Background(), c, o)
+	var user *usererror.Error
+	require.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "data.train[0]: found neither "+filepath.Join(project, "text.txt"))
+	assert.ErrorContains(t, err, filepath.Join(elsewhere, "text.txt"))
 }

@@ -1,14 +1,19 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -23,6 +28,21 @@ func (n *noteTaker) Note(format string, args ...any) {
 	n.text = append(n.text, fmt.Sprintf(format, args...))
 }
 
+// batches deals a short text.
+func batches(t *testing.T) *data.Batcher {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "text.txt")
+	require.NoError(t, os.WriteFile(path, []byte("the cat sat on a mat"), 0o666))
+	tok, err := tokenizer.Open("bytes")
+	require.NoError(t, err)
+	text, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Field: "text"})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, text.Close()) })
+	b, err := data.NewBatcher(text, data.BatchConfig{SeqLen: 4, BatchSize: 1})
+	require.NoError(t, err)
+	return b
+}
+
 // A step that is done again after a restart is not reported again.
 func TestOverflowIsReportedOnce(t *testing.T) {
 	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
@@ -30,7 +50,7 @@ func TestOverflowIsReportedOnce(t *testing.T) {
 	require.NoError(t, err)
 	n := &noteTaker{}
 	r := newTrainer(config.Config{}, Options{Report: n})
-	r.job.optimizer, r.recorder.reported = o, 4
+	r.job.optimizer, r.recorder.reported, r.job.corpus = o, 4, &corpus{train: batches(t)}
 	r.recorder.pace.start()
 	for batch := 3; batch < 5; batch++ {
 		p, err := r.progress(engine.Measured{Batch: batch, Loss: 1, GradNorm: math.Inf(1), Overflowed: true, Scale: 1024})

@@ -244,7 +244,11 @@ func explain(err error) error {
 var ofUser = []identity.Code{identity.OtherCA, identity.OtherRun, identity.NoCertificate, identity.Expired, identity.Expelled}
 
 func (c *Client) publish(f frame) {
-	if err := c.nats.Publish(subjectUp+c.id, f.append(make([]byte, 0, frameHeader+len(f.body)))); err != nil && !errors.Is(err, nats.ErrReconnectBufExceeded) {
+	err := c.nats.Publish(subjectUp+c.id, f.append(make([]byte, 0, frameHeader+len(f.body))))
+	if errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) {
+		return // the stream sends it again on the next connection
+	}
+	if err != nil {
 		c.o.Note("control: %v", err)
 	}
 }
