@@ -28,8 +28,8 @@ func (n *noteTaker) Note(format string, args ...any) {
 	n.text = append(n.text, fmt.Sprintf(format, args...))
 }
 
-// batches deals a short text.
-func batches(t *testing.T) *data.Batcher {
+// shortText deals batches of a short text.
+func shortText(t *testing.T) *data.Batcher {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text.txt")
 	require.NoError(t, os.WriteFile(path, []byte("the cat sat on a mat"), 0o666))
@@ -50,7 +50,7 @@ func TestOverflowIsReportedOnce(t *testing.T) {
 	require.NoError(t, err)
 	n := &noteTaker{}
 	r := newTrainer(config.Config{}, Options{Report: n})
-	r.job.optimizer, r.recorder.reported, r.job.corpus = o, 4, &corpus{train: batches(t)}
+	r.job.optimizer, r.recorder.reported, r.job.corpus = o, 4, &corpus{train: shortText(t)}
 	r.recorder.pace.start()
 	for batch := 3; batch < 5; batch++ {
 		p, err := r.progress(engine.Measured{Batch: batch, Loss: 1, GradNorm: math.Inf(1), Overflowed: true, Scale: 1024})
