@@ -57,7 +57,7 @@ func (p *parser) class() (*node, error) {
 	}
 	s := c.all()
 	var more []*node
-	if p.options.ignoreCase {
+	if p.current.ignoreCase {
 		s, more = unicodeTables().foldSet(s, negative)
 	}
 	if c.high && len(s.and(set{utf8.RuneSelf, utf8.MaxRune})) == 0 {

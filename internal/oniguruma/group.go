@@ -133,7 +133,7 @@ func (p *parser) named(end rune) (*node, bag, error) {
 
 // option reads the letters of (?i) or (?i:…).
 func (p *parser) option() (*node, bag, error) {
-	o, on := p.options, true
+	o, on := p.current, true
 	for {
 		if p.done() {
 			return nil, otherBag, errors.New("a group without its )")
@@ -158,13 +158,13 @@ func (p *parser) option() (*node, bag, error) {
 		case 'P':
 			o.asciiPosix = on
 		case ')':
-			p.options = o
+			p.current = o
 			return nil, isolatedOption, nil
 		case ':':
-			saved := p.options
-			p.options = o
+			saved := p.current
+			p.current = o
 			body, err := p.inner()
-			p.options = saved
+			p.current = saved
 			return &node{kind: optionNode, body: body}, otherBag, err
 		default:
 			return nil, otherBag, fmt.Errorf("the option (?%c), which is not supported", r)
@@ -212,7 +212,7 @@ func (p *parser) namedBack() error {
 }
 
 func (p *parser) back(groups []int) error {
-	if p.options.ignoreCase {
+	if p.current.ignoreCase {
 		return errors.New("a back reference that ignores case, which is not supported")
 	}
 	p.maxBack = max(p.maxBack, slices.Max(groups))

@@ -17,7 +17,7 @@ type parser struct {
 	src     []rune
 	at      int
 	tok     token
-	options options
+	current options
 	groups  int
 	names   map[string][]int // numbers of the groups of a name
 	maxBack int              // the largest group that a back reference names
@@ -89,7 +89,7 @@ func (p *parser) alternatives(term tokenKind) (*node, error) {
 	if p.depth++; p.depth > maxDepth {
 		return nil, fmt.Errorf("groups nested more than %d deep", maxDepth)
 	}
-	saved := p.options
+	saved := p.current
 	first, err := p.branch(term)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (p *parser) alternatives(term tokenKind) (*node, error) {
 	if p.tok.kind != term {
 		return nil, errors.New("a group without its )")
 	}
-	p.options = saved
+	p.current = saved
 	p.depth--
 	if len(all) == 1 {
 		return first, nil
@@ -160,13 +160,13 @@ func (p *parser) expression(term tokenKind) (*node, error) {
 	case closeToken:
 		return nil, errors.New("a ) without its group")
 	case textToken:
-		n = &node{kind: textNode, fold: p.options.ignoreCase}
+		n = &node{kind: textNode, fold: p.current.ignoreCase}
 		for err == nil && p.tok.kind == textToken {
 			n.text = append(n.text, p.tok.r)
 			err = p.next()
 		}
 	case codeToken:
-		n = &node{kind: textNode, text: []rune{p.tok.r}, fold: p.options.ignoreCase}
+		n = &node{kind: textNode, text: []rune{p.tok.r}, fold: p.current.ignoreCase}
 		err = p.next()
 	case nodeToken:
 		n = p.tok.node
@@ -213,13 +213,13 @@ func (p *parser) next() error {
 				return err
 			}
 			continue
-		case p.options.extended && r == '#':
+		case p.current.extended && r == '#':
 			for !p.done() && p.src[p.at] != '\n' {
 				p.at++
 			}
 			p.at = min(p.at+1, len(p.src))
 			continue
-		case p.options.extended && (r == ' ' || r == '\t' || r == '\n' || r == '\r' || r == '\f'):
+		case p.current.extended && (r == ' ' || r == '\t' || r == '\n' || r == '\r' || r == '\f'):
 			continue
 		}
 		return p.meta(r)
@@ -246,7 +246,7 @@ func (p *parser) meta(r rune) error {
 	switch r {
 	case '.':
 		n := &node{kind: anyNode}
-		if !p.options.dotAll {
+		if !p.current.dotAll {
 			n = notNewline()
 		}
 		p.tok = token{kind: nodeToken, node: n}
@@ -366,7 +366,7 @@ func typeOf(r rune) (property int, not, ok bool) {
 
 // property is the set of a property under the options of the place.
 func (p *parser) property(property int, not bool) set {
-	s, o := unicodeTables().ranges[property], p.options
+	s, o := unicodeTables().ranges[property], p.current
 	if o.asciiPosix && property < asciiProperty || o.asciiWord && property == wordProperty ||
 		o.asciiDigit && property == digitProperty || o.asciiSpace && property == spaceProperty {
 		s = s.and(set{0, utf8.RuneSelf - 1})
@@ -383,7 +383,7 @@ var numberWords = setOf('²', '³', '¹', '¹', '¼', '¾')
 // outside is the set of a property outside of a class.
 func (p *parser) outside(property int, not bool) set {
 	s := p.property(property, false)
-	if property == wordProperty && !p.options.asciiWord && !p.options.asciiPosix {
+	if property == wordProperty && !p.current.asciiWord && !p.current.asciiPosix {
 		s = s.or(numberWords)
 	}
 	if not {

@@ -78,11 +78,6 @@ type byteSet [4]uint64
 
 func (b *byteSet) add(c byte)      { b[c>>6] |= 1 << (c & 63) }
 func (b *byteSet) has(c byte) bool { return b[c>>6]>>(c&63)&1 != 0 }
-func (b *byteSet) or(c *byteSet) {
-	for i := range b {
-		b[i] |= c[i]
-	}
-}
 
 // class is a set in the form for matching.
 type class struct {

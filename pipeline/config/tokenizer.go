@@ -35,8 +35,8 @@ func (c *Config) completeTokenizer(d *strictyaml.Document) error {
 	case err != nil:
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	case c.Model.VocabSize != size:
-		return fmt.Errorf("%s: init.from: %s has no %s and no %s, and its vocabulary of %d is not that of %s: expected data.tokenizer to name the tokenizer of its weights",
-			d.At("init.from"), c.Init.From, tokenizer.File, tokenizer.SentencePieceFile, c.Model.VocabSize, c.Data.Tokenizer)
+		return fmt.Errorf("%s: init.from: %s has no %s, and its vocabulary of %d is not that of %s: expected data.tokenizer to name the tokenizer of its weights",
+			d.At("init.from"), c.Init.From, tokenizer.Names(), c.Model.VocabSize, c.Data.Tokenizer)
 	}
 	return nil
 }

@@ -70,6 +70,6 @@ func TestInitialWeightsBringTheirTokenizer(t *testing.T) {
 	assert.Equal(t, "bytes", parsed(t, "init.from="+weights(t, 256, nil)).Data.Tokenizer, "a model for bytes")
 	without := weights(t, 300, nil)
 	_, err = Parse("c.yaml", nil, []string{"data.train=a.txt", "run.dir=r", "init.from=" + without})
-	require.ErrorContains(t, err, "init.from: "+without+" has no tokenizer.json and no tokenizer.model, and its vocabulary of 300 is not that of bytes: expected data.tokenizer to name")
+	require.ErrorContains(t, err, "init.from: "+without+" has no "+tokenizer.Names()+", and its vocabulary of 300 is not that of bytes: expected data.tokenizer to name")
 	assert.Equal(t, 300, parsed(t, "init.from="+without, "data.tokenizer=bytes").Model.VocabSize)
 }

@@ -22,7 +22,7 @@ func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 	case src.Model.Size().VocabSize == 256:
 		name = "bytes"
 	default:
-		return nil, fmt.Errorf("%s: no %s or %s: name a tokenizer with --tokenizer", src.Dir, tokenizer.File, tokenizer.SentencePieceFile)
+		return nil, fmt.Errorf("%s: no %s: name a tokenizer with --tokenizer", src.Dir, tokenizer.Names())
 	}
 	return tokenizer.Open(name)
 }

@@ -1,5 +1,6 @@
 // Package tokenizer turns text into token ids and back: raw bytes, GPT-2's BPE, every Hugging Face tokenizer.json whose
-// model is BPE or Unigram, SentencePiece's tokenizer.model, and the tokenizers of GGUF files.
+// model is known, SentencePiece's tokenizer.model, vocab.json with merges.txt, tiktoken's files of ranks, Mistral's
+// tekken.json, and the tokenizers of GGUF files.
 package tokenizer
 
 import (
@@ -7,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -67,8 +67,9 @@ func BuiltIn(spec string) bool { return spec == "bytes" || spec == "gpt2" }
 // gpt2Tokens is the number of ids of GPT-2's tokenizer.
 const gpt2Tokens = 50257
 
-// Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a
-// Hugging Face tokenizer.json, of a SentencePiece tokenizer.model, of the folder that one is in, or of a GGUF file.
+// Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a file
+// of a tokenizer (tokenizer.json, SentencePiece's or tiktoken's tokenizer.model, *.tiktoken, tekken.json, vocab.json or
+// merges.txt), of the folder that one is in, or of a GGUF file.
 func Open(spec string) (Tokenizer, error) {
 	switch spec {
 	case "":
@@ -88,46 +89,26 @@ func Open(spec string) (Tokenizer, error) {
 		case err != nil:
 			return nil, fmt.Errorf("tokenizer: %w", err)
 		case path == "":
-			return nil, fmt.Errorf("tokenizer %q: the folder has no %s and no %s", spec, File, SentencePieceFile)
+			return nil, fmt.Errorf("tokenizer %q: the folder has no %s", spec, Names())
 		}
 		spec = path
 	}
 	if gguf.IsFile(spec) {
 		return openGGUF(spec)
 	}
-	data, err := readFormat(spec)
-	if err != nil {
-		return nil, err
-	}
 	d, err := describe(filepath.Dir(spec))
 	if err != nil {
 		return nil, err
 	}
-	if filepath.Ext(spec) == filepath.Ext(SentencePieceFile) {
-		d.searchInText()
+	data, err := readFormat(spec, &d)
+	if err != nil {
+		return nil, err
 	}
 	t, err := parse(spec, data, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", spec, err)
 	}
 	return t, nil
-}
-
-// readFormat reads the file of a tokenizer, of any format but GGUF, as the content of a tokenizer.json.
-func readFormat(path string) ([]byte, error) {
-	data, err := readLimited(path, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if filepath.Ext(path) == filepath.Ext(SentencePieceFile) {
-		if data, err = fromSentencePiece(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return data, nil
 }
 
 func openGGUF(path string) (Tokenizer, error) {
@@ -151,16 +132,7 @@ func In(folder string) (path string, err error) {
 	if gguf.IsFile(folder) {
 		return folder, nil
 	}
-	for _, name := range []string{File, SentencePieceFile} {
-		path = filepath.Join(folder, name)
-		if _, err = os.Stat(path); err == nil {
-			return path, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-	}
-	return "", nil
+	return fileIn(folder)
 }
 
 // maxFile bounds what is read of a tokenizer; the largest in use are below 40 MB.
