@@ -204,7 +204,7 @@ func TestTab(t *testing.T) {
 		b := open(t, h)
 		equal(t, want, run(t, h, nil))
 		b.shows(t, `Member\ntab-[0-9a-f]+\nDevice\n\S.* \(\w+\)\nRanks\n0 of 3 stages\n`)
-		b.shows(t, fmt.Sprintf(`Steps finished\n%d\nMicrobatches a second\n\S+\nSent, received\n[\d.]+ [kM]B, [\d.]+ [kM]B\n`, len(want)))
+		b.shows(t, fmt.Sprintf(`Steps finished\n%d\nMicrobatches a second\n\S+\nSent, received\n[\d.]+ [KM]iB, [\d.]+ [KM]iB\n`, len(want)))
 		assert.NoError(t, h.Close())
 		b.shows(t, "The run has ended")
 	})
