@@ -177,7 +177,7 @@ func (c *campaign) finish() {
 	c.host.signal(os.Interrupt)
 	text := c.host.exit(exitInterrupted)
 	for _, m := range c.members {
-		m.exit(exitOK)
+		m.exit(exitInterrupted)
 	}
 	m := regexp.MustCompile(`stopped after step (\d+);`).FindStringSubmatch(text)
 	require.NotNil(c.t, m, text)
@@ -296,7 +296,7 @@ func endsOnAFullDisk(t *testing.T) {
 	text := host.exit(exitMistake)
 	assert.Contains(t, text, "file too large")
 	assert.Contains(t, text, r.dir)
-	m.exit(exitOK)
+	assert.Contains(t, m.exit(exitMistake), "file too large; write ")
 	code, out, errs := command("eval", r.dir, "--device", "cpu:0/1")
 	assert.Equal(t, exitOK, code, out+errs)
 	host = r.host("--device", "cpu:0/1", "--resume")
@@ -355,7 +355,7 @@ func isInterrupted(t *testing.T) {
 	assert.Equal(t, exitOK, code, errs)
 	assert.Regexp(t, `\Athe run ended \d+s ago; its members were:\nmember .*\n(local-\w+ .* ended\nm-\w+ .* ended\n)`, out)
 	assert.Regexp(t, `stopped after step \d+; to continue: gpupipe host .* --resume`, text)
-	m.exit(exitOK)
+	assert.Contains(t, m.exit(exitInterrupted), "the run was stopped on the coordinator")
 	for i := range 4 {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port+i)))
 		require.NoError(t, err, "a port is still in use")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
@@ -17,12 +18,15 @@ func ending(err error) control.Ending {
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return control.Ending{Outcome: control.Stopped}
 	case errors.Is(err, train.ErrDiverged):
-		return control.Ending{Outcome: control.Diverged, Text: message(err)}
+		return control.Ending{Outcome: control.Diverged, Text: oneLine(err)}
 	case usererror.Is(err):
-		return control.Ending{Outcome: control.Refused, Text: message(err)}
+		return control.Ending{Outcome: control.Refused, Text: oneLine(err)}
 	}
-	return control.Ending{Outcome: control.Failed, Text: message(err)}
+	return control.Ending{Outcome: control.Failed, Text: oneLine(err)}
 }
+
+// oneLine is the message of an error whose parts are on lines of their own.
+func oneLine(err error) string { return strings.ReplaceAll(message(err), "\n", "; ") }
 
 // ended is how gpupipe join ends when its run does: with the exit code of gpupipe host.
 func ended(a *app, err error) error {

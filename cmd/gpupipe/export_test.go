@@ -36,14 +36,14 @@ func TestExport(t *testing.T) {
 		assert.Empty(t, errs)
 	}
 	for want, args := range map[string][]string{
-		out + ": a model is there already: replace it with --force":              {"export", run, "--out", out},
-		"no usable checkpoint of step 3: those that there are are of steps 2, 4": {"export", run, "--out", out, "--force", "--step", "3"},
-		"found y, but " + out + " is no checkpoint of a run":                     {"export", out, "--out", out + "2", "--weights", "y"},
-		out + " is no checkpoint of a run and holds one version of its weights":  {"generate", out, "--weights", "y"},
-		`--weights must be one of "x","y" but got "z"`:                           {"eval", run, "--weights", "z"},
-		`--dtype must be one of "f32","bf16","f16","q8_0" but got "f8"`:          {"export", run, "--out", out, "--dtype", "f8"},
-		"missing flags: --out":                        {"export", run},
-		dir + ": no usable checkpoint: there is none": {"export", dir, "--out", out + "2", "--step", "2"},
+		out + ": a model is there already: replace it with --force":             {"export", run, "--out", out},
+		"has no checkpoint of step 3, expected one of [2 4]":                    {"export", run, "--out", out, "--force", "--step", "3"},
+		"found y, but " + out + " is no checkpoint of a run":                    {"export", out, "--out", out + "2", "--weights", "y"},
+		out + " is no checkpoint of a run and holds one version of its weights": {"generate", out, "--weights", "y"},
+		`--weights must be one of "x","y" but got "z"`:                          {"eval", run, "--weights", "z"},
+		`--dtype must be one of "f32","bf16","f16","q8_0" but got "f8"`:         {"export", run, "--out", out, "--dtype", "f8"},
+		"missing flags: --out":      {"export", run},
+		dir + " has no checkpoints": {"export", dir, "--out", out + "2", "--step", "2"},
 	} {
 		code, _, errs := command(args...)
 		assert.Equal(t, exitMistake, code, args)

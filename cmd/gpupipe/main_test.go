@@ -187,7 +187,7 @@ func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
 		`device "vulkan:99": no such device`:              {"train", c, "--device", "vulkan:99"},
 		"none.txt: no such file":                          append([]string{"train", c, "--set", "data.train=[none.txt]"}, null...),
 		"two configs: found":                              {"train", c, "--config", c},
-		"no such file or directory":                       {"eval", filepath.Join(dir, "none")},
+		"no such file or folder":                          {"eval", filepath.Join(dir, "none")},
 		"temperature: found -1":                           {"generate", dir, "--temperature=-1"},
 		"top-p: found 0":                                  {"generate", dir, "--top-p", "0"},
 		"tokens: found 0":                                 {"generate", dir, "-n", "0"},

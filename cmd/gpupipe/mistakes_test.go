@@ -74,7 +74,7 @@ func TestTooLargeIsAMistake(t *testing.T) {
 	code, _, errs := command("train", c, "--device", "null", "--set", "model.vocab_size=16777216")
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "does not fit the device: ")
-	assert.Contains(t, errs, "needs 2147483648 bytes in one piece, the device binds at most 134217728")
+	assert.Contains(t, errs, "needs 2 GiB in one piece, the device binds at most 128 MiB")
 	assert.NoDirExists(t, filepath.Join(dir, "run"))
 }
 

@@ -29,13 +29,13 @@ func TestTopK(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &s))
 	assert.Equal(t, inference.Stored{Out: out, Model: s.Model, Weights: "x", Text: words, Tokens: 10, K: 8, SeqLen: 4, Bytes: 640}, s)
 	for want, args := range map[string][]string{
-		out + ": it is there already: replace it with --force":     {"topk", run, "--out", out},
-		"k: found 65, expected an integer from 1 to 64":            {"topk", run, "--out", out + "2", "--k", "65"},
-		"batch-size: found 0":                                      {"topk", run, "--out", out + "2", "--batch-size", "0"},
-		"seq-len: found -1":                                        {"topk", run, "--out", out + "2", "--seq-len=-1"},
-		"missing flags: --out":                                     {"topk", run},
-		"--data: " + words + "x: no such file":                     {"topk", run, "--out", out + "2", "--data", words + "x"},
-		filepath.Join(dir, "none") + ": no such file or directory": {"topk", filepath.Join(dir, "none"), "--out", out + "2"},
+		out + ": it is there already: replace it with --force":  {"topk", run, "--out", out},
+		"k: found 65, expected an integer from 1 to 64":         {"topk", run, "--out", out + "2", "--k", "65"},
+		"batch-size: found 0":                                   {"topk", run, "--out", out + "2", "--batch-size", "0"},
+		"seq-len: found -1":                                     {"topk", run, "--out", out + "2", "--seq-len=-1"},
+		"missing flags: --out":                                  {"topk", run},
+		"--data: " + words + "x: no such file":                  {"topk", run, "--out", out + "2", "--data", words + "x"},
+		filepath.Join(dir, "none") + ": no such file or folder": {"topk", filepath.Join(dir, "none"), "--out", out + "2"},
 	} {
 		code, _, errs := command(args...)
 		assert.Equal(t, exitMistake, code, args)
