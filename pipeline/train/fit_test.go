@@ -64,7 +64,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small)})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")
-	assert.ErrorContains(t, err, "1024 available")
+	assert.ErrorContains(t, err, "1 KiB available")
 	assert.NoDirExists(t, c.Run.Dir)
 }
 
