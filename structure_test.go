@@ -29,7 +29,7 @@ var allowed = map[string]string{
 	"graph/eval":                   "graph",
 	"graph/autodiff":               "graph graph/op",
 	"graph/fuse":                   "graph",
-	"graph/plan":                   "graph graph/fuse graph/target internal/units",
+	"graph/plan":                   "graph graph/fuse graph/target",
 	"graph/split":                  "graph",
 	"graph/model":                  "graph graph/op graph/autodiff graph/split internal/...",
 	"shaders/...":                  "graph graph/fuse graph/target shaders/...",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -117,7 +118,7 @@ func (c *reportCommand) validate() error {
 	}
 	for _, name := range c.Models {
 		if _, err := model.Preset(name); err != nil {
-			return fmt.Errorf("--models: %w", err)
+			return fmt.Errorf("--models: %w%s", err, suggest.DidYouMean(name, model.Presets()))
 		}
 	}
 	if c.SeqLen < 0 {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/gpupipe/gpupipe/internal/suggest"
 )
 
 // preset is a config by name.
@@ -127,7 +125,7 @@ func Preset(name string) (Config, error) {
 	all := presets()
 	i := slices.IndexFunc(all, func(p preset) bool { return p.name == name })
 	if i < 0 {
-		return Config{}, fmt.Errorf("unknown preset %q, expected one of %s%s", name, strings.Join(Presets(), ", "), suggest.DidYouMean(name, Presets()))
+		return Config{}, fmt.Errorf("unknown preset %q, expected one of %s", name, strings.Join(Presets(), ", "))
 	}
 	return all[i].Config, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/units"
 )
 
 // Space is a kind of memory.
@@ -181,7 +180,7 @@ func (p *planner) pack() ([]int64, error) {
 	var placed [][]*block // by chunk, by offset
 	for _, b := range order {
 		if b.size > capacity || b.size > p.lim.MaxBindingSize {
-			return nil, tooBig(b.label, b.size, min(capacity, p.lim.MaxBindingSize))
+			return nil, &TooLarge{b.label, b.size, min(capacity, p.lim.MaxBindingSize)}
 		}
 		for c := 0; ; c++ {
 			if c == len(chunks) {
@@ -224,10 +223,17 @@ func (p *planner) align(n int64) int64 {
 // ErrTooLarge is wrapped by Run's error when an array is larger than the device can bind.
 var ErrTooLarge = errors.New("does not fit the device")
 
-func tooBig(label string, size, limit int64) error {
-	return fmt.Errorf("%w: %s needs %s in one piece, the device binds at most %s: use a smaller microbatch, vocabulary or sequence",
-		ErrTooLarge, label, units.Bytes(size), units.Bytes(limit))
+// TooLarge is that error.
+type TooLarge struct {
+	Array         string
+	Needed, Limit int64 // bytes
 }
+
+func (e *TooLarge) Error() string {
+	return fmt.Sprintf("%v: %s needs %d bytes in one piece, the device binds at most %d", ErrTooLarge, e.Array, e.Needed, e.Limit)
+}
+
+func (e *TooLarge) Unwrap() error { return ErrTooLarge }
 
 // resolve records the storage of every value that kernels touch.
 func (p *planner) resolve(out *Plan) error {
@@ -291,7 +297,7 @@ func (p *planner) baseStorage(v *graph.Value) (Storage, error) {
 	}
 	switch {
 	case size > p.lim.MaxBindingSize:
-		return Storage{}, tooBig(v.String(), size, p.lim.MaxBindingSize)
+		return Storage{}, &TooLarge{v.String(), size, p.lim.MaxBindingSize}
 	case s.Offset%p.lim.OffsetAlignment != 0:
 		return Storage{}, fmt.Errorf("%v begins at byte %d of its variable, the device binds at multiples of %d", v, s.Offset, p.lim.OffsetAlignment)
 	}

@@ -105,7 +105,7 @@ func TestTheArenaIsSplitWhereABufferEnds(t *testing.T) {
 	small.MaxBindingSize = 4000
 	_, err = plan.Run(fused(t, g), noScratch, small)
 	assert.ErrorIs(t, err, plan.ErrTooLarge)
-	assert.ErrorContains(t, err, "needs 4 KiB in one piece, the device binds at most 3.906 KiB")
+	assert.ErrorContains(t, err, "needs 4096 bytes in one piece, the device binds at most 4000")
 }
 
 func TestVariablesMayExchangeContents(t *testing.T) {

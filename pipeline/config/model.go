@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
 	"github.com/gpupipe/gpupipe/pipeline/pretrained"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -97,7 +98,7 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 	case c.Model.Preset != "":
 		p, err := model.Preset(c.Model.Preset)
 		if err != nil {
-			return fmt.Errorf("%s: model.preset: %w", d.At("model.preset"), err)
+			return fmt.Errorf("%s: model.preset: %w%s", d.At("model.preset"), err, suggest.DidYouMean(c.Model.Preset, model.Presets()))
 		}
 		base = p
 	case c.Init.From != "":

@@ -114,6 +114,16 @@ func (s *Shortage) Error() string {
 
 func (s *Shortage) Unwrap() error { return ErrTooLarge }
 
+// advised is the error of an array that is too large in units of memory, with what to do; other errors stay as they are.
+func advised(err error) error {
+	var large *plan.TooLarge
+	if !errors.As(err, &large) {
+		return err
+	}
+	return fmt.Errorf("%w: %s needs %s in one piece, the device binds at most %s: use a smaller microbatch, vocabulary or sequence",
+		ErrTooLarge, large.Array, units.Bytes(large.Needed), units.Bytes(large.Limit))
+}
+
 // NewPlan lowers the named graphs for a device. Graphs that name the same variable share it. A plan that does not fit
 // is refused before any kernel is timed, because timing allocates memory. A plan that fits, but not with the scratch
 // memory of the kernels that Tune chose, uses the static choice: see Untuned.
@@ -184,7 +194,7 @@ func (p *Plan) add(name string, low *lowered, tune Chooser) error {
 	}
 	var err error
 	if q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] }, p.dev.Limits()); err != nil {
-		return err
+		return advised(err)
 	}
 	if err := p.declare(q); err != nil {
 		return err
