@@ -7,7 +7,7 @@ import (
 )
 
 // output is standard output or standard error. When its reader goes away, as head does, and tee on Ctrl-C, or when the
-// terminal is closed, what follows is dropped: no command ends because nobody reads it.
+// terminal is closed, what follows is dropped: the command goes on.
 type output struct {
 	to io.Writer
 
@@ -31,9 +31,9 @@ func (o *output) Write(p []byte) (int, error) {
 }
 
 // errUnread ends what does nothing but write to standard output.
-var errUnread = errors.New("nobody reads standard output")
+var errUnread = errors.New("standard output is closed")
 
-// unread reports whether nobody reads standard output any more.
+// unread reports whether the reader of standard output has closed it.
 func (a *app) unread() bool {
 	o, ok := a.stdout.(*output)
 	if !ok {

@@ -11,5 +11,5 @@ import (
 // saveSignals are those that ask for a checkpoint.
 func saveSignals() []os.Signal { return []os.Signal{syscall.SIGUSR1} }
 
-// readerGone reports whether an error of a write says that nobody can read it: a closed pipe or a closed terminal.
+// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed terminal.
 func readerGone(err error) bool { return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) }

@@ -10,7 +10,7 @@ import (
 // saveSignals are those that ask for a checkpoint; Windows has none.
 func saveSignals() []os.Signal { return nil }
 
-// readerGone reports whether an error of a write says that nobody can read it: a closed pipe or a closed console.
+// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed console.
 func readerGone(err error) bool {
 	return errors.Is(err, windows.ERROR_BROKEN_PIPE) || errors.Is(err, windows.ERROR_NO_DATA) || errors.Is(err, windows.ERROR_PIPE_NOT_CONNECTED)
 }

@@ -68,7 +68,7 @@ type (
 		test func(m *machine, v any, a args) bool
 		args arguments
 	}
-	// arguments are those of a call, as they are written.
+	// arguments are the arguments of a call, as they are written.
 	arguments struct {
 		pos          []expression
 		names        []string

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// specification is how a value is written: that of the operator %, and that of str.format.
+// specification is how the operator % and str.format write a value.
 type specification struct {
 	fill      string
 	align     byte // 0: as the type has it
@@ -17,6 +17,20 @@ type specification struct {
 	comma     bool
 	precision int // −1: none
 	verb      byte
+}
+
+// directive writes a format's text up to the next directive, with %% as a percent sign. It returns what follows the
+// directive's own percent sign; found is false if there is none.
+func directive(b *strings.Builder, format string) (rest string, found bool) {
+	for {
+		before, rest, found := strings.Cut(format, "%")
+		b.WriteString(before)
+		if !strings.HasPrefix(rest, "%") {
+			return rest, found
+		}
+		b.WriteByte('%')
+		format = rest[1:]
+	}
 }
 
 // percent is Python's format % value.
@@ -38,15 +52,9 @@ func (m *machine) percent(format string, value any) any {
 		return values[used-1]
 	}
 	for {
-		before, rest, found := strings.Cut(format, "%")
-		b.WriteString(before)
+		rest, found := directive(&b, format)
 		if !found {
 			break
-		}
-		if strings.HasPrefix(rest, "%") {
-			b.WriteByte('%')
-			format = rest[1:]
-			continue
 		}
 		argument := next
 		if strings.HasPrefix(rest, "(") {

@@ -123,7 +123,7 @@ func raise(m *machine, a args) any {
 	return nil
 }
 
-// directives are the formats of strftime, as those of Go's time.
+// directives maps the directives of strftime to layouts of Go's package time.
 var directives = map[string]string{"Y": "2006", "y": "06", "m": "01", "-m": "1", "d": "02", "-d": "2", "e": "_2", "H": "15", "I": "03",
 	"-I": "3", "M": "04", "-M": "4", "S": "05", "-S": "5", "p": "PM", "A": "Monday", "a": "Mon", "B": "January", "b": "Jan", "h": "Jan",
 	"j": "002", "F": "2006-01-02", "T": "15:04:05", "R": "15:04", "D": "01/02/06", "f": "000000"}
@@ -131,16 +131,10 @@ var directives = map[string]string{"Y": "2006", "y": "06", "m": "01", "-m": "1",
 func strftime(m *machine, a args) any {
 	format := textArg("strftime_now", a.bind("strftime_now", 1, "format")[0])
 	var b strings.Builder
-	for format != "" {
-		before, rest, found := strings.Cut(format, "%")
-		b.WriteString(before)
+	for {
+		rest, found := directive(&b, format)
 		if !found {
 			break
-		}
-		if strings.HasPrefix(rest, "%") {
-			b.WriteByte('%')
-			format = rest[1:]
-			continue
 		}
 		n := 1
 		if strings.HasPrefix(rest, "-") {

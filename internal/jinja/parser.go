@@ -364,7 +364,7 @@ func (p *parser) test(of expression) expression {
 	return x
 }
 
-// arguments reads those of a call.
+// arguments reads the arguments of a call.
 func (p *parser) arguments() (a arguments) {
 	line := p.peek().line
 	p.expect("(")

@@ -52,10 +52,7 @@ func list(m *machine, v any, a args) any {
 }
 
 func first(m *machine, v any, a args) any {
-	next, ok := m.iterate(v)
-	if !ok {
-		fail("'%s' object is not iterable", typeName(v))
-	}
+	next := m.elements(v)
 	if x, ok := next(); ok {
 		return x
 	}
@@ -299,10 +296,7 @@ func mapped(m *machine, v any, a args) any {
 	if !truth(v) {
 		return m.generate(nil)
 	}
-	next, ok := m.iterate(v)
-	if !ok {
-		fail("'%s' object is not iterable", typeName(v))
-	}
+	next := m.elements(v)
 	return &generator{func() (any, bool) {
 		x, ok := next()
 		if ok {
@@ -356,10 +350,7 @@ func choose(attribute, wanted bool) func(m *machine, v any, a args) any {
 		if !truth(v) {
 			return m.generate(nil)
 		}
-		next, ok := m.iterate(v)
-		if !ok {
-			fail("'%s' object is not iterable", typeName(v))
-		}
+		next := m.elements(v)
 		return &generator{func() (any, bool) {
 			for x, ok := next(); ok; x, ok = next() {
 				if holds(m, get(x), a) == wanted {

@@ -282,12 +282,18 @@ func (v view) item(i int) any {
 	return Tuple{v.of.keys[i], v.of.values[i]}
 }
 
-// items returns all values of an iterable.
-func (m *machine) items(v any) []any {
+// elements returns the values of an iterable, one at a call.
+func (m *machine) elements(v any) func() (any, bool) {
 	next, ok := m.iterate(v)
 	if !ok {
 		fail("'%s' object is not iterable", typeName(v))
 	}
+	return next
+}
+
+// items returns all values of an iterable.
+func (m *machine) items(v any) []any {
+	next := m.elements(v)
 	all := []any{}
 	for x, ok := next(); ok; x, ok = next() {
 		all = append(all, x)

@@ -18,7 +18,7 @@ var packed []byte
 type tables struct {
 	names     map[string]int // property of a name in small letters without spaces, hyphens and underscores
 	ranges    []set          // of each property
-	foldings  []folding      // those of one character first, then of two and three
+	foldings  []folding      // foldings to one character first, then to two and three
 	fold      map[rune]rune  // of characters that fold to one other
 	single    map[rune][]rune
 	multiple  map[string]*folding // by the folding

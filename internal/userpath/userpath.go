@@ -1,4 +1,5 @@
-// Package userpath expands what shells expand in paths: in files and in quotes they do not.
+// Package userpath reads paths as users write them: it expands what shells expand, which they do not in files and quotes,
+// and knows one folder by several paths.
 package userpath
 
 import (
@@ -44,4 +45,14 @@ func Expand(path string) (string, error) {
 		return "", fmt.Errorf("%s: ~ is the home folder: %w", path, err)
 	}
 	return filepath.Join(home, filepath.FromSlash(rest)), nil
+}
+
+// SameFolder reports whether two paths lead to one folder.
+func SameFolder(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }

@@ -57,10 +57,8 @@ func (s *Store) Copy(c *Checkpoint) (*Checkpoint, error) {
 		s.fs.RemoveAll(tmp)
 		return nil, fail(err)
 	}
-	final := filepath.Join(s.dir, fmt.Sprintf("step-%d", c.Step))
-	old, err := s.publish(tmp, final, c.Step)
+	final, old, err := s.publish(tmp, c.Step)
 	if err != nil {
-		s.fs.RemoveAll(tmp)
 		return nil, fail(err)
 	}
 	if old != "" {

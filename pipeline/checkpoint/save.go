@@ -88,10 +88,8 @@ func (s *Store) Save(c Contents) (*Checkpoint, error) {
 		s.fs.RemoveAll(tmp) // what cannot be removed now is at the next clean
 		return nil, fail(err)
 	}
-	final := filepath.Join(s.dir, fmt.Sprintf("step-%d", c.Step))
-	old, err := s.publish(tmp, final, c.Step)
+	final, old, err := s.publish(tmp, c.Step)
 	if err != nil {
-		s.fs.RemoveAll(tmp)
 		return nil, fail(err)
 	}
 	out := &Checkpoint{Dir: final, Step: c.Step, files: files}
@@ -105,22 +103,28 @@ func (s *Store) side(kind string, step int) string {
 	return filepath.Join(s.dir, fmt.Sprintf(".%s-step-%d-%s", kind, step, rand.Text()[:10]))
 }
 
-// publish gives the finished folder its name. An older folder of that name steps aside first, as .old-…, which
-// Latest also reads, so that at every moment one of the two can be found; its path is returned.
-func (s *Store) publish(tmp, final string, step int) (old string, err error) {
+// publish gives the finished folder its name, final, or removes it. An older folder of that name steps aside first, as
+// .old-…, which Latest also reads, so that at every moment one of the two can be found; old is its path.
+func (s *Store) publish(tmp string, step int) (final, old string, err error) {
+	defer func() {
+		if err != nil {
+			s.fs.RemoveAll(tmp)
+		}
+	}()
+	final = filepath.Join(s.dir, fmt.Sprintf("step-%d", step))
 	if _, err := os.Lstat(final); err == nil {
 		old = s.side("old", step)
 		if err := s.fs.Rename(final, old); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
 	if err := s.fs.Rename(tmp, final); err != nil {
 		if old != "" {
 			err = errors.Join(err, s.fs.Rename(old, final))
 		}
-		return "", err
+		return "", "", err
 	}
-	return old, s.fs.SyncDir(s.dir)
+	return final, old, s.fs.SyncDir(s.dir)
 }
 
 // tidy deletes what the new checkpoint makes superfluous, except for the spared steps.

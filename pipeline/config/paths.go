@@ -35,7 +35,7 @@ func LoadRun(dir, file string, overrides []string) (Config, error) {
 		return Config{}, usererror.New(err)
 	}
 	c, err := override(d, overrides)
-	if saved, unread := ParseSaved(file, text); err == nil && unread == nil && c.Run.Dir == dir && sameFolder(dir, saved.Run.Dir) {
+	if saved, unread := ParseSaved(file, text); err == nil && unread == nil && c.Run.Dir == dir && userpath.SameFolder(dir, saved.Run.Dir) {
 		c.paths.written[dir] = saved.paths.asWritten(saved.Run.Dir)
 	}
 	return c, usererror.New(err)
@@ -71,12 +71,12 @@ func (c Config) CheckPaths(prefixes ...string) error {
 }
 
 // usePaths expands ~ and variables in the paths of a decoded document. Relative paths of its file begin at
-// run.started_in if that folder exists, those of overrides at the working directory. lenient accepts variables that
+// run.started_in if that folder exists, paths of overrides at the working directory. lenient accepts variables that
 // are not set.
 func (c *Config) usePaths(d *strictyaml.Document, lenient bool) error {
 	c.paths = paths{map[string]string{}, map[string]string{}}
 	base := c.Run.StartedIn
-	if sameFolder(base, ".") {
+	if userpath.SameFolder(base, ".") {
 		base = ""
 	}
 	gone := base != "" && !exists(base)
@@ -163,16 +163,6 @@ func relative(folder, path string) string {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-// sameFolder reports whether two paths lead to one folder.
-func sameFolder(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
 }
 
 // asWritten is the text that stands for a path in use.

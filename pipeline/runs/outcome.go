@@ -28,7 +28,7 @@ type Outcome struct {
 	// tenth of the steps.
 	Metrics map[string]float64
 	Step    int    // of Metrics; 0: there are none
-	Dir     string // the folder that holds the outcome: the run's, or that of its summary
+	Dir     string // the folder that holds the outcome: the run's, or its summary's
 }
 
 // lossName is the name of the training loss in metrics.jsonl.
@@ -79,7 +79,7 @@ func (o Outcome) json() outcomeJSON {
 }
 
 // kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has stopped,
-// or that of its summary. It is an error if that run had another config: kept overwrites nothing and does not mix results.
+// or its summary's outcome. It is an error if that run had another config: kept overwrites nothing and does not mix results.
 func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 	c, err := s.Config(r)
 	if err != nil {

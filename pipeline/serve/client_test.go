@@ -171,7 +171,7 @@ func TestTemplateInput(t *testing.T) {
 	assert.Equal(t, "why", prompt(open("{{ messages[0].reasoning_content }}"), `{"messages": [{"role": "assistant", "content": "x", "reasoning": "why"}]}`))
 }
 
-// The place of a token is that of its character, which several tokens may make.
+// The place of a token is the place of its character, which several tokens may make.
 func TestTextOffset(t *testing.T) {
 	h := opened(t, trained(t), 1, Options{})
 	_, out := ask(t, h, "/v1/completions", `{"model": "m", "prompt": "é日b", "max_tokens": 0, "echo": true, "logprobs": 0}`)

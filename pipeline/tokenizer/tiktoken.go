@@ -27,11 +27,7 @@ const (
 const (
 	r50kPattern   = `'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++\z|\s+(?!\S)|\s`
 	cl100kPattern = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\z|\s*[\r\n]|\s+(?!\S)|\s`
-	o200kPattern  = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` + contractions + `?|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` + contractions + `?|` +
-		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	llama3Ranks = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}` + signsAndSpaces
-	kimiPattern = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` + contractions +
+	kimiPattern   = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` + contractions +
 		`?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*` + contractions +
 		`?|\p{N}{1,3}` + signsAndSpaces
 
@@ -60,12 +56,12 @@ var encodings = []encoding{
 	{name: "cl100k_base", sha256: "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", pattern: cl100kPattern,
 		special: listed(map[int]string{100257: "<|endoftext|>", 100258: "<|fim_prefix|>", 100259: "<|fim_middle|>", 100260: "<|fim_suffix|>",
 			100276: "<|endofprompt|>"}), roles: map[string]string{RoleEOS: "<|endoftext|>"}},
-	{name: "o200k_base", sha256: "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", pattern: o200kPattern,
+	{name: "o200k_base", sha256: "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", pattern: gpt4oPattern,
 		special: listed(map[int]string{199999: "<|endoftext|>", 200018: "<|endofprompt|>"}), roles: map[string]string{RoleEOS: "<|endoftext|>"}},
 	{name: "Qwen", file: qwenFile, ranks: 151643, pattern: qwenPattern, nfc: true, special: qwenSpecial, roles: map[string]string{RoleEOS: "<|endoftext|>"}},
 	{name: "Kimi", file: kimiFile, ranks: 163584, pattern: kimiPattern, special: kimiSpecial,
 		roles: map[string]string{RoleBOS: "[BOS]", RoleEOS: "[EOS]"}},
-	{name: "Llama 3", file: SentencePieceFile, ranks: 128000, pattern: llama3Ranks, special: llama3Special, addBOS: true,
+	{name: "Llama 3", file: SentencePieceFile, ranks: 128000, pattern: gpt4Pattern, special: llama3Special, addBOS: true,
 		roles: map[string]string{RoleBOS: "<|begin_of_text|>", RoleEOS: "<|end_of_text|>"}},
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
@@ -36,7 +37,7 @@ const (
 
 // startFrom starts at a checkpoint that the user names.
 func (t *trainer) startFrom(ctx context.Context, from From) (start, error) {
-	if !sameFolder(from.Run, t.folder.path) && !t.folder.unfinishedBranch() {
+	if !userpath.SameFolder(from.Run, t.folder.path) && !t.folder.unfinishedBranch() {
 		if err := t.folder.refuseRun(); err != nil {
 			return start{}, err
 		}
@@ -55,7 +56,7 @@ func (t *trainer) goFrom(done int) error {
 	switch {
 	case from == nil:
 		return nil
-	case sameFolder(from.Run, t.folder.path):
+	case userpath.SameFolder(from.Run, t.folder.path):
 		return t.setAside(done)
 	}
 	return t.branchOff(*from, done)
@@ -198,16 +199,6 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// sameFolder reports whether two paths lead to one folder.
-func sameFolder(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
 // recordsAfter reports whether a log has a record of a later step.
 func recordsAfter(path string, step int) (bool, error) {
 	records, err := metrics.Read(path)
@@ -217,8 +208,8 @@ func recordsAfter(path string, step int) (bool, error) {
 	return len(records) > 0 && records[len(records)-1].Step > step, err
 }
 
-// copyFile copies a file, if there is one. The copy appears whole or not at all.
-func copyFile(from, to string) error {
+// rewriteFile writes what rewrite makes of a file, if there is one. The result appears whole or not at all.
+func rewriteFile(from, to string, rewrite func(w io.Writer, r io.Reader) error) error {
 	f, err := os.Open(from)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -227,24 +218,21 @@ func copyFile(from, to string) error {
 		return err
 	}
 	defer f.Close()
-	return atomicfile.Write(to, func(w io.Writer) error {
-		_, err := io.Copy(w, f)
+	return atomicfile.Write(to, func(w io.Writer) error { return rewrite(w, f) })
+}
+
+// copyFile copies a file, if there is one.
+func copyFile(from, to string) error {
+	return rewriteFile(from, to, func(w io.Writer, r io.Reader) error {
+		_, err := io.Copy(w, r)
 		return err
 	})
 }
 
 // copyJournal copies the events up to a step. Lines that cannot be read are not copied.
 func copyJournal(from, to string, step int) error {
-	f, err := os.Open(from)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return atomicfile.Write(to, func(w io.Writer) error {
-		lines := bufio.NewReader(f)
+	return rewriteFile(from, to, func(w io.Writer, r io.Reader) error {
+		lines := bufio.NewReader(r)
 		for {
 			line, err := lines.ReadBytes('\n')
 			var e struct {

@@ -149,7 +149,8 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 
 // replaceable reports whether a run goes on with a new value of a key.
 func replaceable(key string) bool {
-	return slices.Contains([]string{"train.steps", "train.grad_clip", "train.nonfinite", "train.batch_size", "train.batch_schedule"}, key) || strings.HasPrefix(key, "lr.") || strings.HasPrefix(key, "pipeline.wire")
+	keys := []string{"train.steps", "train.grad_clip", "train.nonfinite", "train.batch_size", "train.batch_schedule"}
+	return slices.Contains(keys, key) || strings.HasPrefix(key, "lr.") || strings.HasPrefix(key, "pipeline.wire")
 }
 
 // optimizerNumbers are the keys of the optimizer that enter a step as numbers. Keys that may shape its state are among
@@ -173,8 +174,8 @@ var dividing = []string{"train.microbatches", "pipeline.stale_microbatches"}
 
 // movable keys do not change what is computed. Data, aligned tensors, tokenizer, ends of documents and hooks are compared
 // by content.
-var movable = []string{"run.dir", "run.started_in", "data.train", "data.val", "data.aligned", "data.tokenizer", "data.separator", "train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions",
-	"train.save_every", "train.keep", "train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
+var movable = []string{"run.dir", "run.started_in", "data.train", "data.val", "data.aligned", "data.tokenizer", "data.separator",
+	"train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions", "train.save_every", "train.keep", "train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.depth", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
 	"pipeline.watchdog", "hooks"}
 

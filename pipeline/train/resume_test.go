@@ -85,6 +85,23 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	}
 }
 
+// interruptedAt trains until the nth run of a program interrupts it. postpones reports whether the checkpoint keeps the
+// report of a step for later, since its evaluation was interrupted.
+func interruptedAt(t *testing.T, c config.Config, n int64) (res train.Result, postpones bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{Fault: func(run int64) error {
+		if run == n {
+			cancel()
+		}
+		return nil
+	}}, &runtest.Notes{}))
+	require.NoError(t, err)
+	saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json"))
+	return res, err == nil && strings.Contains(string(saved), `"untold"`)
+}
+
 // Ctrl-C in an evaluation stops it between batches. The resumed run repeats the evaluation and gives the same bits and
 // records.
 func TestInterruptedEvaluation(t *testing.T) {
@@ -96,16 +113,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 	postponed := 0
 	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/10) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{Fault: func(run int64) error {
-			if run == n {
-				cancel()
-			}
-			return nil
-		}}, &runtest.Notes{}))
-		require.NoError(t, err)
-		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err == nil && strings.Contains(string(saved), `"untold"`) {
+		if res, postpones := interruptedAt(t, c, n); postpones {
 			assert.True(t, res.Interrupted)
 			postponed++
 		}
@@ -138,16 +146,7 @@ func TestInterruptedEvaluationOfExperts(t *testing.T) {
 	postponed := 0
 	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/8) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{Fault: func(run int64) error {
-			if run == n {
-				cancel()
-			}
-			return nil
-		}}, &runtest.Notes{}))
-		require.NoError(t, err)
-		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err == nil && strings.Contains(string(saved), `"untold"`) {
+		if _, postpones := interruptedAt(t, c, n); postpones {
 			postponed++
 		}
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})

@@ -5,7 +5,7 @@
 //	for r.Next() { use(r.Text()) }       // nil: the field is null
 //	err := r.Err()
 //
-// The grammar is that of RFC 8259, with NaN, Infinity and -Infinity, which Python writes. Of a key that an object has
+// The grammar is RFC 8259's, with NaN, Infinity and -Infinity, which Python writes. Of a key that an object has
 // twice the last one counts, as in Python. Bytes of a text that are not UTF-8 stay as they are. Half of a surrogate pair
 // becomes U+FFFD. Memory is bounded by MaxValue for an object; of its values only the text is kept.
 package jsontext
