@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -109,7 +108,7 @@ func (c *serveCommand) token() (token string, made bool, err error) {
 }
 
 func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool) error {
-	name := cmp.Or(c.Name, filepath.Base(filepath.Clean(c.From)))
+	name := cmp.Or(c.Name, b.Source().Name())
 	s, err := serve.New(b, serve.Options{Name: name, MaxTokens: c.MaxTokens, Queue: c.Queue})
 	if err != nil {
 		return usererror.New(err)

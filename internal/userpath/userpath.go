@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 )
 
@@ -55,4 +56,12 @@ func SameFolder(a, b string) bool {
 	}
 	y, err := os.Stat(b)
 	return err == nil && os.SameFile(x, y)
+}
+
+// Literal is a path as the pattern of filepath.Glob that matches it alone.
+func Literal(path string) string {
+	if runtime.GOOS == "windows" { // its patterns have no escapes, and its names neither * nor ?
+		return strings.ReplaceAll(path, "[", "[[]")
+	}
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/userpath"
@@ -116,7 +116,7 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 	if from != "" && !filepath.IsAbs(text) && exists(filepath.Join(from, text)) {
 		return filepath.Join(from, text), "", nil
 	}
-	if used, err = userpath.Expand(text); err != nil || from == "" || filepath.IsAbs(used) {
+	if used, err = userpath.Expand(text); err != nil || from == "" || filepath.IsAbs(used) || file && hub.IsName(used) {
 		return used, "", err
 	}
 	fixed := used
@@ -125,7 +125,7 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 	}
 	there := filepath.Join(from, used)
 	if fixed != used {
-		there = filepath.Join(literal(from), used)
+		there = filepath.Join(userpath.Literal(from), used)
 	}
 	switch {
 	case !file || exists(filepath.Join(from, fixed)):
@@ -135,14 +135,6 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 	}
 	tried, err = filepath.Abs(used)
 	return there, tried, err
-}
-
-// literal is a path as the pattern that matches it alone.
-func literal(path string) string {
-	if runtime.GOOS == "windows" { // its patterns have no escapes
-		return path
-	}
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
 // relative is a path in the working directory as seen from a folder.

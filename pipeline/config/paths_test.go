@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -41,7 +42,7 @@ func TestPathsOfARunMeanTheSameFromEveryFolder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, relative, c.Run.Dir)
 	assert.Equal(t, filepath.Join(project, "a.txt"), c.Data.Train[0])
-	assert.Equal(t, filepath.Join(literal(project), "*.txt"), c.Data.Train[1])
+	assert.Equal(t, filepath.Join(userpath.Literal(project), "*.txt"), c.Data.Train[1])
 	assert.Equal(t, []string{filepath.Join(project, "task.jsonl")}, c.Train.EvalTasks)
 	assert.Equal(t, filepath.Join(project, "h.wasm"), c.Hooks[0].File)
 	assert.Equal(t, string(text), string(c.SavedYAML()), "nothing is rewritten")

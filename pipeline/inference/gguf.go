@@ -88,7 +88,7 @@ func (src *Source) ggufKeys(fileType uint32, note func(format string, args ...an
 		return nil, fmt.Errorf("%s: %w", src.Dir, fielderror.In("model", err))
 	}
 	keys := []gguf.Key{{Name: "general.architecture", Value: shape["general.architecture"]}, {Name: "general.type", Value: "model"},
-		{Name: "general.name", Value: filepath.Base(src.Dir)}, {Name: "general.file_type", Value: fileType}, {Name: "general.quantization_version", Value: uint32(2)}}
+		{Name: "general.name", Value: src.Name()}, {Name: "general.file_type", Value: fileType}, {Name: "general.quantization_version", Value: uint32(2)}}
 	for _, name := range slices.Sorted(maps.Keys(shape)) {
 		if name != "general.architecture" {
 			keys = append(keys, gguf.Key{Name: name, Value: shape[name]})

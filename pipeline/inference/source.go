@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -112,6 +114,21 @@ func orSilent(note func(format string, args ...any)) func(format string, args ..
 		return func(string, ...any) {}
 	}
 	return note
+}
+
+// Name is the model's name for people: that of its run, of a model of the Hub, or of its folder or file.
+func (src *Source) Name() string {
+	dir := src.Dir
+	if name := hub.Name(dir); name != "" {
+		return path.Base(name)
+	}
+	if src.checkpoint != nil && filepath.Base(filepath.Dir(dir)) == checkpoint.Folder {
+		dir = filepath.Dir(filepath.Dir(dir))
+	}
+	if abs, err := filepath.Abs(dir); err == nil { // of .
+		dir = abs
+	}
+	return filepath.Base(dir)
 }
 
 // open reads everything but the tensors.

@@ -5,22 +5,27 @@
 package pretrained
 
 import (
-	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/placeholder"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
 )
 
 // ConfigFile is the name of a model's config in its folder.
 const ConfigFile = "config.json"
+
+// indexFile says which shard holds which tensor.
+const indexFile = "model.safetensors.index.json"
 
 // Expected is what Find takes, in words.
 const Expected = "a GGUF file, or a folder with config.json and model.safetensors"
@@ -39,11 +44,13 @@ func Find(path, expected string) (string, error) {
 // errNoModel is the error of a folder or file in which nothing is like a model.
 var errNoModel = errors.New("no model here")
 
-func find(path string) (string, error) {
+func find(name string) (string, error) {
+	path, err := hub.Locate(name)
+	if err != nil {
+		return "", err
+	}
 	st, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return absent(path)
 	case err != nil:
 		return "", err
 	case st.IsDir():
@@ -63,33 +70,6 @@ func find(path string) (string, error) {
 	return "", fmt.Errorf("%s: a file that is not GGUF: %w", path, errNoModel)
 }
 
-// hubName matches names of models on the Hugging Face Hub.
-var hubName = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
-
-// absent finds a model of the Hub in its cache, by a name that is no path.
-func absent(path string) (string, error) {
-	if to, err := os.Readlink(path); err == nil {
-		return "", fmt.Errorf("%s: a symbolic link to %s, which is not there", path, to)
-	}
-	org, name, _ := strings.Cut(path, "/")
-	if _, err := os.Stat(org); err == nil || !hubName.MatchString(path) {
-		return "", fmt.Errorf("%s: no such file or folder", path)
-	}
-	cached := filepath.Join(hubCache(), "models--"+org+"--"+name)
-	if _, err := os.Stat(cached); err == nil {
-		return inFolder(cached)
-	}
-	return "", fmt.Errorf("%s: no such file or folder. If it is a name on the Hugging Face Hub: gpupipe downloads nothing; "+
-		"\"hf download %s --local-dir %s\" does, and then name the folder %s", path, path, name, name)
-}
-
-// hubCache is the folder in which huggingface_hub keeps what it downloads.
-func hubCache() string {
-	home, _ := os.UserHomeDir() // without one the relative path is not there either
-	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache"))
-	return cmp.Or(os.Getenv("HF_HUB_CACHE"), filepath.Join(cmp.Or(os.Getenv("HF_HOME"), filepath.Join(cache, "huggingface")), "hub"))
-}
-
 // inFolder finds the model in a folder.
 func inFolder(dir string) (string, error) {
 	if present(dir, "adapter_config.json") && !hasWeights(dir) {
@@ -98,9 +78,6 @@ func inFolder(dir string) (string, error) {
 	}
 	if present(dir, ConfigFile) {
 		return dir, checkWeights(dir)
-	}
-	if present(dir, "snapshots") || present(dir, "refs") {
-		return snapshot(dir)
 	}
 	models, err := modelsIn(dir)
 	switch {
@@ -113,7 +90,7 @@ func inFolder(dir string) (string, error) {
 	case hasWeights(dir):
 		return "", fmt.Errorf("%s: found model.safetensors without config.json, expected both", dir)
 	}
-	return "", fmt.Errorf("%s: %w", dir, errNoModel)
+	return "", fmt.Errorf("%s: found %s: %w", dir, hub.Contents(dir), errNoModel)
 }
 
 // present reports whether a folder has an entry, be it a link to nothing.
@@ -124,7 +101,7 @@ func present(dir, name string) bool {
 
 // hasWeights reports whether a folder has safetensors under the names that transformers gives them.
 func hasWeights(dir string) bool {
-	return present(dir, "model.safetensors") || present(dir, "model.safetensors.index.json")
+	return present(dir, "model.safetensors") || present(dir, indexFile)
 }
 
 // modelsIn lists the GGUF files in a folder, and the folders with config.json in it and in the folders that it has. Of a GGUF
@@ -144,7 +121,7 @@ func modelsIn(dir string) (models []string, err error) {
 		}
 	}
 	for _, pattern := range []string{"*", "*/*"} {
-		found, err := filepath.Glob(filepath.Join(escaped(dir), pattern, ConfigFile))
+		found, err := filepath.Glob(filepath.Join(userpath.Literal(dir), pattern, ConfigFile))
 		if err != nil {
 			return nil, err
 		}
@@ -153,46 +130,6 @@ func modelsIn(dir string) (models []string, err error) {
 		}
 	}
 	return models, nil
-}
-
-// escaped is a path without the meaning that Glob gives to some of its characters.
-func escaped(path string) string {
-	return regexp.MustCompile(`[*?\[\\]`).ReplaceAllStringFunc(path, func(s string) string {
-		if s == "\\" && filepath.Separator == '\\' {
-			return s // Windows has no escapes
-		}
-		return "[" + s + "]"
-	})
-}
-
-// snapshot finds the model in a folder of the Hub's cache, which has refs/NAME with a commit, and snapshots/COMMIT.
-func snapshot(dir string) (string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	commit := ""
-	if text, err := os.ReadFile(filepath.Join(dir, "refs", "main")); err == nil {
-		commit = strings.TrimSpace(string(text))
-	}
-	switch {
-	case slices.Contains(names, commit):
-		return inSnapshot(dir, commit)
-	case len(names) == 1:
-		return inSnapshot(dir, names[0])
-	case len(names) > 1:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache with %d snapshots and none of refs/main: name one, such as %s", dir, len(names),
-			filepath.Join(dir, "snapshots", names[0]))
-	}
-	return "", fmt.Errorf("%s: a folder of the Hub's cache without a snapshot (refs/main names %q): the download did not finish, so download the model again", dir, commit)
-}
-
-func inSnapshot(dir, commit string) (string, error) {
-	return inFolder(filepath.Join(dir, "snapshots", commit))
 }
 
 // pickleAdvice is what to do with pickles.
@@ -206,16 +143,19 @@ func isPickle(name string) bool {
 
 // checkWeights refuses a folder with config.json whose weights are there in a form that gpupipe does not read.
 func checkWeights(dir string) error {
-	for _, name := range []string{"model.safetensors", "model.safetensors.index.json"} {
+	for _, name := range []string{"model.safetensors", indexFile} {
 		if to, err := os.Readlink(filepath.Join(dir, name)); err == nil {
 			if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s: a symbolic link to %s, which is not there: the download did not finish, or the folder was moved without its blobs",
-					filepath.Join(dir, name), to)
+				return fmt.Errorf("%s: a symbolic link to %s, which is not there: the download did not finish, or the folder was moved without its blobs: %s",
+					filepath.Join(dir, name), to, hub.Advice(dir))
 			}
 		}
 	}
-	if hasWeights(dir) {
+	switch {
+	case present(dir, "model.safetensors"):
 		return nil
+	case present(dir, indexFile):
+		return checkShards(dir)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -232,12 +172,41 @@ func checkWeights(dir string) error {
 	}
 	switch {
 	case len(tensors) > 1 && strings.HasPrefix(tensors[0], "model-0"):
-		return fmt.Errorf("%s: found the shards %s to %s without model.safetensors.index.json, which says what they hold: download it too", dir, tensors[0],
-			tensors[len(tensors)-1])
+		return fmt.Errorf("%s: found the shards %s to %s without %s, which says what they hold: download it too", dir, tensors[0],
+			tensors[len(tensors)-1], indexFile)
 	case len(tensors) > 0:
-		return fmt.Errorf("%s: found %s, expected model.safetensors or model.safetensors.index.json", dir, strings.Join(tensors, ", "))
+		return fmt.Errorf("%s: found %s, expected model.safetensors or %s", dir, strings.Join(tensors, ", "), indexFile)
 	case len(pickles) > 0:
 		return fmt.Errorf("%s: %s", filepath.Join(dir, pickles[0]), pickleAdvice)
 	}
-	return nil // whoever opens the tensors reports that there are none
+	return nil // Open reports that there are none: plans and configs need none
+}
+
+// noWeights is the error of a folder without weights.
+func noWeights(dir string) error {
+	return fmt.Errorf("%s: found %s, and no weights: expected model.safetensors, or shards with %s: %s", dir, hub.Contents(dir), indexFile, hub.Advice(dir))
+}
+
+// checkShards refuses a folder in which shards are missing. Whoever opens the tensors reports what is wrong with the index.
+func checkShards(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, indexFile))
+	if err != nil {
+		return err
+	}
+	var index struct {
+		Shards map[string]string `json:"weight_map"`
+	}
+	if json.Unmarshal(text, &index) != nil {
+		return nil
+	}
+	all := slices.Compact(slices.Sorted(maps.Values(index.Shards)))
+	missing := slices.DeleteFunc(slices.Clone(all), func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %d of the %d shards of %s are missing, such as %s: the download did not finish: %s", dir, len(missing), len(all), indexFile, missing[0],
+		hub.Advice(dir))
 }

@@ -63,6 +63,9 @@ func readConfig(dir string) (model.Config, error) {
 // Open opens a file or folder of safetensors of a model. The tensors of a model.Config have the names that transformers
 // gives them, whatever wrapped the model that was saved.
 func Open(path string, m model.Model) (Tensors, error) {
+	if present(path, ConfigFile) && !hasWeights(path) {
+		return Tensors{}, noWeights(path)
+	}
 	c, ok := m.(model.Config)
 	if !ok {
 		r, err := safetensors.Open(path)

@@ -117,6 +117,15 @@ func TestPrefixes(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, ".", map[string]string{"m/config.json": tiny, "m/README.md": "", "hub/models--o--m/snapshots/a/config.json": tiny})
+	for dir, want := range map[string]string{"m": "m: found README.md, config.json, and no weights: expected model.safetensors",
+		filepath.Join("hub", "models--o--m", "snapshots", "a"): `"hf download o/m" downloads what is missing`} {
+		c, err := Config(dir)
+		require.NoError(t, err, "a plan needs no weights")
+		_, err = Open(dir, c)
+		require.ErrorContains(t, err, want)
+	}
 	dir := save(t, func(s string) string { return "base_model.model." + strings.Replace(s, "q_proj.", "q_proj.lora_A.", 1) }, nil, 0)
 	_, err := Config(dir)
 	require.ErrorContains(t, err, "is of a PEFT adapter")

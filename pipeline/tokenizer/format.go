@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/userpath"
+	"github.com/gpupipe/gpupipe/pipeline/gguf"
 )
 
 // names are the files of tokenizers, in the order in which a folder is searched.
@@ -17,7 +20,7 @@ var names = []string{File, tekkenFile, SentencePieceFile, kimiFile, qwenFile, me
 
 // Names lists the files of tokenizers that In looks for, for messages.
 func Names() string {
-	return strings.Join(names[:len(names)-1], ", ") + ", " + vocabFile + " with " + mergesFile + " or *" + tiktokenExt
+	return strings.Join(names[:len(names)-1], ", ") + ", " + vocabFile + " with " + mergesFile + ", *" + tiktokenExt + " or one GGUF file"
 }
 
 // fileIn returns the path of the tokenizer in a folder; it is empty if there is none.
@@ -31,23 +34,29 @@ func fileIn(folder string) (path string, err error) {
 			return "", err
 		}
 	}
-	switch found, err := filepath.Glob(filepath.Join(folder, "*"+tiktokenExt)); {
-	case err != nil || len(found) == 0:
-		return "", nil // the name of the folder may be no pattern
-	case len(found) > 1:
-		return "", fmt.Errorf("%s: found %d files *%s, expected one: name the file", folder, len(found), tiktokenExt)
-	default:
-		return found[0], nil
+	for _, ext := range []string{tiktokenExt, ".gguf"} {
+		found, err := filepath.Glob(filepath.Join(userpath.Literal(folder), "*"+ext))
+		if err != nil {
+			return "", err
+		}
+		found = slices.DeleteFunc(found, func(path string) bool { // parts after the first
+			at, _, isPart := gguf.PartName(path)
+			return isPart && at > 1
+		})
+		switch {
+		case len(found) > 1:
+			return "", fmt.Errorf("%s: found %d files *%s, expected one: name the file", folder, len(found), ext)
+		case len(found) == 1:
+			return found[0], nil
+		}
 	}
+	return "", nil
 }
 
 // readFormat reads the file of a tokenizer, of any format but GGUF, as the content of a tokenizer.json. d is what files
 // beside it say; readFormat adds what the format defines.
 func readFormat(path string, d *description) ([]byte, error) {
 	data, err := readLimited(path, maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, path)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}

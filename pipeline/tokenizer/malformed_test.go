@@ -16,7 +16,7 @@ func TestOpenErrors(t *testing.T) {
 	for spec, want := range map[string]string{
 		"":                                 `expected "bytes", "gpt2"`,
 		filepath.Join(dir, "nothing.json"): "no such file",
-		dir:                                "the folder has no " + Names(),
+		dir:                                "in the folder, expected " + Names(),
 	} {
 		_, err := Open(spec)
 		assert.ErrorContains(t, err, want)

@@ -138,3 +138,24 @@ func TestTemplateFiles(t *testing.T) {
 	assert.Equal(t, []Template{{DefaultTemplate, "chat"}, {"tool_use", "tools"}}, s.Templates)
 	assert.Equal(t, []string{"chat", "tools", ""}, []string{s.Template(""), s.Template("tool_use"), s.Template("old")})
 }
+
+// A tokenizer is found in the Hub's cache, and an error says what is there.
+func TestTokenizerOfTheHub(t *testing.T) {
+	text := smollm2(t)
+	t.Chdir(t.TempDir())
+	t.Setenv("HF_HUB_CACHE", "hub")
+	snapshot := filepath.Join("hub", "models--o--m", "snapshots", "a")
+	require.NoError(t, os.MkdirAll(snapshot, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(snapshot, File), []byte(text), 0o644))
+	for _, spec := range []string{filepath.Join("hub", "models--o--m"), "o/m", "hf:o/m", "https://huggingface.co/o/m", "https://huggingface.co/o/m/blob/main/tokenizer.json"} {
+		assert.Equal(t, filepath.Join(snapshot, File), open(t, spec).Name(), spec)
+	}
+	require.NoError(t, os.Rename(filepath.Join(snapshot, File), filepath.Join(snapshot, "README.md")))
+	for spec, want := range map[string]string{
+		"o/m": "found README.md in the folder, expected tokenizer.json, tekken.json", "hf:p/q": `gpupipe downloads nothing; "hf download p/q --local-dir q" does`,
+		"p/q": `"hf download p/q --local-dir q" does`, "none": `tokenizer "none": no such file or folder, and not "bytes" or "gpt2"`,
+	} {
+		_, err := Open(spec)
+		assert.ErrorContains(t, err, want)
+	}
+}

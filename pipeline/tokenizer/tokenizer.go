@@ -8,9 +8,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/placeholder"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/gguf"
@@ -69,7 +71,7 @@ const gpt2Tokens = 50257
 
 // Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a file
 // of a tokenizer (tokenizer.json, SentencePiece's or tiktoken's tokenizer.model, *.tiktoken, tekken.json, vocab.json or
-// merges.txt), of the folder that one is in, or of a GGUF file.
+// merges.txt), of the folder that one is in, of a GGUF file, or what hub.Locate takes for one of these.
 func Open(spec string) (Tokenizer, error) {
 	switch spec {
 	case "":
@@ -79,19 +81,9 @@ func Open(spec string) (Tokenizer, error) {
 	case "gpt2":
 		return openGPT2()
 	}
-	spec, err := userpath.Expand(spec)
+	spec, err := find(spec)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if st, err := os.Stat(spec); err == nil && st.IsDir() {
-		path, err := In(spec)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("tokenizer: %w", err)
-		case path == "":
-			return nil, fmt.Errorf("tokenizer %q: the folder has no %s", spec, Names())
-		}
-		spec = path
+		return nil, err
 	}
 	if gguf.IsFile(spec) {
 		return openGGUF(spec)
@@ -109,6 +101,30 @@ func Open(spec string) (Tokenizer, error) {
 		return nil, fmt.Errorf("%s: %w", spec, err)
 	}
 	return t, nil
+}
+
+// find returns the file of a tokenizer that a path names.
+func find(spec string) (path string, err error) {
+	if path, err = userpath.Expand(spec); err == nil {
+		path, err = hub.Locate(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, spec)
+	}
+	if err != nil {
+		return "", fmt.Errorf("tokenizer: %w", err)
+	}
+	if st, err := os.Stat(path); err != nil || !st.IsDir() {
+		return path, nil // whoever opens the file reports the error
+	}
+	folder := path
+	switch path, err = In(folder); {
+	case err != nil:
+		return "", fmt.Errorf("tokenizer: %w", err)
+	case path == "":
+		return "", fmt.Errorf("tokenizer %q: found %s in the folder, expected %s", folder, hub.Contents(folder), Names())
+	}
+	return path, nil
 }
 
 func openGGUF(path string) (Tokenizer, error) {
