@@ -31,8 +31,8 @@ type planCommand struct {
 	GPU      string   `name:"gpu" help:"Plan for cards that need not be present, one for each rank: rtx-3090, rtx-4090, rx-7900-xtx, a100-80gb, h100, h200." placeholder:"NAME"`
 	Modelled bool     `help:"Estimate times from the kernels' arithmetic and memory traffic, and run nothing."`
 	Fresh    bool     `help:"Ignore times measured earlier."`
-	Tune     bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
-	JSON     bool     `help:"Print a JSON object."`
+	tuneFlag
+	JSON bool `help:"Print a JSON object."`
 }
 
 func (c *planCommand) Help() string {
@@ -114,8 +114,7 @@ func (c *planCommand) Run(a *app) error {
 			o.Cache.Renew()
 		}
 		save = o.Cache.Save
-		if c.Tune {
-			kernels := a.kernelChoices(s.timing)
+		if kernels := c.tuneFlag.cache(a, s.timing); kernels != nil {
 			o.Tune = kernels
 			save = func() error { return errors.Join(kernels.Save(), o.Cache.Save()) }
 		}

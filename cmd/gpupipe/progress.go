@@ -104,7 +104,7 @@ func (p *progress) timing(t kernelTiming) {
 	}
 	if !p.timed {
 		p.timed = true
-		p.line.keep("timing kernels on this device, once: the choices are kept for later runs")
+		p.line.keep("timing kernels on this device, once: later runs begin with the fastest")
 	}
 	p.line.show(timingText(t))
 }

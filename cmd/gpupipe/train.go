@@ -21,10 +21,10 @@ type trainCommand struct {
 	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the newest valid checkpoint in run.dir."`
 	fromFlag
-	Device  string `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
-	Tune    bool   `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
-	Profile bool   `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
-	JSON    bool   `help:"Print one JSON object a line: the start, each step, the result."`
+	Device string `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
+	tuneFlag
+	Profile bool `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
+	JSON    bool `help:"Print one JSON object a line: the start, each step, the result."`
 }
 
 func (c *trainCommand) Help() string {
@@ -46,6 +46,7 @@ and the run goes on: kill -USR1 PID (not on Windows). A reader of the output tha
 terminal do not end a run: the output is dropped.
 
 ` + fromHelp + `
+` + tuneHelp + `
 With pipeline.isolate: process each device runs in a process of its own. If a process dies, or its device hangs or is lost, all processes
 are restarted, and the run continues from its newest checkpoint to the same bits. The run stops after more than pipeline.restarts faults
 without a new checkpoint. A device counts as hung after pipeline.watchdog (5m) without progress, plus up to 10s for each kernel that it
@@ -76,8 +77,7 @@ func (c *trainCommand) Run(a *app) error {
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}
-	if c.Tune {
-		o.Tune = a.kernelChoices(r.timing)
+	if o.Tune = c.tuneFlag.cache(a, r.timing); o.Tune != nil {
 		o.Peak = a.measuredPeak
 	}
 	if c.Profile {

@@ -87,6 +87,7 @@ const (
 	TrainEvent    = "train"
 	EvaluateEvent = "evaluate"
 	SaveEvent     = "save"
+	TuneEvent     = "time kernels"
 	RestartEvent  = "restart" // from the loss of a device (argument "fault") to the batch at which training continues ("step")
 )
 

@@ -1,17 +1,21 @@
 package train
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: other kernels
+// kernelsFile, in the run folder and in every checkpoint, holds the kernels that compute the steps from there on: others
 // would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a resumed
 // run then keeps the static choice, however much memory there is.
 const kernelsFile = "kernels.json"
@@ -72,4 +76,75 @@ func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
 	}
 	s.tune.Pin(choices)
 	return nil
+}
+
+// timingShare is the share of a run's time that timing kernels takes at most, unless Options have one.
+const timingShare = 0.02
+
+// tuning times the kernels of a run between its steps.
+type tuning struct {
+	cache   *tune.Cache // nil: kernels are not timed
+	share   float64     // of the time, at most
+	began   time.Time   // when the first step began
+	spent   time.Duration
+	adopted int // kernels that the next checkpoint changes
+}
+
+// left is the time that may be spent now.
+func (t *tuning) left() time.Duration {
+	return time.Duration(t.share*float64(time.Since(t.began))) - t.spent
+}
+
+// due reports whether a kernel may be timed now.
+func (t *tuning) due() bool { return t.cache != nil && t.cache.Due(t.left()) }
+
+// start lets the run time kernels from its first step on, unless the static choice is used.
+func (t *tuning) start(s *session) {
+	o := s.job.options
+	t.share = cmp.Or(o.TimingShare, timingShare)
+	if t.cache = o.Tune; s.tune == nil || s.layout == nil || s.layout.Static {
+		t.cache = nil
+	}
+	if t.began.IsZero() {
+		t.began = time.Now()
+	}
+}
+
+// timeKernels times kernels while the pipeline is empty. Their choices are kept for other runs; see adoptKernels for
+// this one.
+func (t *trainer) timeKernels() error {
+	if !t.tuning.due() {
+		return nil
+	}
+	began := time.Now()
+	spent, err := t.tuning.cache.TimeFor(t.tuning.left())
+	t.tuning.spent += spent
+	t.recorder.paused(trace.TuneEvent, began)
+	if err != nil {
+		return &during{"timing kernels", err}
+	}
+	_ = t.tuning.cache.Save() // writeKernels has reported that it cannot
+	return nil
+}
+
+// adoptKernels reports whether there are faster kernels than those that have run, all of them timed. A checkpoint that is
+// saved then names them, so that the bits of each step follow from the checkpoint before it.
+func (t *trainer) adoptKernels() bool {
+	if t.tuning.cache == nil || t.job.options.Unsaved {
+		return false
+	}
+	t.tuning.adopted = t.tuning.cache.Adopt()
+	return t.tuning.adopted > 0
+}
+
+// switchKernels saves a checkpoint and goes on from there with the kernels that were adopted.
+func (t *trainer) switchKernels(ctx context.Context) error {
+	began := time.Now()
+	if err := t.reopen(ctx); err != nil {
+		return err
+	}
+	t.job.journal.noteEvent(eventNote, t.step, "%d kernels have faster variants on this device, which compute the steps after %d: rounding may differ", t.tuning.adopted, t.step)
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"kernels": t.tuning.adopted, "step": t.step})
+	t.tuning.start(t.session)
+	return t.session.writeKernels()
 }

@@ -16,16 +16,21 @@ import (
 )
 
 // loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends,
-// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
+// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations, checkpoints or
+// timings of kernels.
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
+	t.tuning.start(t.session)
 	if err := t.finishPending(ctx); err != nil {
 		return t.postpone(ctx, err)
 	}
 	for t.step < t.job.lastStep() && ctx.Err() == nil && t.recorder.stopped == "" {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
+		}
+		if err := t.timeKernels(); err != nil {
+			return err
 		}
 		if t.evaluationDue() {
 			if err := t.evaluate(ctx); err != nil {
@@ -44,7 +49,11 @@ func (t *trainer) loop(ctx context.Context) error {
 			}
 		}
 		if asked := t.asksToSave(); asked || t.due(c.SaveEvery) || t.checkpoints.improves(t.step) {
-			if err := t.saveMeanwhile(ctx); err != nil {
+			save := t.saveMeanwhile
+			if ctx.Err() == nil && t.adoptKernels() {
+				save = t.switchKernels
+			}
+			if err := save(ctx); err != nil {
 				return err
 			}
 		}
@@ -89,7 +98,7 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 	until, end := context.WithCancel(ctx)
 	defer end()
 	t.step, err = t.session.engine.Train(until, t.loader.source, t.step, to, func(m engine.Measured) error {
-		if t.askedToSave() {
+		if t.askedToSave() || t.tuning.due() {
 			end()
 		}
 		return t.measured(ctx, m)

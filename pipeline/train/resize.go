@@ -16,10 +16,21 @@ func (t *trainer) resizes() bool {
 	return t.step < t.job.lastStep() && c.At(t.step).Train.BatchSize != c.Train.BatchSize
 }
 
-// resize saves a checkpoint and opens everything that depends on the size of batches again from there: programs,
-// schedule and optimizer are made for a number of microbatches. A resumed run takes the same path, to the same bits.
+// resize goes on with batches of another size. A resumed run takes the same path, to the same bits.
 func (t *trainer) resize(ctx context.Context) error {
 	began := time.Now()
+	if err := t.reopen(ctx); err != nil {
+		return err
+	}
+	c := t.job.config.Train
+	t.job.journal.noteEvent(eventNote, t.step, "batches of %d sequences in %d microbatches after step %d", c.BatchSize, c.Microbatches, t.step)
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"batch_size": c.BatchSize, "step": t.step})
+	return nil
+}
+
+// reopen saves a checkpoint and opens everything that depends on the size of batches and on kernels again from there:
+// programs, schedule and optimizer are made for a number of microbatches.
+func (t *trainer) reopen(ctx context.Context) error {
 	if err := t.awaitSave(); err != nil {
 		return err
 	}
@@ -36,9 +47,6 @@ func (t *trainer) resize(ctx context.Context) error {
 	if err := t.do(ctx, t.job.rewind, t.findStart, t.job.openScalars, t.openLoader, t.openSession, t.loadSession, t.firstBatch, t.openFolder); err != nil {
 		return err
 	}
-	c := t.job.config.Train
-	t.job.journal.noteEvent(eventNote, t.step, "batches of %d sequences in %d microbatches after step %d", c.BatchSize, c.Microbatches, t.step)
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"batch_size": c.BatchSize, "step": t.step})
 	t.recorder.pace.start()
 	return nil
 }

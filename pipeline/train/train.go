@@ -42,9 +42,10 @@ type Options struct {
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
 	Execute    engine.Executor // nil: runtime/exec
-	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices of its
-	// checkpoint.
-	Tune *tune.Cache
+	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run begins with the choices of its
+	// checkpoint. Kernels whose timing is postponed are timed between steps.
+	Tune        *tune.Cache
+	TimingShare float64 // of the time that timing kernels between steps may take; 0: 0.02
 	// RateFactor is the factor on all learning rates at a step, counted from 0, instead of that of the config's schedule and
 	// hooks; nil: theirs. Pipelines of other processes do not have it.
 	RateFactor func(step int) float64
@@ -141,6 +142,7 @@ type trainer struct {
 	start       start // where the run began, or began again after a fault
 	loader      *loader
 	session     *session
+	tuning      tuning
 	recorder    *recorder
 	result      Result
 

@@ -198,7 +198,8 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 	assert.Contains(t, string(text), "another", "a choice that was not used")
 }
 
-// Processes that tune at the same time find their own choices again. None is lost, and the first to save wins.
+// Processes that tune at the same time find their own choices again. None is lost, and the first to save wins. What was
+// not timed is not saved.
 func TestCachesAreSavedTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	var caches [2]*tune.Cache
@@ -208,14 +209,18 @@ func TestCachesAreSavedTogether(t *testing.T) {
 		caches[i] = c
 	}
 	for i, name := range []string{"first", "second"} {
-		caches[i].Pin(map[string]tune.Choice{name: {Candidate: name}, "both": {Candidate: name}})
+		caches[i].Pin(map[string]tune.Choice{name: timed(name), "both": timed(name), "guessed": {Candidate: name}})
 		require.NoError(t, caches[i].Save())
 	}
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	var saved map[string]tune.Choice
 	require.NoError(t, json.Unmarshal(text, &saved))
-	assert.Equal(t, map[string]tune.Choice{"first": {Candidate: "first"}, "second": {Candidate: "second"}, "both": {Candidate: "first"}}, saved)
+	assert.Equal(t, map[string]tune.Choice{"first": timed("first"), "second": timed("second"), "both": timed("first")}, saved)
+}
+
+func timed(candidate string) tune.Choice {
+	return tune.Choice{Candidate: candidate, DurationMicros: map[string]float64{candidate: 1}}
 }
 
 // A temporary file of a killed process is removed when it is too old to be in use.

@@ -50,6 +50,8 @@ const (
 	mostSteps      = 1024    // k's that are computed at once, where A's rows lie along k
 	packedSteps    = 384     // where they do not
 	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
+	directMatrix   = 1 << 16 // elements of a B that is read as it lies, whatever the number of rows: half of 512 KiB
+	packingRows    = 256     // from which packing a larger B pays
 	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
 	fewColumns     = 192     // of such a block before an epilogue, or where there are few blocks
 	leastSplit     = 256     // k's of a group, where several share a sum
@@ -106,6 +108,10 @@ func (s Spec) flat() Spec {
 // directB reports whether the product can read B as it lies: rows of whole vectors.
 func (s Spec) directB() bool { return s.TypeB == F32 && !s.TransB && s.N%16 == 0 }
 
+// packsB reports whether the product packs B although it could read it as it lies: there are so many rows that packing
+// takes a few hundredths of the time, and B does not stay in a small cache.
+func (s Spec) packsB() bool { return !s.directB() || s.K*s.N > directMatrix && s.M >= packingRows }
+
 func (s Spec) flops() float64 {
 	return 2 * float64(s.Batch) * float64(s.M) * float64(s.N) * float64(s.K)
 }
@@ -119,7 +125,7 @@ func planNative(s Spec) native {
 		n.planBlocks(min(want, leastBlocks))
 		return n
 	}
-	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
+	n.packB = s.packsB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
 	n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
 	n.steps = s.K
 	n.narrow(n.columns/2, min(want, leastGroups/2))
@@ -141,7 +147,7 @@ func (s Spec) wantedGroups(speed float64) int {
 // It makes at least the given number of blocks, if they stay large enough.
 func (n *native) planBlocks(blocks int) {
 	s := n.spec
-	n.packB = !s.directB() || !s.TransA && (s.N%1024 == 0 || s.M > 384)
+	n.packB = s.packsB() || s.N%1024 == 0
 	columns, rows, steps := cachedColumns, 4*tileRows, 256
 	if s.TransA { // A is packed, which fewer steps keep in the cache until it is used
 		steps = 128
