@@ -19,7 +19,7 @@ func ending(err error) control.Ending {
 		return control.Ending{Outcome: control.Stopped}
 	case errors.Is(err, train.ErrDiverged):
 		return control.Ending{Outcome: control.Diverged, Text: oneLine(err)}
-	case usererror.Is(err):
+	case usererror.Is(err) && !diskFull(err):
 		return control.Ending{Outcome: control.Refused, Text: oneLine(err)}
 	}
 	return control.Ending{Outcome: control.Failed, Text: oneLine(err)}

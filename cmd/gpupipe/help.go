@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/internal/suggest"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
@@ -24,7 +25,33 @@ Examples:
   gpupipe help train`
 }
 
-func (c *helpCommand) Run(a *app) error { return exited(a.run(append(c.Command, "--help"))) }
+func (c *helpCommand) Run(ctx *kong.Context, a *app) error {
+	node := ctx.Model.Node
+	for _, name := range c.Command {
+		if node.Type == kong.ArgumentNode || len(node.Children) == 0 {
+			return usererror.Errorf("%s has no commands of its own: found %q", node.FullPath(), name)
+		}
+		next, names := child(node, name)
+		if next == nil {
+			return usererror.Errorf("no such command: %s %s%s\nSee %s --help.", node.FullPath(), name, suggest.DidYouMean(name, names), node.FullPath())
+		}
+		node = next
+	}
+	return exited(a.run(append(c.Command, "--help")))
+}
+
+// child returns the command of a name below another, nil if there is none, and the names of those that help lists.
+func child(node *kong.Node, name string) (found *kong.Node, names []string) {
+	for _, n := range node.Children {
+		if n.Name == name {
+			found = n
+		}
+		if !n.Hidden {
+			names = append(names, n.Name)
+		}
+	}
+	return found, names
+}
 
 type versionCommand struct{}
 

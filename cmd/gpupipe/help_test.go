@@ -18,9 +18,17 @@ func TestHelpAndVersion(t *testing.T) {
 	code, out, _ = command("version")
 	assert.Equal(t, exitOK, code)
 	assert.True(t, strings.HasPrefix(out, "gpupipe "), out)
-	code, _, errs := command("help", "trian")
-	assert.Equal(t, exitMistake, code)
-	assert.Contains(t, errs, `did you mean "train"?`)
+	for args, want := range map[string]string{
+		"trian":       "gpupipe: no such command: gpupipe trian (did you mean train?)\nSee gpupipe --help.\n",
+		"nosuch":      "gpupipe: no such command: gpupipe nosuch\nSee gpupipe --help.\n",
+		"hook chekc":  "no such command: gpupipe hook chekc (did you mean check?)\nSee gpupipe hook --help.\n",
+		"train again": `gpupipe train has no commands of its own: found "again"`,
+	} {
+		code, out, errs := command(append([]string{"help"}, strings.Split(args, " ")...)...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want)
+		assert.Empty(t, out)
+	}
 }
 
 // An error of a command names its help, and what was meant.

@@ -87,7 +87,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 	err = train.Check(a.ctx, base, o)
 	r.line.clear()
 	if err != nil {
-		return err
+		return beforeStart(a, err)
 	}
 	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
@@ -99,13 +99,13 @@ func (c *hostCommand) Run(a *app) (err error) {
 	}
 	defer c.withdraw()
 	if err := c.await(a, h); err != nil {
-		return err
+		return beforeStart(a, err)
 	}
 	c.noteSpares(a, h.Devices())
 	res, err := h.Train(a.ctx, c.configure, o)
 	r.line.clear()
 	if err != nil {
-		return err
+		return beforeStart(a, err)
 	}
 	return r.ended(res, "host")
 }

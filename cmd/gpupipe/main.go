@@ -25,8 +25,8 @@ import (
 // Exit codes.
 const (
 	exitOK          = 0
-	exitFailure     = 1   // ours, or the device's; a run that diverged
-	exitMistake     = 2   // the user's: bad input, a full disk, no such device
+	exitFailure     = 1   // ours, or the device's; a run that diverged; a full disk
+	exitMistake     = 2   // the user's: bad input, no such device
 	exitInterrupted = 130 // by Ctrl-C, after saving
 )
 
@@ -217,13 +217,12 @@ func (a *app) conclude(err error) int {
 	case errors.Is(err, context.Canceled):
 		a.note("gpupipe: interrupted")
 		return exitInterrupted
+	case errors.Is(err, train.ErrDiverged), diskFull(err):
+		a.note("gpupipe: %s", message(err))
+		return exitFailure
 	case errors.As(err, &user):
 		a.note("gpupipe: %s", message(err))
 		return exitMistake
-	}
-	if errors.Is(err, train.ErrDiverged) {
-		a.note("gpupipe: %s", message(err))
-		return exitFailure
 	}
 	a.note("gpupipe: failed: %s", message(err))
 	return exitFailure

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -113,6 +114,28 @@ func TestOutputThatIsLost(t *testing.T) {
 		assert.Contains(t, errs.String(), "standard output: no space left on device", args)
 	}
 	assert.FileExists(t, filepath.Join(dir, "run/checkpoints/step-12/manifest.json"), "training went on")
+}
+
+// A run that is stopped before it has done a step says what was saved, and what was not.
+func TestStoppedBeforeAStep(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var errs bytes.Buffer
+	a := &app{ctx: ctx, stdout: &errs, stderr: &errs}
+	assert.Equal(t, exitInterrupted, a.run([]string{"train", small(t, dir), "--device", "null"}))
+	assert.Contains(t, errs.String(), "stopped before the first step: nothing was saved, and the run folder is as it was; the same command begins again\n")
+	assert.NoDirExists(t, filepath.Join(dir, "run"))
+	for want, res := range map[string]train.Result{
+		"stopped before the first step was done: there is no checkpoint; to begin again: gpupipe host runs/a --resume\n":        {Idle: true},
+		"stopped before another step was done: nothing new was saved; to continue after step 3: gpupipe host runs/a --resume\n": {Idle: true, Step: 3, Checkpoint: "c"},
+		"stopped after step 3; to continue: gpupipe host runs/a --resume\n":                                                     {Step: 3, Checkpoint: "c"},
+	} {
+		errs.Reset()
+		res.Dir, res.Interrupted = "runs/a", true
+		assert.ErrorIs(t, newProgress(a, false).ended(res, "host"), errInterrupted)
+		assert.Contains(t, errs.String(), want)
+	}
 }
 
 // Weights that are not finite are refused with the tensor's name.

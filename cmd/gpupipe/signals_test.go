@@ -77,7 +77,7 @@ func TestOutputWithoutReader(t *testing.T) {
 	}
 	full := &refusing{err: syscall.ENOSPC}
 	a := &app{ctx: t.Context(), stdout: &output{to: full}, stderr: io.Discard}
-	assert.Equal(t, exitMistake, a.run([]string{"config"}))
+	assert.Equal(t, exitFailure, a.run([]string{"config"}), "a full disk is no mistake in the input")
 	assert.ErrorIs(t, a.failed, syscall.ENOSPC)
 }
 

@@ -10,6 +10,11 @@ import (
 // saveSignals are those that ask for a checkpoint; Windows has none.
 func saveSignals() []os.Signal { return nil }
 
+// diskFull reports whether an error is that of a write for which a disk has no room.
+func diskFull(err error) bool {
+	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL)
+}
+
 // readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed console.
 func readerGone(err error) bool {
 	return errors.Is(err, windows.ERROR_BROKEN_PIPE) || errors.Is(err, windows.ERROR_NO_DATA) || errors.Is(err, windows.ERROR_PIPE_NOT_CONNECTED)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -91,7 +92,7 @@ func (c *trainCommand) Run(a *app) error {
 		a.note("gpupipe: %v", err)
 	}
 	if err != nil {
-		return err
+		return beforeStart(a, err)
 	}
 	err = r.ended(res, "train")
 	if err == nil && !c.JSON && res.Checkpoint != "" {
@@ -109,11 +110,26 @@ func (p *progress) ended(res train.Result, command string) error {
 	} else {
 		p.result(res)
 	}
-	if res.Interrupted {
+	switch {
+	case !res.Interrupted:
+		return nil
+	case res.Checkpoint == "":
+		p.note("stopped before the first step was done: there is no checkpoint; to begin again: gpupipe %s %s --resume", command, res.Dir)
+	case res.Idle:
+		p.note("stopped before another step was done: nothing new was saved; to continue after step %d: gpupipe %s %s --resume", res.Step, command, res.Dir)
+	default:
 		p.note("stopped after step %d; to continue: gpupipe %s %s --resume", res.Step, command, res.Dir)
-		return errInterrupted
 	}
-	return nil
+	return errInterrupted
+}
+
+// beforeStart says of a run that was interrupted before it wrote anything that nothing was saved.
+func beforeStart(a *app, err error) error {
+	if !errors.Is(err, context.Canceled) {
+		return err
+	}
+	a.note("stopped before the first step: nothing was saved, and the run folder is as it was; the same command begins again")
+	return errInterrupted
 }
 
 const noConfig = "no config: expected a YAML file (gpupipe init writes one), or keys set with --set"

@@ -1,5 +1,5 @@
 // Package usererror marks errors that the user or their machine caused: bad input, a full disk, no device. Commands
-// exit with code 2 on these and treat all others as defects of gpupipe.
+// exit with code 2 on these, except on a full disk, and treat all others as defects of gpupipe.
 package usererror
 
 import (

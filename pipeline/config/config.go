@@ -138,16 +138,26 @@ func defaults() Config {
 
 // Load reads a config file (none if path is empty) and calls Parse. All its errors are marked by usererror.
 func Load(path string, overrides []string) (Config, error) {
-	var text []byte
-	file := "config"
-	if path != "" {
-		var err error
-		if text, err = strictyaml.ReadSmall(path); err != nil {
-			return Config{}, usererror.New(err)
-		}
-		file = path
+	if path == "" {
+		c, err := Parse("config", nil, overrides)
+		return c, usererror.New(err)
 	}
-	c, err := Parse(file, text, overrides)
+	text, err := strictyaml.ReadSmall(path)
+	if err != nil {
+		return Config{}, usererror.New(err)
+	}
+	d, err := strictyaml.Parse(path, text)
+	if err != nil {
+		return Config{}, usererror.New(err)
+	}
+	note, err := withoutStart(d, path, text)
+	if err != nil {
+		return Config{}, usererror.New(err)
+	}
+	c, err := override(d, overrides)
+	if note != "" {
+		c.replaced = append(c.replaced, note)
+	}
 	return c, usererror.New(err)
 }
 
@@ -215,7 +225,9 @@ func ParseSaved(file string, text []byte) (Config, error) {
 		return c, err
 	}
 	c.Pipeline.completeSavedStaleness(d)
-	return c, c.usePaths(d, true)
+	err = c.usePaths(d, true)
+	c.explainMissing(d, "FOLDER")
+	return c, err
 }
 
 // YAML is the config with every default written out, and paths as they were written.

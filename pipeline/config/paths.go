@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 // paths remembers how the paths of a config are written, and which of them do not exist.
 type paths struct {
 	written map[string]string // the text in the config, by the path in use, where they differ
-	missing map[string]string // the other place that was tried, by the path in use
+	missing map[string]string // what to say of it, by the path in use
 }
 
 // LoadRun is Load of file, the config in the folder of a run. run.dir becomes that folder.
@@ -35,10 +36,56 @@ func LoadRun(dir, file string, overrides []string) (Config, error) {
 		return Config{}, usererror.New(err)
 	}
 	c, err := override(d, overrides)
-	if saved, unread := ParseSaved(file, text); err == nil && unread == nil && c.Run.Dir == dir && userpath.SameFolder(dir, saved.Run.Dir) {
+	saved, unread := ParseSaved(file, text)
+	if unread != nil {
+		return c, usererror.New(err)
+	}
+	start := startOf(dir, saved.Run.Dir)
+	if err != nil {
+		saved.explainMissing(d, start)
+		return c, cmp.Or(saved.CheckPaths("init.from", "data.tokenizer"), usererror.New(err)) // Resolve reads these files
+	}
+	c.explainMissing(d, start)
+	if c.Run.Dir == dir && userpath.SameFolder(dir, saved.Run.Dir) {
 		c.paths.written[dir] = saved.paths.asWritten(saved.Run.Dir)
 	}
-	return c, usererror.New(err)
+	return c, nil
+}
+
+// startOf guesses where a run of an earlier version was started, by the folder in which it is and its run.dir.
+func startOf(folder, dir string) string {
+	abs, err := filepath.Abs(folder)
+	if start, ok := strings.CutSuffix(abs, string(filepath.Separator)+filepath.Clean(dir)); err == nil && ok {
+		return start
+	}
+	return "FOLDER"
+}
+
+// explainMissing says of relative paths of a run's file that are not there what they are relative to, if the run is of an
+// earlier version, which did not record where it was started.
+func (c *Config) explainMissing(d *strictyaml.Document, start string) {
+	if d.FromFile("run.started_in") || d.Overridden("run.started_in") {
+		return
+	}
+	c.paths.missing = map[string]string{}
+	must(c.eachPath(func(key string, path *string) error {
+		if key != "run.dir" && d.FromFile(key) && !filepath.IsAbs(*path) && !hub.IsName(*path) && !exists(fixedPart(*path)) {
+			c.paths.missing[*path] = fmt.Sprintf("%s is not in the working directory, and the run is of an earlier version, which did not record "+
+				"where it was started: repeat the command there, or add --set run.started_in=%s", *path, start)
+		}
+		return nil
+	}))
+}
+
+// withoutStart removes run.started_in from a document that is not the config in the folder of a run, but was copied from
+// one: relative paths of a file that users write begin at the working directory. It returns a note, or "".
+func withoutStart(d *strictyaml.Document, file string, text []byte) (note string, err error) {
+	c, err := ParseSaved(file, text)
+	if err != nil || c.Run.StartedIn == "" || userpath.SameFolder(c.Run.StartedIn, ".") || userpath.SameFolder(filepath.Dir(file), c.Run.Dir) {
+		return "", nil // what is wrong with it is found later
+	}
+	note = fmt.Sprintf("run.started_in: %s is of the run that %s was copied from: relative paths begin at the working directory", c.Run.StartedIn, file)
+	return note, d.Put("run.started_in", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}, file)
 }
 
 // SavedYAML is YAML for a run folder: run.started_in is the working directory unless the config has one.
@@ -62,11 +109,11 @@ func (c Config) CheckPaths(prefixes ...string) error {
 		return len(prefixes) == 0 || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
 	}
 	return c.eachPath(func(key string, path *string) error {
-		tried, missing := c.paths.missing[*path]
+		found, missing := c.paths.missing[*path]
 		if !missing || !begins(key) {
 			return nil
 		}
-		return usererror.New(fmt.Errorf("%s: found neither %s, from run.started_in, nor %s, from the working directory", key, *path, tried))
+		return usererror.Errorf("%s: %s", key, found)
 	})
 }
 
@@ -99,7 +146,7 @@ func (c *Config) usePaths(d *strictyaml.Document, lenient bool) error {
 			return fmt.Errorf("%s: %s: %w", d.At(key), key, err)
 		}
 		if tried != "" {
-			c.paths.missing[used] = tried
+			c.paths.missing[used] = fmt.Sprintf("found neither %s, from run.started_in, nor %s, from the working directory", used, tried)
 		}
 		if used != written {
 			c.paths.written[used] = written
@@ -119,10 +166,7 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 	if used, err = userpath.Expand(text); err != nil || from == "" || filepath.IsAbs(used) || file && hub.IsName(used) {
 		return used, "", err
 	}
-	fixed := used
-	if i := strings.IndexAny(used, "*?["); i >= 0 { // a glob is where the folder is that it begins with
-		fixed = filepath.Dir(used[:i] + "_")
-	}
+	fixed := fixedPart(used)
 	there := filepath.Join(from, used)
 	if fixed != used {
 		there = filepath.Join(userpath.Literal(from), used)
@@ -135,6 +179,14 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 	}
 	tried, err = filepath.Abs(used)
 	return there, tried, err
+}
+
+// fixedPart is a path, or the folder that a glob begins with.
+func fixedPart(path string) string {
+	if i := strings.IndexAny(path, "*?["); i >= 0 && !exists(path) {
+		return filepath.Dir(path[:i] + "_")
+	}
+	return path
 }
 
 // relative is a path in the working directory as seen from a folder.

@@ -100,7 +100,62 @@ func TestARunThatMovedIsOfTheWorkingDirectory(t *testing.T) {
 	saved, err := ParseSaved("old", []byte(old))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"./a.txt", "*.txt", "gone.txt"}, saved.Data.Train)
-	assert.NoError(t, saved.CheckPaths(), "a run without the folder says nothing of other places")
+	assert.EqualError(t, saved.CheckPaths(), "data.train[2]: gone.txt is not in the working directory, and the run is of an earlier version, "+
+		"which did not record where it was started: repeat the command there, or add --set run.started_in=FOLDER")
+}
+
+// A run of an earlier version did not record where it was started: what is missing says so, and where that was.
+func TestARunThatDoesNotSayWhereItWasStarted(t *testing.T) {
+	project, run := started(t)
+	file := filepath.Join(run, "config.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	old, _, _ := strings.Cut(string(text), "    started_in:")
+	require.NoError(t, os.WriteFile(file, []byte(old), 0o666))
+	c, err := LoadRun(run, file, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "./a.txt", c.Data.Train[0])
+	assert.ErrorContains(t, c.CheckPaths(), "data.train[0]: ./a.txt is not in the working directory, and the run is of an earlier version")
+	assert.ErrorContains(t, c.CheckPaths(), "repeat the command there, or add --set run.started_in="+project)
+	c, err = LoadRun(run, file, []string{"run.started_in=" + project, "data.train[2]=" + file})
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(project, "a.txt"), c.Data.Train[0])
+	assert.Equal(t, run, c.Run.Dir)
+	assert.NoError(t, c.CheckPaths())
+	require.NoError(t, os.WriteFile(file, []byte("run: {dir: runs/a}\nmodel: {preset: tiny}\ndata: {train: a.txt, tokenizer: tok/tokenizer.json}\n"), 0o666))
+	_, err = LoadRun(run, file, nil)
+	assert.ErrorContains(t, err, "data.tokenizer: tok/tokenizer.json is not in the working directory, and the run is of an earlier version")
+	require.NoError(t, os.WriteFile(file, []byte(old), 0o666))
+	t.Chdir(project)
+	c, err = LoadRun("runs/a", filepath.Join("runs", "a", "config.yaml"), []string{"data.train[2]=a.txt"})
+	require.NoError(t, err)
+	assert.NoError(t, c.CheckPaths())
+}
+
+// A config that was copied out of the folder of a run is a file as users write it.
+func TestACopiedConfigIsOfTheWorkingDirectory(t *testing.T) {
+	project, run := started(t)
+	text, err := os.ReadFile(filepath.Join(run, "config.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("mine.yaml", text, 0o666))
+	c, err := Load("mine.yaml", nil)
+	require.NoError(t, err)
+	assert.Equal(t, "./a.txt", c.Data.Train[0])
+	assert.Equal(t, "./runs/a", c.Run.Dir)
+	assert.Equal(t, []string{"run.started_in: " + project + " is of the run that mine.yaml was copied from: relative paths begin at the working directory"}, c.Notes())
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	assert.Contains(t, string(c.SavedYAML()), "started_in: "+here)
+	c, err = Load(filepath.Join(run, "config.yaml"), nil)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(project, "a.txt"), c.Data.Train[0], "the file of the run itself")
+	c, err = Load("mine.yaml", []string{"run.started_in=" + project})
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(project, "a.txt"), c.Data.Train[0])
+	t.Chdir(project)
+	c, err = Load("../elsewhere/mine.yaml", nil)
+	require.NoError(t, err)
+	assert.Empty(t, c.Notes())
 }
 
 func TestHomeAndVariablesInPaths(t *testing.T) {

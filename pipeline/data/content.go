@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +30,10 @@ var signatures = []struct {
 	bytes, what string
 	always      bool
 }{
-	{"PK\x03\x04", "a zip archive or an office document", false},
+	{"PK\x03\x04", "a ZIP archive", false}, // see inZIP
 	{"%PDF-", "a PDF document", true},
-	{"\xD0\xCF\x11\xE0", "an office document", false},
+	{"{\\rtf", "an RTF document", true},
+	{"\xD0\xCF\x11\xE0", "an office document of before 2007 (.doc, .xls or .ppt)", false},
 	{"\x89PNG", "a PNG image", false},
 	{"\xFF\xD8\xFF", "a JPEG image", false},
 	{"GIF8", "a GIF image", false},
@@ -49,6 +51,7 @@ var signatures = []struct {
 	{"\x80\x04\x95", "a pickle", false},
 	{"\x80\x05\x95", "a pickle", false},
 	{"PAR1", "Parquet: expected a name that ends in .parquet", false},
+	{"FEA1", "Feather version 1: expected version 2, with a name that ends in .feather", false},
 	{"ARROW1", "Arrow: expected a name that ends in .arrow", false},
 	{"\x89HDF", "an HDF5 file", false},
 	{"SQLite format 3", "an SQLite database", false},
@@ -110,7 +113,7 @@ func checkHead(path string, head []byte) error {
 	}
 	for _, s := range signatures {
 		if bytes.HasPrefix(head, []byte(s.bytes)) && (s.always || !isText(head)) {
-			return fmt.Errorf("%s: no text: the file begins as %s", path, s.what)
+			return fmt.Errorf("%s: no text: the file begins as %s", path, cmp.Or(inZIP(head), s.what))
 		}
 	}
 	if len(head) > 262 && string(head[257:262]) == "ustar" {
@@ -123,6 +126,33 @@ func checkHead(path string, head []byte) error {
 		return binary0(path, int64(i))
 	}
 	return nil
+}
+
+// zipped are documents that are ZIP archives, by the name of their first file and what it holds.
+var zipped = []struct{ start, what string }{
+	{"[Content_Types].xml", "an office document (.docx, .xlsx or .pptx)"},
+	{"_rels/.rels", "an office document (.docx, .xlsx or .pptx)"},
+	{"word/", "a Word document (.docx)"},
+	{"xl/", "a spreadsheet (.xlsx)"},
+	{"ppt/", "a presentation (.pptx)"},
+	{"mimetypeapplication/epub", "an electronic book (.epub)"},
+	{"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument text (.odt)"},
+	{"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", "a spreadsheet (.ods)"},
+	{"mimetypeapplication/vnd.oasis.opendocument.presentation", "a presentation (.odp)"},
+}
+
+// inZIP names the document that a head begins, if it is one that is a ZIP archive.
+func inZIP(head []byte) string {
+	const name = 30 // its offset in the header of a file, which begins the archive
+	if !bytes.HasPrefix(head, []byte("PK\x03\x04")) || len(head) < name {
+		return ""
+	}
+	for _, z := range zipped {
+		if bytes.HasPrefix(head[name:], []byte(z.start)) {
+			return z.what
+		}
+	}
+	return ""
 }
 
 // isText reports whether a head is UTF-8 without a byte 0. Its last character may be cut.

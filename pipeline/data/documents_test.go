@@ -51,6 +51,18 @@ func TestWhatIsNoDocumentIsCounted(t *testing.T) {
 	}
 }
 
+// TestAbsentFields checks that an object without the field counts as null, as it does in the Parquet file that pandas or
+// datasets make of the same lines, and that a file in which no object has it is refused.
+func TestAbsentFields(t *testing.T) {
+	for _, content := range []string{"{\"n\":1}\n{\"text\":\"a\"}\n{}\n{\"text\":null}\n", "[{},{\"text\":\"a\"},{\"n\":{}},{\"text\":null}]"} {
+		got, found := findings(t, write(t, "a.json", content))
+		assert.Equal(t, "a", got)
+		assert.Equal(t, Tally{Nulls: 3}, found.Tally)
+	}
+	_, _, err := load(t, Options{Train: []string{write(t, "a.jsonl", "{\"n\":1}\n{\"m\":2}\n")}, Tokenizer: byteTok{}, Vocab: 256})
+	assert.ErrorContains(t, err, `a.jsonl: line 1: no field "text", found ["n"]`)
+}
+
 func TestJSONInTextFilesIsReported(t *testing.T) {
 	for content, want := range map[string]bool{
 		"{\"text\":\"a\"}\n{\"text\":\"b\"}\n": true, "{\"a\":1}": true, "{\n \"a\": [NaN]\n}\n": true, "[{\"a\":1}, {\"a\":2}]": true, "[a]": false, "[1]": false,
@@ -151,9 +163,10 @@ func TestByteOrderMarks(t *testing.T) {
 
 // TestOtherFilesAreRefused checks that files without documents are refused with advice before any is read.
 func TestOtherFilesAreRefused(t *testing.T) {
+	zip := func(first string) string { return "PK\x03\x04" + strings.Repeat("\x00", 26) + first }
 	for name, want := range map[string]string{
-		"a.csv": `pandas.read_csv("`, "a.TSV.gz": `sep="\t"`, "a.xlsx": "a spreadsheet", "a.docx": "an office document", "a.png": "an image",
-		"a.zip": "an archive: expected the files in it", "a.tar.zst": "an archive", "a.pkl": "a pickle", "a.npy": "an array of numbers",
+		"a.csv": `pandas.read_csv("`, "a.TSV.gz": `sep="\t"`, "a.xlsx": "a spreadsheet", "a.docx": "a Word document", "a.pdf": "a PDF document", "a.png": "an image",
+		"a.zip": "a ZIP archive: expected the files in it", "a.tar.zst": "a tar archive", "a.pkl": "a pickle", "a.npy": "an array of numbers",
 		"a.safetensors": "a model", "a.jsonl.bz2": "compressed in another way", "a.avro": "a file of records: expected .jsonl or .parquet",
 	} {
 		_, err := Expand([]string{write(t, name, "text")})
@@ -161,7 +174,10 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		assert.ErrorContains(t, err, want, name)
 	}
 	for content, want := range map[string]string{
-		"PK\x03\x04\x00": "begins as a zip archive", "\x89PNG\r\n\x1a\n\x00": "begins as a PNG image", "\x93NUMPY\x01\x00": "begins as a NumPy array",
+		"PK\x03\x04\x00": "begins as a ZIP archive", zip("[Content_Types].xml"): "begins as an office document (.docx, .xlsx or .pptx)",
+		zip("mimetypeapplication/epub+zip"): "begins as an electronic book", zip("a.txt"): "begins as a ZIP archive", "{\\rtf1\\ansi": "begins as an RTF document",
+		"FEA1\x00\x00": "begins as Feather version 1", "\xD0\xCF\x11\xE0\xA1": "begins as an office document of before 2007",
+		"\x89PNG\r\n\x1a\n\x00": "begins as a PNG image", "\x93NUMPY\x01\x00": "begins as a NumPy array",
 		"\x80\x04\x95\x10\x00": "begins as a pickle", "%PDF-1.7\n": "begins as a PDF document", "\x1f\x8b\x08\x00": "expected a name that ends in .gz",
 		"PAR1\x15\x00": "expected a name that ends in .parquet", "a" + strings.Repeat("b", 200) + "\x00": "a NUL byte at offset 201",
 	} {
@@ -195,7 +211,7 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"**/*.txt": "[x]/h.txt a.txt s/b.txt s/t/c.txt s/t/u/d.txt", "s/**/*.txt": "s/b.txt s/t/c.txt s/t/u/d.txt", "s/**/u/*": "s/t/u/d.txt",
 		"**/t/**": "s/t/c.txt s/t/e.md s/t/u/d.txt", "s/**/**/c.txt": "s/t/c.txt", "?/**/*.md": "s/t/e.md", "$SUB/**/[cd].txt": "s/t/c.txt s/t/u/d.txt",
-		"**/.g.txt": "s/.g.txt",
+		"**/.g.txt": "s/.g.txt", `\[x]/*.txt`: "[x]/h.txt",
 	} {
 		files, err := Expand([]string{pattern})
 		require.NoError(t, err, pattern)
@@ -207,7 +223,8 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 	}
 	for pattern, want := range map[string]string{
 		"**/none": "no file matches", "none/**": "no file matches", "**/[": "syntax error in pattern", "$NONE/**": "variable NONE is not set",
-		"~someone/*.txt": "home folder of another user",
+		"~someone/*.txt": "home folder of another user", "[x]/*.txt": `no file matches: the folder [x] is written \[x] in a glob`,
+		"[x]/*/*.txt": `written \[x] in a glob`, "[x]": `a glob such as \[x]/*.txt`, "[y]/*.txt": "[y]/*.txt: no file matches",
 	} {
 		_, err := Expand([]string{pattern})
 		assert.ErrorContains(t, err, want)

@@ -32,6 +32,11 @@ var kinds = map[string]kind{
 
 var compressions = map[string]compression{".gz": compressedGzip, ".zst": compressedZstd}
 
+const (
+	textOfIt  = "expected its text, in a .txt or .jsonl file"
+	filesInIt = "expected the files in it, or text or .jsonl, plain or as .gz or .zst"
+)
+
 // notDocuments are files that hold no documents that could be read, and what to do with them. Names of files that hold
 // text of any kind, also programs and markup, are not among them.
 var notDocuments = []struct {
@@ -42,11 +47,19 @@ var notDocuments = []struct {
 	{"a table as text", `expected .jsonl or .parquet; pandas.read_csv(%q, sep="\t").to_json("data.jsonl", orient="records", lines=True) converts it`, []string{".tsv", ".tab"}},
 	{"a spreadsheet", `expected .jsonl or .parquet; pandas.read_excel(%q).to_json("data.jsonl", orient="records", lines=True) converts it`,
 		[]string{".xls", ".xlsx", ".xlsm", ".xlsb", ".ods"}},
-	{"an office document", "expected its text, in a .txt or .jsonl file", []string{".doc", ".docx", ".odt", ".rtf", ".ppt", ".pptx", ".odp", ".pdf", ".epub", ".mobi", ".djvu"}},
+	{"a PDF document", textOfIt, []string{".pdf"}},
+	{"a Word document", textOfIt, []string{".doc", ".docx", ".docm"}},
+	{"an OpenDocument text", textOfIt, []string{".odt"}},
+	{"an RTF document", textOfIt, []string{".rtf"}},
+	{"a presentation", textOfIt, []string{".ppt", ".pptx", ".odp"}},
+	{"an electronic book", textOfIt, []string{".epub", ".mobi", ".azw3"}},
+	{"a scanned document", textOfIt, []string{".djvu"}},
 	{"an image", "expected text", []string{".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ico", ".heic", ".avif"}},
 	{"a recording", "expected text", []string{".mp3", ".wav", ".flac", ".ogg", ".m4a", ".mp4", ".mkv", ".avi", ".mov", ".webm"}},
-	{"an archive", "expected the files in it, or text or .jsonl, plain or as .gz or .zst",
-		[]string{".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".jar", ".whl"}},
+	{"a ZIP archive", filesInIt, []string{".zip", ".jar", ".whl"}},
+	{"a tar archive", filesInIt, []string{".tar", ".tgz", ".tbz2", ".txz"}},
+	{"a 7z archive", filesInIt, []string{".7z"}},
+	{"a RAR archive", filesInIt, []string{".rar"}},
 	{"a file compressed in another way", "expected text or .jsonl, plain or as .gz or .zst", []string{".xz", ".bz2", ".lz4", ".br", ".lzma", ".z", ".snappy"}},
 	{"a pickle", "expected .jsonl or .parquet", []string{".pkl", ".pickle", ".joblib"}},
 	{"an array of numbers", "expected text, or token shards (.bin) as llm.c or gpupipe data write them", []string{".npy", ".npz", ".mat", ".h5", ".hdf5", ".zarr"}},

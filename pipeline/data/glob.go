@@ -58,9 +58,22 @@ func expandOne(p string) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}
 	if len(matches) == 0 {
-		return nil, fmt.Errorf("%s: no file matches", p)
+		return nil, fmt.Errorf("%s: no file matches%s", p, literalHint(p))
 	}
 	return matches, nil
+}
+
+// allTexts is a glob of the texts in a folder.
+func allTexts(dir string) string { return filepath.Join(userpath.Literal(dir), "*.txt") }
+
+// literalHint says how to write a glob that names a folder whose own name looks like one; nothing if it names none.
+func literalHint(glob string) string {
+	for dir := filepath.Dir(glob); strings.ContainsAny(dir, "*?["); dir = filepath.Dir(dir) {
+		if st, err := os.Stat(dir); err == nil && st.IsDir() && userpath.Literal(dir) != dir {
+			return fmt.Sprintf(": the folder %s is written %s in a glob", dir, userpath.Literal(dir))
+		}
+	}
+	return ""
 }
 
 // anyDepth is the element of a pattern that stands for any number of folders, as in Python's glob.
@@ -158,7 +171,7 @@ func fileSize(path string) (int64, error) {
 	case err != nil:
 		return 0, err
 	case st.IsDir():
-		return 0, fmt.Errorf("%s: a folder: expected files, or a glob such as %s", path, filepath.Join(path, "*.txt"))
+		return 0, fmt.Errorf("%s: a folder: expected files, or a glob such as %s", path, allTexts(path))
 	case !st.Mode().IsRegular():
 		return 0, fmt.Errorf("%s: not a regular file", path)
 	}

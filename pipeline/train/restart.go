@@ -39,7 +39,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 		}
 	}
 	if t.session.canceled(ctx, err) {
-		t.abandoned = true
+		t.abandoned, t.result.Idle = true, true
 		return t.endAtCheckpoint(ctx)
 	}
 	return err

@@ -69,6 +69,7 @@ type Result struct {
 	Best           *Best    `json:"best,omitempty"` // of train.keep_best
 	Begun          bool     `json:"-"`              // the run has written its files
 	Interrupted    bool     `json:"interrupted,omitempty"`
+	Idle           bool     `json:"-"`                  // interrupted before it had done a step: nothing new was saved
 	Stopped        string   `json:"stopped,omitempty"`  // the hook that ended the run early
 	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token

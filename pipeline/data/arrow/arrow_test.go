@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/columntest"
@@ -101,7 +102,8 @@ func TestColumnsThatCannotBeRead(t *testing.T) {
 		"txt":       `no column "txt", found ["id (int)" "tags (list)" "view" "kind" "none" "text" "meta.n (int)" "meta.source"]`,
 		"id":        `column "id" has type int, expected texts`,
 		"tags":      `column "tags" has type list, expected texts`,
-		"tags.item": `column "tags" has type list, expected texts`,
+		"tags.item": `column "tags" has type list, expected a struct, in which "tags.item" is`,
+		"text.x":    `column "text" has type string, expected a struct, in which "text.x" is`,
 		"meta":      `column "meta" is a struct, expected texts: found ["id (int)"`,
 	} {
 		_, err := read(fixture(t, "stream"), column)
@@ -187,4 +189,9 @@ func FuzzArrow(f *testing.F) {
 		}
 		columntest.ReadAll(f)
 	})
+}
+
+func TestFeatherVersion1(t *testing.T) {
+	_, err := Open(strings.NewReader("FEA1\x00\x00\x00\x00FEA1"), 12)
+	assert.ErrorContains(t, err, "Feather version 1, expected version 2")
 }

@@ -1,6 +1,7 @@
 package arrow
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 const (
 	magic       = "ARROW1"
+	feather1    = "FEA1"
 	maxMetadata = 64 << 20
 	maxDepth    = 32
 	maxFields   = 1 << 16
@@ -53,6 +55,9 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	}
 	if err := column.ReadAt(r, head, 0); err != nil {
 		return nil, err
+	}
+	if bytes.HasPrefix(head, []byte(feather1)) {
+		return nil, errors.New("a file of Feather version 1, expected version 2, which is Arrow: pyarrow.feather.read_table and write_feather convert it")
 	}
 	if string(head) == magic {
 		if err := f.readFooter(); err != nil {

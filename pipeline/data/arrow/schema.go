@@ -213,15 +213,17 @@ func (f *File) describe() (found []string) {
 // find returns a column that can be read.
 func (f *File) find(path string) (field, error) {
 	i := slices.IndexFunc(f.fields, func(e field) bool { return e.path == path })
-	if i < 0 { // in a list?
+	if i < 0 { // in one that is no struct?
 		i = slices.IndexFunc(f.fields, func(e field) bool {
-			return e.kind != typeStruct && !e.readable() && strings.HasPrefix(path, e.path+".")
+			return (e.kind != typeStruct || e.dictionary != nil) && strings.HasPrefix(path, e.path+".")
 		})
 	}
 	if i < 0 {
 		return field{}, &column.MissingError{Column: path, Found: f.describe()}
 	}
 	switch e := f.fields[i]; {
+	case e.path != path:
+		return field{}, fmt.Errorf("column %q has type %s, expected a struct, in which %q is", e.path, e.name, path)
 	case e.readable():
 		return e, nil
 	case e.kind == typeStruct && e.dictionary == nil:

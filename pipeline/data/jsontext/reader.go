@@ -2,6 +2,7 @@ package jsontext
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +33,10 @@ type Reader struct {
 	start   int64 // of the object in the stream
 	line    int64 // on which it begins
 	text    []byte
-	halves  int64 // surrogates that had no other half
-	keys    []string
+	halves  int64    // surrogates that had no other half
+	seen    bool     // an object has the field
+	missing error    // of the first object, if it lacks the field
+	keys    []string // of the current object
 	scratch []byte
 	key     []byte
 	err     error
@@ -41,9 +44,7 @@ type Reader struct {
 
 // HasObject reports whether a text begins with a JSON object, alone or in an array, as a Reader would take it.
 func HasObject(text []byte) bool {
-	r := NewReader(bytes.NewReader(text), "")
-	var missing *FieldError
-	return r.Next() || errors.As(r.Err(), &missing)
+	return NewReader(bytes.NewReader(text), "").Next()
 }
 
 // NewReader reads a stream from its start. Dots in field lead into objects.
@@ -52,9 +53,9 @@ func NewReader(r io.Reader, field string) *Reader {
 }
 
 // Resume reads a stream from the end of one of its objects on, which is offset bytes from its start. array is what
-// Array reported of the stream.
+// Array reported of the stream. An object before has the field.
 func Resume(r io.Reader, field string, array bool, offset int64) *Reader {
-	return &Reader{in: source{r: r, base: offset, most: MaxValue}, field: field, array: array, begun: true}
+	return &Reader{in: source{r: r, base: offset, most: MaxValue}, field: field, array: array, begun: true, seen: true}
 }
 
 // Array reports whether the stream is one array.
@@ -69,7 +70,7 @@ func (r *Reader) Start() int64 { return r.start }
 // Offset is how much of the stream was read: after Next, the end of the current object.
 func (r *Reader) Offset() int64 { return r.in.offset() }
 
-// Text is the text of the current object, or nil if the field is null. The caller may keep it.
+// Text is the text of the current object, or nil if the field is null or absent. The caller may keep it.
 func (r *Reader) Text() []byte { return r.text }
 
 // Halves counts the halves of surrogate pairs in the text, which became U+FFFD.
@@ -78,10 +79,10 @@ func (r *Reader) Halves() int64 { return r.halves }
 // Err is the error that ended Next.
 func (r *Reader) Err() error { return r.err }
 
-// FieldError reports an object without the field.
+// FieldError reports that no object has the field.
 type FieldError struct {
 	Field string
-	Found []string // the fields that the object has
+	Found []string // the fields that the first object has
 }
 
 func (e *FieldError) Error() string { return fmt.Sprintf("no field %q, found %q", e.Field, e.Found) }
@@ -96,8 +97,11 @@ func (r *Reader) Next() bool {
 	if err == nil && more {
 		err = r.object()
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		r.err = r.place(err)
+	case !more && !r.seen:
+		r.err = r.missing
 	}
 	return err == nil && more
 }
@@ -187,10 +191,15 @@ func (r *Reader) object() error {
 	if !r.array && r.in.blanks() && r.in.peek() != '\n' {
 		return fmt.Errorf("found %s after the object, expected the end of the line", r.in.quote())
 	}
+	r.seen = r.seen || f.kind != absent
 	switch f.kind {
 	case absent:
-		slices.Sort(r.keys)
-		return &FieldError{r.field, slices.Compact(slices.Clone(r.keys))}
+		if !r.seen && r.missing == nil {
+			slices.Sort(r.keys)
+			r.missing = r.place(&FieldError{r.field, slices.Compact(slices.Clone(r.keys))})
+		}
+	case noObject:
+		return fmt.Errorf("field %q is %s: expected an object, in which %q is", f.name, f.what, r.field)
 	case otherValue:
 		if r.number == 1 && f.what == anObject {
 			return fmt.Errorf("field %q is %s: expected a string; pandas.to_json writes rows with orient=\"records\"", r.field, f.what)
@@ -207,7 +216,8 @@ const anObject = "an object"
 type valueKind int
 
 const (
-	absent valueKind = iota
+	absent   valueKind = iota
+	noObject           // in the place of an object around the field
 	nullValue
 	stringValue
 	otherValue
@@ -218,6 +228,7 @@ type found struct {
 	kind   valueKind
 	text   []byte // of a string; not nil
 	what   string // describes another value
+	name   string // of the field that is no object
 	halves int64
 }
 
@@ -227,7 +238,7 @@ func (r *Reader) find(path, prefix string, depth int) (best found, err error) {
 	spelled := 0 // the length of the key that led to best
 	err = r.members(depth, func(key []byte) (err error) {
 		rest, leads := strings.CutPrefix(path, string(key))
-		leads = leads && (rest == "" || rest[0] == '.') && (len(key) >= spelled || best.kind == absent)
+		leads = leads && (rest == "" || rest[0] == '.') && (len(key) >= spelled || best.kind <= noObject)
 		name, inner := prefix+string(key), rest != "" && r.in.peek() == '{'
 		if !leads || !inner {
 			r.addKey(name)
@@ -241,7 +252,8 @@ func (r *Reader) find(path, prefix string, depth int) (best found, err error) {
 			return err
 		}
 		if best, err = r.take(depth + 1); rest != "" && best.kind > nullValue {
-			best = found{kind: absent}
+			best.kind, best.name = noObject, name
+			best.what = cmp.Or(best.what, "a string")
 		}
 		return err
 	})

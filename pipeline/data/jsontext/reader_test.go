@@ -38,8 +38,10 @@ func TestTexts(t *testing.T) {
 		"\xEF\xBB\xBF\n[{\"text\":\"a\"},{\"text\":\"b\"}]\n":       {"a", "b"},
 		"[\n  {\n    \"text\": \"a\"\n  },\n  {\"text\": \"b\"}\n]": {"a", "b"},
 		"{\n  \"text\": \"a\"\n}\n{\n  \"text\": \"b\"\n}\n":        {"a", "b"},
-		`{"text":null}`: {"<null>"},
-		`{"text":""}`:   {""},
+		`{"text":null}`:                   {"<null>"},
+		"{\"n\":1}\n{\"text\":\"a\"}\n{}": {"<null>", "a", "<null>"}, // a table would have nulls there
+		"[{},{\"text\":null}]":            {"<null>", "<null>"},
+		`{"text":""}`:                     {""},
 		`{"text":"a","score":NaN,"x":[Infinity,-Infinity,-1.5e+3,0]}`:  {"a"},
 		`{"text":"a","text":"b"}`:                                      {"b"},
 		`{"text":"a","text":null}`:                                     {"<null>"},
@@ -61,6 +63,8 @@ func TestNestedFields(t *testing.T) {
 	for stream, want := range map[string]string{
 		`{"meta":{"text":"a"}}`:                          "a",
 		`{"meta.text":"a"}`:                              "a",
+		`{"meta":"b","meta.text":"a"}`:                   "a",
+		`{"meta.text":"a","meta":"b"}`:                   "a",
 		`{"meta":{"text":"a"},"meta.text":"b"}`:          "b",
 		`{"meta.text":"b","meta":{"text":"a"}}`:          "b",
 		`{"meta":null}`:                                  "<null>",
@@ -74,8 +78,7 @@ func TestNestedFields(t *testing.T) {
 	}
 	for stream, found := range map[string][]string{
 		`{"text":"a","meta":{"y":1,"x":2}}`:   {"meta.x", "meta.y", "text"},
-		`{"meta":"text"}`:                     {"meta"},
-		`{"meta":["text"]}`:                   {"meta"},
+		`{"n":1,"meta":{}}`:                   {"n"},
 		`{"meta":{"text":"a"},"meta":{}}`:     {"meta.text"},
 		`{"metatext":1,"meta-text":2,"me":3}`: {"me", "meta-text", "metatext"},
 	} {
@@ -104,7 +107,7 @@ func TestErrors(t *testing.T) {
 		`{"text":NaN}`:                     `field "text" is NaN: expected a string`,
 		`{"text":["a","b"]}`:               `field "text" is a list: expected a string`,
 		`{"text":{"0":"a"}}`:               `field "text" is an object: expected a string`,
-		`{"txt":"a"}`:                      `line 1: no field "text", found ["txt"]`,
+		"{\"txt\":\"a\"}\n{}":              `line 1: no field "text", found ["txt"]`,
 		"nope":                             `line 1: not a JSON object: found "ope", expected null`,
 		"{\"text\":\"a\n\"}":               `line 1: not a JSON object: found "\n\"}", expected an escape such as \n in a string`,
 		"{\"a\":1\n{\"text\":2}":           `line 1: not a JSON object: found "{\"text\":2}", expected a comma or '}' (on line 2)`,
@@ -120,8 +123,18 @@ func TestErrors(t *testing.T) {
 		_, err := read(stream, "text")
 		assert.ErrorContains(t, err, want, stream)
 	}
+	for stream, want := range map[string]string{
+		"{\"meta\":{\"t\":\"a\"}}\n{\"meta\":\"t\"}": `line 2: field "meta" is a string: expected an object, in which "meta.t" is`,
+		`{"meta":["t"]}`: `field "meta" is a list: expected an object, in which "meta.t" is`,
+		`{"meta":7}`:     `field "meta" is 7: expected an object`,
+	} {
+		_, err := read(stream, "meta.t")
+		assert.ErrorContains(t, err, want, stream)
+	}
+	_, err := read(`{"a":{"b":"c"}}`, "a.b.c")
+	assert.ErrorContains(t, err, `field "a.b" is a string: expected an object, in which "a.b.c" is`)
 	broken := errors.New("gzip: the file is truncated")
-	_, err := rest(NewReader(io.MultiReader(strings.NewReader(`{"text":"a"`), iotest.ErrReader(broken)), "text"))
+	_, err = rest(NewReader(io.MultiReader(strings.NewReader(`{"text":"a"`), iotest.ErrReader(broken)), "text"))
 	assert.Equal(t, broken, err)
 }
 

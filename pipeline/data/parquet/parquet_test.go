@@ -90,7 +90,7 @@ func TestColumnOfTypeNull(t *testing.T) {
 func TestColumnsThatCannotBeRead(t *testing.T) {
 	for column, want := range map[string]string{
 		"txt":               `no column "txt", found ["id (INT64)" "tags (list)" "text" "meta.source"]`,
-		"text.x":            `no column "text.x"`,
+		"text.x":            `column "text" has type text, expected a struct, in which "text.x" is`,
 		"id":                `column "id" has type INT64, expected texts as BYTE_ARRAY`,
 		"tags":              `column "tags" is a list, expected texts`,
 		"tags.list.element": `column "tags" is a list, expected texts`,
@@ -108,7 +108,7 @@ func TestDotsInNames(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, e.leaf)
 	_, err = s.find("meta.other")
-	assert.ErrorContains(t, err, `no column "meta.other"`)
+	assert.ErrorContains(t, err, `column "meta" has type text, expected a struct, in which "meta.other" is`)
 	_, err = s.find("tags.element")
 	assert.ErrorContains(t, err, `column "tags" is a list`)
 }

@@ -63,21 +63,23 @@ func (f *File) Columns() (paths []string) {
 // find returns a column that can be read.
 func (s *schema) find(path string) (*schemaField, error) {
 	i := slices.IndexFunc(s.fields, func(e schemaField) bool { return e.path == path })
-	if i < 0 { // in a list?
+	if i < 0 { // in one that is no struct?
 		i = slices.IndexFunc(s.fields, func(e schemaField) bool {
-			return (e.kind == listKind || e.kind == mapKind) && strings.HasPrefix(path, e.path+".")
+			return e.kind != structKind && strings.HasPrefix(path, e.path+".")
 		})
 	}
 	if i < 0 {
 		return nil, &column.MissingError{Column: path, Found: s.describe()}
 	}
 	switch e := &s.fields[i]; {
-	case e.readable():
+	case e.readable() && e.path == path:
 		return e, nil
 	case e.kind == structKind:
 		return nil, fmt.Errorf("column %q is a struct, expected texts: found %q", path, s.describe())
 	case e.kind == listKind || e.kind == mapKind:
 		return nil, fmt.Errorf("column %q is a %s, expected texts", e.path, e.kind)
+	case e.path != path:
+		return nil, fmt.Errorf("column %q has type %s, expected a struct, in which %q is", e.path, e.kind, path)
 	default:
 		return nil, fmt.Errorf("column %q has type %s, expected texts as BYTE_ARRAY", path, e.kind)
 	}

@@ -69,7 +69,9 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				}
 				res, err := interrupted(o)
 				assert.Equal(t, begun, res.Interrupted)
+				assert.True(t, res.Idle)
 				assert.Zero(t, res.Step)
+				assert.Empty(t, res.Checkpoint)
 				if begun {
 					require.NoError(t, err)
 				} else {
@@ -84,6 +86,7 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				res, err = interrupted(o)
 				require.NoError(t, err)
 				assert.True(t, res.Interrupted)
+				assert.True(t, res.Idle)
 				assert.Equal(t, 2, res.Step)
 				assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, "step-2"), res.Checkpoint)
 				res, err = train.Run(t.Context(), c, good)
