@@ -377,7 +377,7 @@ func TestHuggingFaceRefusals(t *testing.T) {
 		{"layer_types", []string{"sliding_attention"}, "layer_types: found"},
 		{"model_type", "mistral", `architectures: found ["LlamaForCausalLM"], expected MistralForCausalLM, the class of model_type mistral`},
 		{"model_type", "granite", "model_type: found \"granite\", expected llama"},
-		{"architectures", []string{"LlamaModel"}, "expected LlamaForCausalLM, the class of model_type llama"},
+		{"architectures", []string{"LlamaForSequenceClassification"}, "expected LlamaForCausalLM, the class of model_type llama"},
 	} {
 		_, err := model.FromHuggingFace(change(c.key, c.value))
 		assert.ErrorContains(t, err, c.want, c.key)

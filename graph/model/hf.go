@@ -113,7 +113,7 @@ func hfClassNamed(modelType string, architectures []string) (hfClass, error) {
 	var names []string
 	for _, class := range hfClasses() {
 		switch {
-		case class.kind == modelType && len(architectures) > 0 && !slices.Contains(architectures, class.name):
+		case class.kind == modelType && len(architectures) > 0 && !slices.Contains(architectures, class.name) && !slices.Contains(architectures, class.inner()):
 			return class, fielderror.New("architectures", architectures, "%s, the class of model_type %s", class.name, modelType)
 		case class.kind == modelType, modelType == "" && slices.Contains(architectures, class.name):
 			return class, nil
@@ -126,6 +126,9 @@ func hfClassNamed(modelType string, architectures []string) (hfClass, error) {
 	}
 	return hfClass{}, fielderror.New("architectures", architectures, "one of %s", strings.Join(names, ", "))
 }
+
+// inner is the class of the model without its head.
+func (c hfClass) inner() string { return strings.TrimSuffix(c.name, "ForCausalLM") + "Model" }
 
 // hfNames are the keys of a config.json whose values Config has under other names.
 var hfNames = map[string]string{

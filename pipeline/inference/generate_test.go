@@ -168,7 +168,7 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 	_, err := OpenModel(t.TempDir(), "")
 	assert.ErrorContains(t, err, "no model here: expected a run folder")
 	_, err = OpenModel(dir, "gpt2")
-	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
+	assert.ErrorContains(t, err, "has 50257 tokens, but the model has rows for 256: token 256, \" t\", has none")
 	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, Target: Target{Open: traintest.OpenNull}})
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)

@@ -147,8 +147,8 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
 		return err
 	}
-	if n, vocab := src.Tokenizer.VocabSize(), src.Model.Size().VocabSize; n > vocab {
-		return fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, vocab)
+	if err := tokenizer.CheckRows(src.Tokenizer, src.Model.Size().VocabSize); err != nil {
+		return fmt.Errorf("%s: %w; training with init.from and init.extend_vocab: true adds rows", src.Dir, err)
 	}
 	src.weights, err = weights.Open(src.Dir, src.Model)
 	return err

@@ -75,7 +75,13 @@ func Open(path string, m model.Model) (Tensors, error) {
 	if err != nil {
 		return t, err
 	}
-	if _, hasHead := t.Lookup(headName); hasHead && !c.TieEmbeddings {
+	_, hasHead := t.Lookup(headName)
+	_, hasEmbed := t.Lookup(embedName)
+	switch {
+	case hasEmbed && !hasHead && !c.TieEmbeddings:
+		return Tensors{}, errors.Join(fmt.Errorf("%s: no tensor %q, and tie_word_embeddings is false: the file is of a model without its head, "+
+			"expected the whole model, as save_pretrained of its ForCausalLM class writes it", path, headName), t.Close())
+	case hasHead && !c.TieEmbeddings:
 		if said, err := readConfig(path); err == nil && said.TieEmbeddings {
 			t.note("tie_word_embeddings is true, but %s differs from %s: they are two matrices, as in transformers (tie_embeddings is false)", headName, embedName)
 		}
@@ -177,10 +183,28 @@ func (t *Tensors) sameHead() (bool, error) {
 	if !slices.Equal(head.Shape, embed.Shape) {
 		return false, nil
 	}
-	a, err := t.Float32(headName)
+	return t.equal(head, embed)
+}
+
+// comparedAtOnce is how many elements of two tensors are in memory while they are compared.
+const comparedAtOnce = 1 << 18
+
+// equal reports whether two tensors of one shape have the same values.
+func (t *Tensors) equal(a, b safetensors.Tensor) (bool, error) {
+	size, err := a.Bytes()
 	if err != nil {
 		return false, err
 	}
-	b, err := t.Float32(embedName)
-	return slices.Equal(a, b), err
+	left := int(size / a.DType.Size())
+	x, y := make([]float32, min(left, comparedAtOnce)), make([]float32, min(left, comparedAtOnce))
+	for from := 0; left > 0; from, left = from+len(x), left-len(x) {
+		x, y = x[:min(left, len(x))], y[:min(left, len(y))]
+		if err := errors.Join(t.Float32At(a.Name, from, x), t.Float32At(b.Name, from, y)); err != nil {
+			return false, err
+		}
+		if !slices.Equal(x, y) {
+			return false, nil
+		}
+	}
+	return true, nil
 }

@@ -75,6 +75,28 @@ func TestHeadOfTiedModels(t *testing.T) {
 	}
 }
 
+// Matrices are compared in pieces, to the last element.
+func TestLargeHeads(t *testing.T) {
+	dir := t.TempDir()
+	n := 2*comparedAtOnce + 3
+	entry := func(name string, last byte) safetensors.Entry {
+		data := make([]byte, 2*n)
+		data[len(data)-1] = last
+		return safetensors.Entry{Name: name, DType: safetensors.BF16, Shape: graph.Shape{n, 1}, Data: data}
+	}
+	for last, want := range map[byte]bool{0: true, 3: false} {
+		_, err := safetensors.WriteDir(dir, "model", []safetensors.Entry{entry(embedName, 0), entry(headName, last)}, 0)
+		require.NoError(t, err)
+		r, err := safetensors.Open(dir)
+		require.NoError(t, err)
+		read := Tensors{Reader: r}
+		same, err := read.sameHead()
+		require.NoError(t, err)
+		assert.Equal(t, want, same)
+		require.NoError(t, read.Close())
+	}
+}
+
 // Tying goes both ways: a file with the head alone has the embedding, too.
 func TestHeadWithoutEmbedding(t *testing.T) {
 	dir := save(t, func(name string) string {
@@ -112,6 +134,26 @@ func TestPrefixes(t *testing.T) {
 			_, ok := read.Lookup(p.Name)
 			assert.True(t, ok, "%s: %s", what, p.Name)
 		}
+		require.NoError(t, read.Close())
+	}
+}
+
+// A tied model is read from a file of the class without the head, as transformers does.
+func TestModelWithoutItsHead(t *testing.T) {
+	for config, want := range map[string]string{
+		strings.Replace(tiny, "LlamaForCausalLM", "LlamaModel", 1): "",
+		strings.Replace(tiny, `: true`, `: false`, 1):              `no tensor "lm_head.weight", and tie_word_embeddings is false: the file is of a model without its head`,
+	} {
+		dir := save(t, func(s string) string { return strings.TrimPrefix(s, "model.") }, nil, 0)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(config), 0o666))
+		c, err := Config(dir)
+		require.NoError(t, err)
+		read, err := Open(dir, c)
+		if want != "" {
+			require.ErrorContains(t, err, want)
+			continue
+		}
+		require.NoError(t, err)
 		require.NoError(t, read.Close())
 	}
 }

@@ -230,12 +230,12 @@ func nextID(added []addedToken, v *vocabulary) uint32 {
 	return uint32(next)
 }
 
-// withAdded returns a tokenizer.json with other added tokens.
-func withAdded(data []byte, added []addedToken) ([]byte, error) {
+// withField returns a tokenizer.json with another value of a field.
+func withField(data []byte, field string, v any) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	err := json.Unmarshal(data, &fields)
 	if err == nil {
-		fields["added_tokens"], err = json.Marshal(added)
+		fields[field], err = json.Marshal(v)
 	}
 	if err != nil {
 		return nil, err

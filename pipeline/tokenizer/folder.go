@@ -29,9 +29,10 @@ type description struct {
 	extra     []addedToken          // further special tokens
 	added     []sideToken           // that belong to the vocabulary
 	ends      []uint32
+	endsFrom  string // the file and the key that have the ends
 	templates []Template
-	addBOS    *bool
-	addEOS    *bool
+	addBOS    *bool // bos_token is put before a text; nil: not said
+	addEOS    *bool // eos_token is put after it
 }
 
 // describe reads the files in the folder of a tokenizer.
@@ -178,6 +179,17 @@ func (d *description) readEnds(folder string) error {
 			d.ends = append(d.ends, uint32(id))
 		}
 	}
+	d.endsFrom = path + ": eos_token_id"
+	return nil
+}
+
+// checkEnds refuses an end outside of the vocabulary of size tokens.
+func (d description) checkEnds(size int) error {
+	for _, id := range d.ends {
+		if int64(id) >= int64(size) {
+			return fmt.Errorf("%s: found the token %d, expected one of the tokenizer's %d tokens, from 0 to %d", d.endsFrom, id, size, size-1)
+		}
+	}
 	return nil
 }
 
@@ -197,7 +209,6 @@ func (d description) special(t *fileTokenizer) *Special {
 	}
 	s := newSpecial(roles, d.ends)
 	s.Templates, s.Assumed = d.templates, assumed
-	s.AddBOS, s.AddEOS = d.addBOS != nil && *d.addBOS, d.addEOS != nil && *d.addEOS
 	for _, a := range d.extra {
 		s.Extra = append(s.Extra, a.Content)
 	}
@@ -233,11 +244,6 @@ func Files(t Tokenizer, maxLength int) map[string][]byte {
 	config := object{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, RoleEOS: nil}
 	for role, token := range s.Roles {
 		config[role] = token.Text
-	}
-	for key, add := range map[string]bool{"add_bos_token": s.AddBOS, "add_eos_token": s.AddEOS} {
-		if add {
-			config[key] = true
-		}
 	}
 	if len(s.Extra) > 0 {
 		config["additional_special_tokens"] = s.Extra

@@ -71,6 +71,8 @@ func readFormat(path string, d *description) ([]byte, error) {
 	case filepath.Ext(base) == filepath.Ext(SentencePieceFile):
 		d.searchInText()
 		data, err = fromSentencePiece(data)
+	default: // transformers takes what is put around a text from tokenizer.json alone
+		d.addBOS, d.addEOS = nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

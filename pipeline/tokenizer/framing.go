@@ -114,24 +114,44 @@ type templateSpecial struct {
 	IDs []uint32 `json:"ids"`
 }
 
-// around returns the tokens that a tokenizer itself puts before and after a text: those of its post-processor or, without
-// one, those of AddBOS and AddEOS.
+// around returns the tokens that the tokenizer's post-processor puts before and after a text.
 func around(t Tokenizer) (front, back []uint32, err error) {
 	raw, err := postProcessorOf(t.JSON())
-	switch {
-	case err != nil:
+	if err != nil || isNull(raw) {
 		return nil, nil, err
-	case !isNull(raw):
-		return postProcess(raw)
 	}
-	s := t.Special()
-	if id, ok := s.ID(RoleBOS); ok && s.AddBOS {
-		front = []uint32{id}
+	return postProcess(raw)
+}
+
+// frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of them.
+func (d description) frame(t *fileTokenizer) error {
+	if d.addBOS == nil && d.addEOS == nil {
+		return nil
 	}
-	if id, ok := s.ID(RoleEOS); ok && s.AddEOS {
-		back = []uint32{id}
+	var single []any
+	special := object{}
+	add := func(asked *bool, role string) {
+		if token, ok := t.special.Roles[role]; ok && asked != nil && *asked {
+			single = append(single, object{"SpecialToken": object{"id": token.Text, "type_id": 0}})
+			special[token.Text] = object{"id": token.Text, "ids": []uint32{token.ID}, "tokens": []string{token.Text}}
+		}
 	}
-	return front, back, nil
+	text := func(id string, kind int) any { return object{"Sequence": object{"id": id, "type_id": kind}} }
+	add(d.addBOS, RoleBOS)
+	single = append(single, text("A", 0))
+	add(d.addEOS, RoleEOS)
+	var post any
+	if len(special) > 0 {
+		post = object{"type": "TemplateProcessing", "single": single, "pair": append(slices.Clone(single), text("B", 1)), "special_tokens": special}
+	}
+	raw, err := postProcessorOf(t.json)
+	if err != nil || post == nil && isNull(raw) {
+		return err
+	}
+	if t.json, err = withField(t.json, "post_processor", post); err == nil {
+		t.hash = hashOf(t.json)
+	}
+	return err
 }
 
 // postProcessorOf returns the post-processor of a tokenizer.json.

@@ -27,6 +27,7 @@ const (
 	ggufUnknown     = "tokenizer.ggml.unknown_token_id"
 	ggufEOT         = "tokenizer.ggml.eot_token_id"
 	ggufEOM         = "tokenizer.ggml.eom_token_id"
+	ggufAllEnds     = "gpupipe.tokenizer.end_token_ids" // all ends in order, which llama.cpp has no key for
 	ggufPad         = "tokenizer.ggml.padding_token_id"
 	ggufTemplate    = "tokenizer.chat_template"  // a named one has ".NAME" after it
 	ggufTemplates   = "tokenizer.chat_templates" // the names
@@ -151,9 +152,7 @@ func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf
 		return nil, err
 	}
 	keys = slices.Concat(own, keys, framing, t.Special().gguf())
-	if ends := t.Special().WrittenFirst(); len(ends) > len(ggufEnds) {
-		note("llama.cpp has %d tokens that end a text: the ends %d of the tokenizer %s are left out", len(ggufEnds), ends[len(ggufEnds):], t.Name())
-	}
+	noteEnds(t, tokens, note)
 	if len(t.Special().Ends) == 0 {
 		note("the tokenizer %s has no token that ends a document: llama.cpp takes token %d for it", t.Name(), ggufDefaultEOS(m))
 	}
@@ -284,97 +283,6 @@ func (t *fileTokenizer) ggufSentencePiece(m *bpe, vocab int) ([]gguf.Key, error)
 		{Name: ggufSpacePrefix, Value: strings.HasPrefix(t.spelling(spaced[0]), "▁")}}, nil
 }
 
-// ggufFraming tells llama.cpp whether a tokenizer puts its begin token before a text, and its end after it.
-func ggufFraming(t Tokenizer, note func(format string, args ...any)) ([]gguf.Key, error) {
-	front, back, err := around(t)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: post_processor: %w", t.Name(), err)
-	}
-	is := func(ids []uint32, role string) bool {
-		id, ok := t.Special().ID(role)
-		return ok && slices.Equal(ids, []uint32{id})
-	}
-	bos, eos := is(front, RoleBOS), is(back, RoleEOS)
-	if len(front) > 0 && !bos || len(back) > 0 && !eos {
-		note("llama.cpp does not put the tokens %d and %d around a text, as the tokenizer %s does", front, back, t.Name())
-	}
-	return []gguf.Key{{Name: ggufAddBOS, Value: bos}, {Name: ggufAddEOS, Value: eos}}, nil
-}
-
-// gguf lists the keys of special tokens and chat templates. llama.cpp has three ends of a text.
-func (s *Special) gguf() []gguf.Key {
-	var keys []gguf.Key
-	for _, r := range []struct{ role, key string }{{RoleBOS, ggufBOS}, {RolePad, ggufPad}} {
-		if id, ok := s.ID(r.role); ok {
-			keys = append(keys, gguf.Key{Name: r.key, Value: id})
-		}
-	}
-	ends := s.WrittenFirst()
-	for i, id := range ends[:min(len(ends), len(ggufEnds))] {
-		keys = append(keys, gguf.Key{Name: ggufEnds[i], Value: id})
-	}
-	var names []string
-	for _, t := range s.Templates {
-		key := ggufTemplate
-		if t.Name != DefaultTemplate {
-			key += "." + t.Name
-			names = append(names, t.Name)
-		}
-		keys = append(keys, gguf.Key{Name: key, Value: t.Source})
-	}
-	if len(names) > 0 {
-		keys = append(keys, gguf.Key{Name: ggufTemplates, Value: names})
-	}
-	return keys
-}
-
-// ggufEnds are the keys of tokens that end a text.
-var ggufEnds = []string{ggufEOS, ggufEOT, ggufEOM}
-
-// ggufDescription reads the special tokens and chat templates of a GGUF file.
-func ggufDescription(f *gguf.File, tokens []string) (d description) {
-	d.roles = map[string]addedToken{}
-	token := func(key string) (id uint32, ok bool) {
-		v, _ := f.Key(key)
-		n, ok := v.(int64)
-		return uint32(n), ok && n >= 0 && n < int64(len(tokens))
-	}
-	for role, key := range map[string]string{RoleBOS: ggufBOS, RoleEOS: ggufEOS, RolePad: ggufPad, RoleUnknown: ggufUnknown} {
-		if id, ok := token(key); ok {
-			d.roles[role] = addedToken{Content: tokens[id]}
-		}
-	}
-	for _, key := range ggufEnds {
-		if id, ok := token(key); ok {
-			d.ends = append(d.ends, id)
-		}
-	}
-	for _, name := range append([]string{DefaultTemplate}, ggufValue[[]string](f, ggufTemplates)...) {
-		key := ggufTemplate
-		if name != DefaultTemplate {
-			key += "." + name
-		}
-		if source := ggufValue[string](f, key); source != "" {
-			d.templates = setTemplate(d.templates, name, source)
-		}
-	}
-	bos, eos := ggufAddsBOS(f), ggufValue[bool](f, ggufAddEOS)
-	d.addBOS, d.addEOS = &bos, &eos
-	return d
-}
-
-// ggufAddsBOS reports whether llama.cpp puts RoleBOS before a text: as the key says or, without it, with SentencePiece's
-// tokenizers and the pre-tokenizers that ignore merges.
-func ggufAddsBOS(f *gguf.File) bool {
-	if v, ok := f.Key(ggufAddBOS); ok {
-		add, _ := v.(bool)
-		return add
-	}
-	pre := ggufValue[string](f, ggufPre)
-	return ggufValue[string](f, ggufModel) == "llama" ||
-		slices.ContainsFunc(ggufPreTokenizers(), func(p ggufPreTokenizer) bool { return p.name == pre && p.ignoreMerges })
-}
-
 // fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and what belongs to it.
 func fromGGUF(f *gguf.File) (text []byte, d description, err error) {
 	tokens := ggufValue[[]string](f, ggufTokens)
@@ -388,7 +296,9 @@ func fromGGUF(f *gguf.File) (text []byte, d description, err error) {
 	if len(types) != len(tokens) {
 		return nil, d, fmt.Errorf("%s: %d kinds of %d tokens", ggufTypes, len(types), len(tokens))
 	}
-	d = ggufDescription(f, tokens)
+	if d, err = ggufDescription(f, tokens, types); err != nil {
+		return nil, d, err
+	}
 	switch model, _ := f.Key(ggufModel); model {
 	case "gpt2":
 		text, err = byteLevelFromGGUF(f, tokens, types)

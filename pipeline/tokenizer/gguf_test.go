@@ -152,7 +152,9 @@ func TestGGUFBeginning(t *testing.T) {
 		require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { return gguf.Write(w, keys, nil) }))
 		tok, err := Open(path)
 		require.NoError(t, err)
-		assert.Equal(t, c.want, tok.Special().AddBOS, "%s %s %v", c.model, c.pre, c.key)
+		front, back, err := around(tok)
+		require.NoError(t, err)
+		assert.Equal(t, []any{c.want, 0}, []any{slices.Equal(front, []uint32{0}), len(back)}, "%s %s %v", c.model, c.pre, c.key)
 	}
 }
 
@@ -173,9 +175,9 @@ func TestGGUFSaysWhatFramesATextAndNotesFurtherEnds(t *testing.T) {
 		bos, eos     bool
 		note         string
 	}{
-		"flags":         {"null", `{"bos_token":"<|im_start|>","add_bos_token":true,"eos_token":"<|im_end|>","add_eos_token":true}`, true, true, ""},
+		"both":          {bothEnds, `{"bos_token":"<|im_start|>","eos_token":"<|im_end|>"}`, true, true, ""},
 		"template":      {template, `{"bos_token":"<|im_start|>","add_bos_token":false}`, true, false, ""},
-		"flags unused":  {`{"type":"ByteLevel"}`, `{"bos_token":"<|im_start|>","add_bos_token":true}`, false, false, ""},
+		"flags unused":  {"null", `{"bos_token":"<|im_start|>","add_bos_token":true}`, false, false, ""},
 		"another begin": {template, `{"bos_token":"<|im_end|>"}`, false, false, "does not put the tokens [1] and [] around a text"},
 	} {
 		var spec map[string]json.RawMessage
@@ -190,6 +192,68 @@ func TestGGUFSaysWhatFramesATextAndNotesFurtherEnds(t *testing.T) {
 		assert.Contains(t, keys, gguf.Key{Name: ggufAddBOS, Value: c.bos}, name)
 		assert.Contains(t, keys, gguf.Key{Name: ggufAddEOS, Value: c.eos}, name)
 		assert.Contains(t, notes, c.note, name)
-		assert.Contains(t, notes, "llama.cpp has 3 tokens that end a text: the ends [", name)
+		assert.Contains(t, notes, "llama.cpp has 3 keys of tokens that end a text: it goes on after the ends [", name)
+	}
+}
+
+// bothEnds puts <|im_start|> before a text and <|im_end|> after it.
+const bothEnds = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|im_start|>"}},{"Sequence":{"id":"A"}},{"SpecialToken":{"id":"<|im_end|>"}}],` +
+	`"special_tokens":{"<|im_start|>":{"ids":[1]},"<|im_end|>":{"ids":[2]}}}`
+
+// What belongs to a tokenizer comes back from a GGUF file, in the same order.
+func TestSpecialOfGGUF(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"ends":      {ConfigFile: `{"eos_token":"<|im_end|>","bos_token":"<|im_start|>","pad_token":"<|endoftext|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`},
+		"four ends": {ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[4,0,2,3]}`},
+		"one end":   {ConfigFile: `{"eos_token":"<|endoftext|>"}`, TemplateFile: "chat"},
+		"templates": {ConfigFile: `{"eos_token":"<|im_end|>","chat_template":[{"name":"default","template":"a"},{"name":"tool_use","template":"b"}]}`},
+	} {
+		files[File] = smollm2(t)
+		tok := open(t, folder(t, files))
+		back, _ := viaGGUF(t, tok, tok.VocabSize())
+		assert.Equal(t, tok.Special(), back.Special(), name)
+	}
+}
+
+// The ends of files of other programs are llama.cpp's.
+func TestEndsOfGGUF(t *testing.T) {
+	const eos, eot, eom = ggufEOS, ggufEOT, ggufEOM
+	for name, c := range map[string]struct {
+		tokens []string // after a, b and ab
+		keys   map[string]any
+		want   []uint32
+		err    string
+	}{
+		"one key":              {[]string{"x", "y"}, map[string]any{eos: uint32(4)}, []uint32{4}, ""},
+		"three keys":           {[]string{"x", "y", "z"}, map[string]any{eos: uint32(4), eot: uint32(3), eom: uint32(5)}, []uint32{4, 3, 5}, ""},
+		"names":                {[]string{"<|im_end|>", "<|endoftext|>", "<|eom_id|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3, 5}, ""},
+		"names and a key":      {[]string{"<end_of_turn>", "y"}, map[string]any{eos: uint32(4), eot: uint32(4)}, []uint32{4, 3}, ""},
+		"fill in the middle":   {[]string{"<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "</s>"}, map[string]any{eos: uint32(6)}, []uint32{6, 3, 4, 5}, ""},
+		"a key for the middle": {[]string{"<|fim_pad|>", "y"}, map[string]any{eos: uint32(4), "tokenizer.ggml.fim_pad_token_id": uint32(4)}, []uint32{4}, ""},
+		"calls":                {[]string{"<|end|>", "<|return|>", "<|call|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 5}, ""},
+		"no calls":             {[]string{"<|end|>", "<|return|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3}, ""},
+		"another list":         {[]string{"x", "y"}, map[string]any{eos: uint32(4), ggufAllEnds: []int32{3}}, []uint32{4}, ""},
+		"an end outside":       {[]string{"x"}, map[string]any{eos: uint32(4)}, nil, "tokenizer.ggml.eos_token_id: found 4, expected the number of a token, from 0 to 3"},
+		"a begin outside":      {[]string{"x"}, map[string]any{ggufBOS: uint32(99)}, nil, "tokenizer.ggml.bos_token_id: found 99"},
+	} {
+		keys := []gguf.Key{{Name: ggufModel, Value: "gpt2"}, {Name: ggufPre, Value: "gpt-2"}, {Name: ggufTokens, Value: append([]string{"a", "b", "ab"}, c.tokens...)},
+			{Name: ggufMerges, Value: []string{"a b"}}}
+		for key, v := range c.keys {
+			keys = append(keys, gguf.Key{Name: key, Value: v})
+		}
+		path := filepath.Join(t.TempDir(), "x.gguf")
+		require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { return gguf.Write(w, keys, nil) }))
+		tok, err := Open(path)
+		if c.err != "" {
+			assert.ErrorContains(t, err, c.err, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		assert.Equal(t, c.want, tok.Special().Ends, name)
+		if slices.Contains(c.want, 3) && len(c.keys) == 1 {
+			ids, err := tok.Encode([]byte("ab" + c.tokens[0]))
+			require.NoError(t, err)
+			assert.Equal(t, []uint32{2, 3}, ids, "%s: a control token", name)
+		}
 	}
 }

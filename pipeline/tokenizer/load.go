@@ -66,7 +66,7 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 		return nil, err
 	}
 	if changed {
-		if t.json, err = withAdded(data, added); err != nil {
+		if t.json, err = withField(data, "added_tokens", added); err != nil {
 			return nil, err
 		}
 		t.hash = hashOf(t.json)
@@ -78,8 +78,11 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 	m.index(byteLevel)
 	t.byteDecoded()
 	t.findRestarts()
+	if err := d.checkEnds(t.size); err != nil {
+		return nil, err
+	}
 	t.special = d.special(t)
-	return t, nil
+	return t, d.frame(t)
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

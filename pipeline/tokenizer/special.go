@@ -12,8 +12,6 @@ type Special struct {
 	Ends      []uint32         // each ends a document and an answer; RoleEOS is among them
 	Templates []Template       // of chats, in Jinja's language; the first one is the default
 	Extra     []string         // further special tokens, which have no role
-	AddBOS    bool             // Hugging Face's library and llama.cpp put RoleBOS before a text
-	AddEOS    bool             // and RoleEOS after it
 	Assumed   bool             // no file names RoleEOS: it is a token with a usual name
 }
 

@@ -35,7 +35,7 @@ func TestSpecialOfFolder(t *testing.T) {
 		want  Special
 	}{
 		"nothing":        {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}, Assumed: true}},
-		"roles":          {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}, AddBOS: true}},
+		"roles":          {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}}},
 		"no end":         {map[string]string{ConfigFile: `{"eos_token":null}`}, Special{Roles: map[string]Token{}}},
 		"list of ends":   {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{0, 2}}},
 		"another end":    {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":0}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
@@ -60,10 +60,12 @@ func TestSpecialOfFolder(t *testing.T) {
 
 func TestSpecialMistakes(t *testing.T) {
 	for want, files := range map[string]map[string]string{
-		"generation_config.json: eos_token_id is \"x\": expected the number": {GenerationFile: `{"eos_token_id":"x"}`},
-		"chat_template: expected a string, or a list":                        {ConfigFile: `{"chat_template":3}`},
-		"add_bos_token is 3: expected true or false":                         {ConfigFile: `{"add_bos_token":3}`},
-		"pad_token is 3: expected a string or an object":                     {ConfigFile: `{"pad_token":3}`},
+		"generation_config.json: eos_token_id is \"x\": expected the number":                                                   {GenerationFile: `{"eos_token_id":"x"}`},
+		"generation_config.json: eos_token_id: found the token 600, expected one of the tokenizer's 600 tokens, from 0 to 599": {GenerationFile: `{"eos_token_id":[2,600]}`},
+		"config.json: eos_token_id: found the token 4000":                                                                      {"config.json": `{"model_type":"llama","eos_token_id":4000}`},
+		"chat_template: expected a string, or a list":                                                                          {ConfigFile: `{"chat_template":3}`},
+		"add_bos_token is 3: expected true or false":                                                                           {ConfigFile: `{"add_bos_token":3}`},
+		"pad_token is 3: expected a string or an object":                                                                       {ConfigFile: `{"pad_token":3}`},
 	} {
 		files[File] = smollm2(t)
 		_, err := Open(folder(t, files))

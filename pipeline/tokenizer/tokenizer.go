@@ -143,6 +143,20 @@ func openGGUF(path string) (Tokenizer, error) {
 	return t, nil
 }
 
+// CheckRows returns an error if a tokenizer has tokens for which a model of so many rows has none. It names the first one.
+func CheckRows(t Tokenizer, rows int) error {
+	for id := rows; id < t.VocabSize(); id++ {
+		text, err := t.Decode([]uint32{uint32(id)})
+		if err != nil {
+			return err
+		}
+		if len(text) > 0 || id == t.VocabSize()-1 { // no id that is not used
+			return fmt.Errorf("the tokenizer %q has %d tokens, but the model has rows for %d: token %d, %q, has none", t.Name(), t.VocabSize(), rows, id, text)
+		}
+	}
+	return nil
+}
+
 // In returns the path of the tokenizer in a folder; it is empty if there is none. A GGUF file has one itself.
 func In(folder string) (path string, err error) {
 	if gguf.IsFile(folder) {

@@ -24,12 +24,11 @@ type corpus struct {
 
 // openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.
 func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
-	if n := tok.VocabSize(); n > c.Model.VocabSize {
+	if err := tokenizer.CheckRows(tok, c.Model.VocabSize); err != nil {
 		if c.Init.From != "" {
-			return nil, fmt.Errorf("data.tokenizer: the tokenizer %q has %d tokens, but the model of init.from (%s) has %d: init.extend_vocab: true adds the others", tok.Name(), n,
-				c.Init.From, c.Model.VocabSize)
+			return nil, fmt.Errorf("data.tokenizer: %w; init.extend_vocab: true adds rows to those of init.from (%s)", err, c.Init.From)
 		}
-		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
+		return nil, fmt.Errorf("model.vocab_size: found %d: %w", c.Model.VocabSize, err)
 	}
 	framing := c.Data.Framing()
 	framed, err := framing.Frame(tok)

@@ -366,11 +366,11 @@ func TestBadInputWritesNothing(t *testing.T) {
 		"data.train=[" + write("short.txt", []byte("hi")) + "]":                                              "token",
 		"data.train=[" + write("cut.bin", shard) + "]":                                                       "cut.bin: ",
 		"data.tokenizer=" + write("bad.json", []byte("{")):                                                   "data.tokenizer: ",
-		"data.tokenizer=gpt2":                             "model.vocab_size: found 256, but the tokenizer \"gpt2\" has 50257 tokens",
+		"data.tokenizer=gpt2":                             `model.vocab_size: found 256: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none`,
 		"model.vocab_size=100":                            "model.vocab_size: found 100",
 		"pipeline.devices=[webgpu:9]":                     `device "webgpu:9": no such device`,
 		"init.from=" + weights:                            "model.safetensors",
-		"init.from=" + weights + " & data.tokenizer=gpt2": `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model of init.from (` + weights + ") has 256: init.extend_vocab: true",
+		"init.from=" + weights + " & data.tokenizer=gpt2": `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none; init.extend_vocab: true adds rows to those of init.from (` + weights + ")",
 		"run.dir=" + filepath.Join(file, "run"):           "not a directory",
 	} {
 		_, err := train.Run(context.Background(), traintest.Demo(t, dir, strings.Split(override, " & ")...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))

@@ -233,24 +233,49 @@ func (r *Reader) Float32(name string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
+	size, err := t.floatSize()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]float32, t.data.Size()/size)
+	return out, t.floats(0, out)
+}
+
+// Float32At is Float32 of the elements of a tensor from one on. It fills dst.
+func (r *Reader) Float32At(name string, from int, dst []float32) error {
+	t, err := r.find(name)
+	if err != nil {
+		return err
+	}
+	if _, err := t.floatSize(); err != nil {
+		return err
+	}
+	return t.floats(from, dst)
+}
+
+// floatSize returns the size of an element, which must be a float.
+func (t located) floatSize() (int64, error) {
 	switch t.DType {
 	case F64, F32, F16, BF16:
-	default:
-		return nil, fmt.Errorf("%s: tensor %q: dtype is %s, expected F32, F16, BF16 or F64", t.file.Name(), name, t.DType)
+		return t.DType.Size(), nil
 	}
+	return 0, fmt.Errorf("%s: tensor %q: dtype is %s, expected F32, F16, BF16 or F64", t.file.Name(), t.Name, t.DType)
+}
+
+// floats reads elements from one on.
+func (t located) floats(from int, dst []float32) error {
 	size := t.DType.Size()
-	out := make([]float32, t.data.Size()/size)
 	const chunk = 1 << 16
-	buf := make([]byte, min(int64(chunk), int64(len(out)))*size)
-	for at := 0; at < len(out); at += chunk {
-		part := out[at:min(at+chunk, len(out))]
+	buf := make([]byte, min(int64(chunk), int64(len(dst)))*size)
+	for at := 0; at < len(dst); at += chunk {
+		part := dst[at:min(at+chunk, len(dst))]
 		b := buf[:int64(len(part))*size]
-		if n, err := t.data.ReadAt(b, int64(at)*size); n < len(b) {
-			return nil, t.failed(err)
+		if n, err := t.data.ReadAt(b, int64(from+at)*size); n < len(b) {
+			return t.failed(err)
 		}
 		toFloat32(part, b, t.DType)
 	}
-	return out, nil
+	return nil
 }
 
 func (t located) failed(err error) error {

@@ -130,7 +130,7 @@ func TestMistakesInWrittenModels(t *testing.T) {
 		"config: unknown key \"width\"":                                                                  {strings.Replace(build, "build_model", "build_model, config: {width: 9}", 1)},
 		"pipeline.stages: found 5, expected at most one chunk per unit: the model has 4 (embed to head)": {"pipeline.stages=5"},
 		`pipeline.cut: found "[4]", expected ascending units from 1 to 3 (0 is embed, 3 head)`:           {"pipeline.stages=2", "pipeline.cut=[4]"},
-		"model.vocab_size: found 100, but the tokenizer":                                                 {"model.vocab_size=100"},
+		"model.vocab_size: found 100: the tokenizer":                                                     {"model.vocab_size=100"},
 	} {
 		_, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), module, overrides...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
