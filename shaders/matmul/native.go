@@ -52,6 +52,7 @@ const (
 	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
 	directMatrix   = 1 << 16 // elements of a B that is read as it lies, whatever the number of rows: half of 512 KiB
 	packingRows    = 256     // from which packing a larger B pays
+	packingColumns = 128     // from which packing rows of A pays that share cache sets
 	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
 	fewColumns     = 192     // of such a block before an epilogue, or where there are few blocks
 	leastSplit     = 256     // k's of a group, where several share a sum
@@ -79,11 +80,6 @@ func nativeVariants(s Spec, l target.Limits) []Kernel {
 		other := product
 		other.packB = !product.packB
 		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
-	}
-	// If K is a multiple of 1024, rows of A map to the same cache sets and may evict each other.
-	if !product.packA && s.K%1024 == 0 {
-		product.packA = true
-		ks = append(ks, product.kernel("native rows packed", 1.1))
 	}
 	ks = append(ks, pairVariants(s, l)...)
 	ks = append(ks, termVariants(s, l)...)
@@ -119,7 +115,8 @@ func (s Spec) flops() float64 {
 // planNative cuts the product into groups of few rows: threads take several at a time, and few at the end.
 func planNative(s Spec) native {
 	n := native{spec: s, rows: tileRows, block: tileRows, split: s.K, splits: 1}
-	n.packA = s.TypeA != F32 || s.TransA && s.N > 64
+	// If K is a multiple of 1024, rows of A map to the same cache sets and may evict each other.
+	n.packA = s.TypeA != F32 || s.TransA && s.N > 64 || s.K%1024 == 0 && s.N >= packingColumns
 	want := s.wantedGroups(1)
 	if s.K > mostSteps || s.TransA && s.K > packedSteps {
 		n.planBlocks(min(want, leastBlocks))
