@@ -49,7 +49,8 @@ func (c *shardChecker) check(path string) error {
 	if m == nil || !slices.ContainsFunc(m.Shards, func(s Shard) bool { return s.Name == name }) {
 		return nil
 	}
-	if m.TokenizerID != c.tok.Hash() {
+	full, ok := c.tok.(tokenizer.Tokenizer)
+	if m.TokenizerID != c.tok.Hash() && !(ok && tokenizer.Is(full, m.TokenizerID)) {
 		return fmt.Errorf("%s: found tokens of the tokenizer %q (%s), expected those of %q (%s); the shards' %s names their tokenizer",
 			path, m.Tokenizer, short(m.TokenizerID), c.tok.Name(), short(c.tok.Hash()), manifestName)
 	}

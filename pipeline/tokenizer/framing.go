@@ -149,9 +149,19 @@ func (d description) frame(t *fileTokenizer) error {
 		return err
 	}
 	if t.json, err = withField(t.json, "post_processor", post); err == nil {
-		t.hash = hashOf(t.json)
+		t.unframed, t.hash = t.hash, hashOf(t.json)
 	}
 	return err
+}
+
+// Is reports whether a hash identifies a tokenizer, be it by Hash of an earlier version, which left out what flags beside the
+// tokenizer put around a text.
+func Is(t Tokenizer, hash string) bool {
+	if framed, ok := t.(*Framed); ok {
+		t = framed.Tokenizer
+	}
+	f, ok := t.(*fileTokenizer)
+	return hash == t.Hash() || ok && hash == f.unframed
 }
 
 // postProcessorOf returns the post-processor of a tokenizer.json.

@@ -141,6 +141,8 @@ func TestFlagsBesideSentencePiece(t *testing.T) {
 			config = `{"bos_token":"<s>","eos_token":"</s>"}`
 		}
 		tok := open(t, folder(t, map[string]string{SentencePieceFile: string(model), ConfigFile: config}))
+		plain := open(t, folder(t, map[string]string{SentencePieceFile: string(model), ConfigFile: `{"bos_token":"<s>","eos_token":"</s>"}`}))
+		assert.True(t, Is(tok, plain.Hash()) && Is(tok, tok.Hash()), "runs that an earlier version began have the hash without flags")
 		files := map[string]string{}
 		for name, text := range Files(tok, 0) {
 			files[name] = string(text)

@@ -12,6 +12,7 @@ import (
 // fileTokenizer is a tokenizer.json: text → sections between added tokens → normalizer → pre-tokenizer → model.
 type fileTokenizer struct {
 	name, hash string
+	unframed   string // the hash without what frame adds; "": it added nothing
 	json       []byte
 	model      subword
 	normalize  normalizer // nil for none

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 )
 
@@ -117,7 +118,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	if _, err := j.corpus.train.Resume(s.Data, j.config.Train.BatchSize); err != nil {
 		differ = append(differ, err.Error())
 	}
-	if s.Tokenizer != j.corpus.tok.Hash() {
+	if !tokenizer.Is(j.corpus.tok, s.Tokenizer) {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
 	differ = append(differ, j.hooks.Differences(s.Hooks)...)
