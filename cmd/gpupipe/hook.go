@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
@@ -120,9 +121,20 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 
 // spec describes one of the file's hooks.
 func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
+	var logged atomic.Int64
 	return hook.Spec{File: f.File, Hook: name, Config: []byte(f.Config), Seed: f.Seed, Limits: wasm.Limits{Unmetered: unmetered},
-		Log: func(line string) { fmt.Fprintf(a.stderr, "%s: %s\n", f.File, line) }}
+		Log: func(line string) {
+			switch n := logged.Add(1); {
+			case n <= maxLogged:
+				a.warnf("%s: %s\n", f.File, line)
+			case n == maxLogged+1:
+				a.warnf("%s: logs more than %d lines: the others are not shown\n", f.File, maxLogged)
+			}
+		}}
 }
+
+// maxLogged is how many lines of a module's log are shown.
+const maxLogged = 100
 
 // each loads the module for every hook that it exports, or for the one that --hook names.
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {

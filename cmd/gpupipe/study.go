@@ -42,7 +42,8 @@ of delay and what wire formats cost each of them. The grid:
                          # on another machine without the run folders
 
 The folder holds a run folder for each run in runs/, and table.md, table.csv, results.json and plots. The same command continues a
-study that was stopped. All runs use the default kernels of the device, untimed, so that runs differ only in what is compared.
+study that was stopped. SIGUSR1 saves a checkpoint of each run in progress. All runs use the default kernels of the device, untimed, so
+that runs differ only in what is compared.
 
 Examples:
   gpupipe study examples/one-step-delay/study.yaml --dry-run

@@ -39,7 +39,7 @@ func (c *sweepCommand) Help() string {
 With halving, the survivors continue from their checkpoints. All runs follow the schedule of train.steps: those stopped early have not
 reached its end. A run that diverges or fails is a trial without a score. The folder holds a run folder for each run in runs/, table.md,
 table.csv, results.json, a figure for each key, and best.yaml, the best config. The same command continues a sweep that was stopped, and
-tries failed runs again. All runs use the default kernels of the device, untimed.
+tries failed runs again. SIGUSR1 saves a checkpoint of each run in progress. All runs use the default kernels of the device, untimed.
 
 With several devices each computes whole runs at the same time. gpupipe study is a sweep over optimizers and delays with a report of its
 own. gpupipe lr-range finds a learning rate to start from with one run.

@@ -93,6 +93,32 @@ func TestWatchALiveRun(t *testing.T) {
 	photograph(ctx, t, tab)
 }
 
+// The page of a run that diverged shows NaN and infinite values as such: among the newest values, and in the charts.
+func TestWatchADivergedRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	metrics := filepath.Join(dir, "metrics.jsonl")
+	finite := `{"step":1,"tokens":64,"loss":5,"grad_norm":1,"val_loss":6,"tokens_per_s":100}` + "\n"
+	require.NoError(t, os.WriteFile(metrics, []byte(finite), 0o666))
+	tab := watchPage(ctx, t, dir)
+	require.NoError(t, tab.Await(ctx, "gpupipeWatch.drawn.points > 0"))
+	const facts = `[...document.querySelectorAll("#facts .fact")].map((f) => f.innerText.replace(/\s+/g, " ")).join("; ")`
+	assert.Contains(t, evaluate[string](ctx, t, tab, facts), "5.0000")
+	require.NoError(t, tab.Evaluate(ctx, `{
+		const draw = CanvasRenderingContext2D.prototype.fillText;
+		globalThis.written = new Set();
+		CanvasRenderingContext2D.prototype.fillText = function (text, ...at) { written.add(text); draw.call(this, text, ...at); };
+	}`, nil))
+	odd := `{"step":2,"tokens":128,"loss":"NaN","grad_norm":"Infinity","val_loss":"-Infinity","tokens_per_s":100}` + "\n"
+	require.NoError(t, os.WriteFile(metrics, []byte(finite+odd), 0o666))
+	require.NoError(t, tab.Await(ctx, `["NaN", "∞", "−∞"].every((text) => written.has(text))`), "the charts mark them")
+	assert.Regexp(t, `(?i)step 2; loss NaN; held-out loss −∞`, evaluate[string](ctx, t, tab, facts))
+	const focus = "gpupipeWatch.state.focus"
+	assert.True(t, evaluate[bool](ctx, t, tab, `Number.isNaN(`+focus+`.last("loss")) && `+focus+`.last("grad_norm") === Infinity`))
+	photograph(ctx, t, tab)
+}
+
 // The page shows the newest load of every expert of a mixture.
 func TestWatchExperts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

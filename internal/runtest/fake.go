@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -27,6 +28,7 @@ type Fake struct {
 
 	mu      sync.Mutex
 	Begun   []config.Config // runs, in the order in which they began or resumed
+	Saves   []*atomic.Int64 // of their options
 	Steps   int             // trained in all
 	Most    map[string]int  // runs in progress at a time, by device
 	running map[string]int
@@ -67,6 +69,9 @@ func (f *Fake) On(device string) (n int) {
 func (f *Fake) Train(ctx context.Context, c config.Config, o train.Options) (res train.Result, err error) {
 	running, leave := f.enter(c)
 	defer leave()
+	f.mu.Lock()
+	f.Saves = append(f.Saves, o.Saves)
+	f.mu.Unlock()
 	if f.Begin != nil {
 		f.Begin(running)
 	}

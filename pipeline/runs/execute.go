@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
@@ -27,6 +28,7 @@ type Options struct {
 	OpenDevice layout.OpenDevice
 	OpenWorker train.OpenWorker // see train.Options
 	Train      Train            // nil: train.Run
+	Saves      *atomic.Int64    // see train.Options; all runs in progress save
 	Note       func(format string, args ...any)
 }
 
@@ -217,7 +219,7 @@ func (x *execution[R]) start(ctx context.Context, r R) error {
 	j := &job{slot: x.free[0]}
 	from, to := x.set.span(r)
 	o := train.Options{Resume: true, StopAfter: to, Plots: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker,
-		Concurrent: max(1, x.options.Jobs), Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
+		Saves: x.options.Saves, Concurrent: max(1, x.options.Jobs), Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
 	if names := x.options.Devices; len(names) > 0 {
 		j.device = names[j.slot%len(names)]
 		c.Pipeline.Devices = []string{j.device}

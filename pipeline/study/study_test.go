@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/lock"
@@ -60,9 +61,11 @@ func TestAStudy(t *testing.T) {
 	g := threeModes(t, "")
 	f := faked(truth)
 	var all []runs.Progress[Run]
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, func(p runs.Progress[Run]) { all = append(all, p) })
+	var saves atomic.Int64
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Saves: &saves}, func(p runs.Progress[Run]) { all = append(all, p) })
 	require.NoError(t, err)
 	assert.Len(t, f.Begun, 21)
+	assert.Equal(t, slices.Repeat([]*atomic.Int64{&saves}, 21), f.Saves, "each run saves when it is asked to")
 	assert.Equal(t, 1, f.Most[""], "one at a time")
 	last := all[len(all)-1]
 	assert.Equal(t, 21, last.Done)

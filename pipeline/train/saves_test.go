@@ -27,6 +27,7 @@ func TestSaveOnRequest(t *testing.T) {
 			return res
 		}
 		var saves atomic.Int64
+		saves.Store(5) // for runs before
 		whole := run("whole", nil, nil)
 		asked := run("asked", &saves, func(p train.Progress) {
 			if p.Step == 3 || p.Step == 4 {
@@ -36,6 +37,7 @@ func TestSaveOnRequest(t *testing.T) {
 		kept, err := filepath.Glob(filepath.Join(asked.Dir, "checkpoints", "step-*"))
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, len(kept), 2, "%v", kept)
+		assert.NoDirExists(t, filepath.Join(asked.Dir, "checkpoints", "step-1"), "what was asked of runs before does not count")
 		assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, asked.Checkpoint), layout)
 		assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, asked.Dir), layout)
 	}

@@ -158,9 +158,13 @@ func newTrainer(c config.Config, o Options) *trainer {
 	log := &journal{Report: o.Report}
 	o.Resume = o.Resume || o.From != nil
 	o.Report = log
+	var asked int64
+	if o.Saves != nil {
+		asked = o.Saves.Load() // for runs before
+	}
 	j := &job{config: c, options: o, journal: log}
 	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
-		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
+		session: newSession(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
 }
 
 // prepare opens everything that needs no device.
