@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,6 +121,35 @@ func TestTheWholeTokenizer(t *testing.T) {
 		answersEnd(t, place)
 	}
 	sameLoss(t, run, places[3:])
+}
+
+// A checkpoint of an earlier version, which kept tokenizer.json alone, has what belongs to the run's tokenizer if that is still
+// there. A note says what is assumed.
+func TestOldCheckpointsSayWhatIsAssumed(t *testing.T) {
+	folder := twoEnds(t)
+	run := tuned(t, folder)
+	dir := traintest.StepDir(run, 2)
+	manifest := traintest.JSONOf(t, filepath.Join(dir, "manifest.json"))
+	manifest["files"] = slices.DeleteFunc(manifest["files"].([]any), func(f any) bool {
+		name := f.(map[string]any)["name"].(string)
+		return (name == tokenizer.ConfigFile || name == tokenizer.GenerationFile) && os.Remove(filepath.Join(dir, name)) == nil
+	})
+	text, err := json.Marshal(manifest)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o644))
+	open := func() (s *tokenizer.Special, notes string) {
+		src, err := inference.OpenWeights(run, nil, "", "", func(format string, args ...any) { notes += fmt.Sprintf(format, args...) })
+		require.NoError(t, err)
+		require.NoError(t, src.Close())
+		return src.Tokenizer.Special(), notes
+	}
+	s, notes := open()
+	assert.Equal(t, []any{[]uint32{6, 5}, 2}, []any{s.Ends, len(s.Templates)})
+	assert.Contains(t, notes, "step-2 keeps tokenizer.json alone: its special tokens and chat template are assumed to be those of "+folder)
+	require.NoError(t, os.RemoveAll(folder))
+	s, notes = open()
+	assert.Empty(t, s.Ends)
+	assert.Contains(t, notes, "is not there: no token ends a document; name the tokenizer with --tokenizer")
 }
 
 // answersEnd asks a server for texts that end at one end of the list, and at the other.
