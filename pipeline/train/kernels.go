@@ -73,6 +73,7 @@ func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
 		if s.tune, err = tune.Open("", nil); err != nil {
 			return err
 		}
+		s.tune.Postpone() // others than those of the checkpoint are not timed
 	}
 	s.tune.Pin(choices)
 	return nil
@@ -112,8 +113,8 @@ func (t *tuning) start(s *session) {
 
 // timeKernels times kernels while the pipeline is empty. Their choices are kept for other runs; see adoptKernels for
 // this one.
-func (t *trainer) timeKernels() error {
-	if !t.tuning.due() {
+func (t *trainer) timeKernels(ctx context.Context) error {
+	if ctx.Err() != nil || !t.tuning.due() {
 		return nil
 	}
 	began := time.Now()
@@ -145,6 +146,5 @@ func (t *trainer) switchKernels(ctx context.Context) error {
 	}
 	t.job.journal.noteEvent(eventNote, t.step, "%d kernels have faster variants on this device, which compute the steps after %d: rounding may differ", t.tuning.adopted, t.step)
 	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"kernels": t.tuning.adopted, "step": t.step})
-	t.tuning.start(t.session)
 	return t.session.writeKernels()
 }

@@ -29,7 +29,7 @@ func (t *trainer) loop(ctx context.Context) error {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
 		}
-		if err := t.timeKernels(); err != nil {
+		if err := t.timeKernels(ctx); err != nil {
 			return err
 		}
 		if t.evaluationDue() {

@@ -48,6 +48,7 @@ func (t *trainer) reopen(ctx context.Context) error {
 		return err
 	}
 	t.recorder.pace.start()
+	t.tuning.start(t.session)
 	return nil
 }
 

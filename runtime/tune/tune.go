@@ -157,15 +157,16 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return choice.in(ks), nil
 }
 
-// recall returns an earlier choice among the candidates.
+// recall returns an earlier choice among the candidates. It forgets a known choice of none of them.
 func (c *Cache) recall(key string, ks []shaders.Kernel) (Choice, bool) {
+	if choice, ok := c.known[key]; ok && choice.in(ks) < 0 {
+		c.damaged[key] = choice.Candidate
+		delete(c.known, key)
+	}
 	for _, from := range []map[string]Choice{c.used, c.pinned, c.known} {
 		if choice, ok := from[key]; ok && choice.in(ks) >= 0 {
 			return choice, true
 		}
-	}
-	if choice, ok := c.known[key]; ok {
-		c.damaged[key] = choice.Candidate
 	}
 	return Choice{}, false
 }
