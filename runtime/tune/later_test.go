@@ -45,8 +45,17 @@ type loadedSlowly struct {
 	takes time.Duration
 }
 
+// native is a program of C, which the null device does not take.
+type native struct{}
+
+func (native) Release() {}
+
 func (d gpu) Load(p *device.Program) (device.Loaded, error) {
-	l, err := d.Device.Load(p)
+	var l device.Loaded = native{}
+	var err error
+	if !p.Shaders[0].C() {
+		l, err = d.Device.Load(p)
+	}
 	s := loadedSlowly{Loaded: l}
 	if p.Label != d.fastest {
 		s.takes = time.Millisecond
@@ -58,7 +67,7 @@ func (d gpu) Run(l device.Loaded) error {
 	*d.runs++
 	s := l.(loadedSlowly)
 	time.Sleep(s.takes)
-	if d.fails != nil {
+	if _, ok := s.Loaded.(native); ok || d.fails != nil {
 		return d.fails
 	}
 	return d.Device.Run(s.Loaded)
@@ -168,12 +177,18 @@ func TestChoicesOfOtherSizes(t *testing.T) {
 	assert.Equal(t, static, candidate(t, dev, known, 64))
 }
 
-// The static choice of native code is not timed later.
+// Native code is timed only if that is asked for.
 func TestNativeKernelsAreNotTimedLater(t *testing.T) {
 	dev, c := newGPU("naive"), postponed(t, "")
 	dev.limits.Native = true
 	candidate(t, dev, c, 64)
 	assert.False(t, c.Due(time.Hour))
+	assert.Zero(t, *dev.runs)
+
+	first, err := tune.Open("", nil)
+	require.NoError(t, err)
+	assert.NotEqual(t, "naive", candidate(t, dev, first, 64), "naive native kernels are not timed")
+	assert.NotZero(t, *dev.runs)
 }
 
 // A kernel that cannot be timed keeps its choice, and the run goes on. A lost device ends it.

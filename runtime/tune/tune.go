@@ -176,7 +176,7 @@ func (c *Cache) recall(key string, ks []shaders.Kernel) (Choice, bool) {
 const nearTie = 1.05
 
 // A naive kernel is not timed if another variant takes longer than slow. It would take many times as long, and drivers
-// reset a GPU that is busy for seconds.
+// reset a GPU that is busy for seconds. Native ones are timed only without another variant: they were never the fastest.
 const (
 	naive   = "naive"
 	slow    = 20 * time.Millisecond
@@ -195,7 +195,7 @@ func (c *Cache) time(k kernel) (Choice, error) {
 	choice.DurationMicros = map[string]float64{}
 	best, fastest := 0, forever
 	for i, candidate := range slices.Backward(k.candidates) { // the naive one last, so that it is often skipped
-		if candidate.Name == naive && fastest > slow && fastest < forever {
+		if candidate.Name == naive && fastest < forever && (fastest > slow || k.dev.Limits().Native) {
 			continue
 		}
 		t, err := timeUpTo(k.dev, candidate, 2*fastest)
