@@ -1,7 +1,6 @@
 package oniguruma
 
 import (
-	"errors"
 	"fmt"
 )
 
@@ -178,6 +177,17 @@ func (n *node) single() *node {
 	return nil
 }
 
+// counts spells the numbers of a quantifier.
+func (n *node) counts() string {
+	switch n.max {
+	case n.min:
+		return fmt.Sprintf("{%d}", n.min)
+	case unlimited:
+		return fmt.Sprintf("{%d,}", n.min)
+	}
+	return fmt.Sprintf("{%d,%d}", n.min, n.max)
+}
+
 func (c *compiler) repeat(n *node) {
 	if one := n.body.single(); one != nil {
 		c.emit(instruction{op: opLoop, class: c.class(one), min: n.min, max: n.max, lazy: n.lazy})
@@ -185,7 +195,7 @@ func (c *compiler) repeat(n *node) {
 	}
 	if least, _ := n.body.width(); least == 0 && (n.max > 1 || n.min > 1) {
 		// Whether Oniguruma ends the loop at an empty repetition depends on the size of the body.
-		c.err = errors.New("a quantifier with numbers of what can be empty, which is not supported")
+		c.err = fmt.Errorf("the quantifier %s of a group that can match nothing: expected one of at least one character, or *, + or ?", n.counts())
 	}
 	for range n.min {
 		if c.here() >= maxProgram {

@@ -9,7 +9,7 @@ import (
 // maxRetries is how often a match may backtrack, as in Oniguruma.
 const maxRetries = 10_000_000
 
-var errRetries = errors.New("a match that backtracks more than 10,000,000 times")
+var errRetries = errors.New("backtracks more than 10,000,000 times")
 
 // matcher runs a program over a text.
 type matcher struct {
@@ -17,6 +17,7 @@ type matcher struct {
 	s       string // the whole text
 	text    string // what may be consumed: in a look-behind up to its end
 	start   int    // of the search
+	from    int    // of the attempt
 	keep    int    // where the match begins
 	slots   []int
 	stack   []choice
@@ -48,7 +49,7 @@ func (m *matcher) search(first *byteSet, from int) (int, int) {
 	m.start = from
 	for at := from; at <= len(m.s); {
 		if first == nil || at < len(m.s) && first.has(m.s[at]) {
-			m.keep, m.retries, m.stack = at, 0, m.stack[:0]
+			m.from, m.keep, m.retries, m.stack = at, at, 0, m.stack[:0]
 			for i := range m.slots {
 				m.slots[i] = -1
 			}

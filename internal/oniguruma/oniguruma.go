@@ -37,7 +37,7 @@ func Compile(pattern string) (*Regexp, error) {
 }
 
 // FindAll returns the matches that do not overlap as pairs of byte offsets, in order. A match may be empty, but not at
-// the end of the match before. A pattern that backtracks without end is an error.
+// the end of the match before. A pattern that backtracks without end is an error, which names the place in s.
 func (re *Regexp) FindAll(s string) ([][]int, error) {
 	m := matcher{program: re.program, s: s, text: s, slots: make([]int, re.slots)}
 	var found [][]int
@@ -45,7 +45,7 @@ func (re *Regexp) FindAll(s string) ([][]int, error) {
 	for end <= len(s) {
 		from, to := m.search(re.first, end)
 		if m.err != nil {
-			return nil, m.err
+			return nil, fmt.Errorf("the match of %.40q, at byte %d of a piece of text, %w", s[m.from:], m.from, m.err)
 		}
 		if from < 0 {
 			break

@@ -59,7 +59,7 @@ func TestRefused(t *testing.T) {
 		"(?~abc)": "absent operator", "(?(1)a|b)": "conditional", `(a)\g<1>`: "call of a group", "(?{x})": "callout", "(*FAIL)": "callout",
 		`(?i:(a)\1)`: "back reference that ignores case", "(?I)a": "whole pattern", `\x{61 62}`: "several characters", "(?s:.)": "option",
 		`\p{Nope}`: `the property "Nope"`, "[[:nope:]]": "[:nope:]", "[z-a]": "the range z-a", "[a": "without its ]", "(a": "without its )", "a)": "without its group",
-		"*a": "quantifier without", "^*": "quantifier of an anchor", `a\`: `\ at the end`, `(?:a?b?){2}`: "can be empty", `[\w-.]`: "begins with a set",
+		"*a": "quantifier without", "^*": "quantifier of an anchor", `a\`: `\ at the end`, `(?:a?b?){2}`: "the quantifier {2} of a group that can match nothing: expected", `(?:a*b*){2,3}`: "{2,3}", `(?:a*b?){2,}?`: "{2,}", `[\w-.]`: "begins with a set",
 		"(?<=a(?=b))": "look-behind", `\2(a)`: "group 2 of 1", "[a[^\\p{Any}]]": "Oniguruma is wrong", "(?:(?:a|bb){500}){500}": "steps",
 	} {
 		_, err := Compile(pattern)
@@ -71,8 +71,9 @@ func TestRefused(t *testing.T) {
 func TestRetries(t *testing.T) {
 	re, err := Compile(`(?:a|aa|aaa)*\d`)
 	require.NoError(t, err)
-	_, err = re.FindAll("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	_, err = re.FindAll("x é" + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	assert.ErrorIs(t, err, errRetries)
+	assert.EqualError(t, err, `the match of "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", at byte 4 of a piece of text, backtracks more than 10,000,000 times`)
 }
 
 func TestAnchorsAndCase(t *testing.T) {

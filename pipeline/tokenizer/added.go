@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +24,8 @@ const (
 type sideToken struct {
 	addedToken        // ID is -1 where the file names none
 	from       string // the file and the key
+	weak       bool   // what tokenizer.json says of the token counts
+	derived    bool   // Normalized is not given: it is the contrary of Special
 }
 
 // readAdded reads the tokens that files beside a tokenizer add, in transformers' order: those with ids, those of roles,
@@ -55,51 +57,124 @@ func (d *description) readAdded(folder string, config map[string]json.RawMessage
 
 // readRoles reads the roles of special tokens, and the list of further ones.
 func (d *description) readRoles(path string, fields map[string]json.RawMessage) error {
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
+	keys, err := keysOf(path)
+	if err != nil {
+		return err
+	}
+	older := filepath.Base(path) == specialMapFile
+	for _, key := range keys {
 		known := slices.Contains(roles, key)
 		if !known && !strings.HasSuffix(key, "_token") {
 			continue
 		}
 		token, err := parseToken(fields[key])
-		if err != nil && known {
+		switch {
+		case known && err != nil:
 			return fmt.Errorf("%s: %s is %.40s: %w", path, key, fields[key], err)
-		}
-		if err == nil && (known || token.Content != "") {
+		case known:
 			d.roles[key] = token
+		case err != nil || token.Content == "":
+		case older || fields[key][0] == '{':
+			d.objects = append(d.objects, key)
+			if !slices.Contains(d.texts, key) {
+				d.roles[key] = token
+			}
+		default:
+			d.texts, d.roles[key] = append(d.texts, key), token
 		}
 	}
-	raw := fields["extra_special_tokens"]
-	if isNull(raw) || string(raw) == "[]" || string(raw) == "{}" {
-		raw = fields["additional_special_tokens"]
+	return d.readExtra(path, fields, older)
+}
+
+// keysOf lists the keys of a file that holds a JSON object, in its order: transformers numbers new tokens in it.
+func keysOf(path string) (keys []string, err error) {
+	data, err := readLimited(path, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
+	if err == nil {
+		keys, err = orderedKeys(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, jsonError(err))
+	}
+	return keys, nil
+}
+
+func orderedKeys(object json.RawMessage) (keys []string, err error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+		if text, ok := key.(string); ok && !slices.Contains(keys, text) {
+			keys = append(keys, text)
+		}
+	}
+	return keys, nil
+}
+
+// readExtra reads the list of further special tokens, or the object of those with names.
+func (d *description) readExtra(path string, fields map[string]json.RawMessage, older bool) error {
+	key := "extra_special_tokens"
+	raw, named := fields[key]
+	if more, ok := fields["additional_special_tokens"]; ok && (isNull(raw) || string(raw) == "[]" || string(raw) == "{}") {
+		if older && d.namesExtra {
+			return nil
+		}
+		key, raw, named = "additional_special_tokens", more, !older
+		d.extraOfMap = older
+	}
+	d.namesExtra = d.namesExtra || named && (isNull(raw) || raw[0] != '{')
 	if isNull(raw) {
 		return nil
 	}
 	if raw[0] == '{' {
-		var named map[string]json.RawMessage
-		if err := json.Unmarshal(raw, &named); err != nil {
-			return fmt.Errorf("%s: %w", path, jsonError(err))
-		}
-		for key, raw := range named {
-			token, err := parseToken(raw)
-			if err != nil {
-				return fmt.Errorf("%s: extra_special_tokens: %s is %.40s: %w", path, key, raw, err)
-			}
-			d.roles[key] = token
-		}
-		return nil
+		return d.readNamed(path+": "+key, raw)
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return fmt.Errorf("%s: additional_special_tokens is %.40s: expected a list of tokens", path, raw)
+		return fmt.Errorf("%s: %s is %.40s: expected a list of tokens", path, key, raw)
 	}
-	d.extra = nil
+	if !older || d.extraOfMap {
+		d.extra = nil
+	}
 	for i, raw := range list {
 		token, err := parseToken(raw)
 		if err != nil {
-			return fmt.Errorf("%s: additional_special_tokens[%d] is %.40s: %w", path, i, raw, err)
+			return fmt.Errorf("%s: %s[%d] is %.40s: %w", path, key, i, raw, err)
 		}
-		d.extra = append(d.extra, token)
+		if !slices.Contains(d.extra, token) {
+			d.extra = append(d.extra, token)
+		}
+	}
+	return nil
+}
+
+// readNamed reads an object of further special tokens. from is its file and key.
+func (d *description) readNamed(from string, raw json.RawMessage) error {
+	var named map[string]json.RawMessage
+	keys, err := orderedKeys(raw)
+	if err == nil {
+		err = json.Unmarshal(raw, &named)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", from, jsonError(err))
+	}
+	for _, key := range keys {
+		token, err := parseToken(named[key])
+		if err != nil {
+			return fmt.Errorf("%s: %s is %.40s: %w", from, key, named[key], err)
+		}
+		d.texts, d.roles[key] = append(d.texts, key), token
 	}
 	return nil
 }
@@ -136,7 +211,7 @@ func (d *description) readDecoder(path string, raw json.RawMessage) error {
 		if token.Normalized != nil {
 			a.Normalized = *token.Normalized
 		}
-		d.added = append(d.added, sideToken{a, path + ": added_tokens_decoder"})
+		d.added = append(d.added, sideToken{addedToken: a, from: path + ": added_tokens_decoder", derived: token.Normalized == nil})
 	}
 	slices.SortFunc(d.added, func(a, b sideToken) int { return cmp.Compare(a.ID, b.ID) })
 	return nil
@@ -150,7 +225,7 @@ func (d *description) readAddedTokens(path string) error {
 	}
 	special := func(text string) bool {
 		is := func(a addedToken) bool { return a.Content == text }
-		return slices.ContainsFunc(d.extra, is) || slices.ContainsFunc(roles, func(role string) bool { return is(d.roles[role]) })
+		return !d.extraOfMap && slices.ContainsFunc(d.extra, is) || slices.ContainsFunc(roles, func(role string) bool { return is(d.roles[role]) })
 	}
 	for text, raw := range fields {
 		a := addedToken{Content: text, Special: special(text)}
@@ -158,7 +233,7 @@ func (d *description) readAddedTokens(path string) error {
 			return fmt.Errorf("%s: %q has the id %.40s, expected an integer from 0 to 2^31-1", path, text, raw)
 		}
 		a.Normalized = !a.Special
-		d.added = append(d.added, sideToken{a, path})
+		d.added = append(d.added, sideToken{addedToken: a, from: path, weak: true})
 	}
 	slices.SortFunc(d.added, func(a, b sideToken) int { return cmp.Compare(a.ID, b.ID) })
 	return nil
@@ -166,17 +241,12 @@ func (d *description) readAddedTokens(path string) error {
 
 // addSpecial appends the tokens of roles and the further special tokens to those that are added.
 func (d *description) addSpecial(path string) {
-	names := slices.Clone(roles)
-	for _, role := range slices.Sorted(maps.Keys(d.roles)) {
-		if !slices.Contains(names, role) {
-			names = append(names, role)
-		}
-	}
+	names := slices.Concat(roles, d.objects, d.texts)
 	for _, role := range names {
-		d.added = append(d.added, sideToken{d.roles[role], path + ": " + role})
+		d.added = append(d.added, sideToken{addedToken: d.roles[role], from: path + ": " + role})
 	}
 	for _, a := range d.extra {
-		d.added = append(d.added, sideToken{a, path + ": additional_special_tokens"})
+		d.added = append(d.added, sideToken{addedToken: a, from: path + ": additional_special_tokens"})
 	}
 }
 
@@ -188,37 +258,54 @@ func (d *description) searchInText() {
 	}
 }
 
-// extend returns the added tokens of a tokenizer.json with those of the files beside it, as the library tokenizers
-// numbers them: a token of the vocabulary keeps its id, another one gets the next.
+// extend returns the added tokens of a tokenizer.json with those of the files beside it, as transformers adds and numbers
+// them: a token of the vocabulary keeps its id, another one gets the next. Tokens that name no id change neither those of
+// the tokenizer.json nor those that do; among themselves the last one counts.
 func (d description) extend(list []addedToken, v *vocabulary) (all []addedToken, changed bool, err error) {
 	all = slices.Clone(list)
+	unnumbered := map[string]bool{}
 	for _, side := range d.added {
 		a := side.addedToken
 		if a.Content == "" {
 			continue
 		}
-		if i := slices.IndexFunc(all, func(have addedToken) bool { return have.Content == a.Content }); i >= 0 {
-			switch have := all[i]; {
-			case a.ID < 0: // a role or a special token: it is there
-			case a.ID != have.ID:
-				return nil, false, fmt.Errorf("%s: %q has the id %d, but elsewhere %d", side.from, a.Content, a.ID, have.ID)
-			case a != have:
-				all[i], changed = a, true
-			}
-			continue
-		}
+		at := slices.IndexFunc(all, func(have addedToken) bool { return have.Content == a.Content })
 		id, ok := v.ids[a.Content]
-		if !ok {
+		switch {
+		case at >= 0:
+			id = uint32(all[at].ID)
+		case !ok:
 			id = nextID(all, v)
 		}
-		if a.ID >= 0 && a.ID != int64(id) {
+		switch {
+		case a.ID >= 0 && a.ID != int64(id) && at >= 0:
+			return nil, false, fmt.Errorf("%s: %q has the id %d, but elsewhere %d", side.from, a.Content, a.ID, id)
+		case a.ID >= 0 && a.ID != int64(id):
 			return nil, false, fmt.Errorf("%s: %q has the id %d, but transformers numbers tokens without gaps, and gives it %d", side.from, a.Content, a.ID, id)
+		case at >= 0 && (side.weak || a == all[at] || a.ID < 0 && !unnumbered[a.Content]):
+			continue
 		}
-		a.ID = int64(id)
-		all, changed = append(all, a), true
+		unnumbered[a.Content] = a.ID < 0
+		a.ID, a.Special, changed = int64(id), a.Special || d.names(a.Content), true
+		a.Normalized = a.Normalized && !(a.Special && side.derived)
+		if at >= 0 {
+			all[at] = a
+		} else {
+			all = append(all, a)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b addedToken) int { return cmp.Compare(a.ID, b.ID) })
 	return all, changed, nil
+}
+
+// names reports whether a token has a role.
+func (d description) names(text string) bool {
+	for _, a := range d.roles {
+		if a.Content == text {
+			return true
+		}
+	}
+	return false
 }
 
 // nextID is the id of a further token.

@@ -26,6 +26,8 @@ const (
 // description is what files beside a tokenizer say of it.
 type description struct {
 	roles     map[string]addedToken // by role; without content: the files say that there is none
+	objects   []string              // keys of d.roles besides roles: those that are objects, or of special_tokens_map.json,
+	texts     []string              // and others, each in the order of their files
 	extra     []addedToken          // further special tokens
 	added     []sideToken           // that belong to the vocabulary
 	ends      []uint32
@@ -33,6 +35,9 @@ type description struct {
 	templates []Template
 	addBOS    *bool // bos_token is put before a text; nil: not said
 	addEOS    *bool // eos_token is put after it
+
+	namesExtra bool // extra is that of tokenizer_config.json, or of extra_special_tokens
+	extraOfMap bool // extra is additional_special_tokens of special_tokens_map.json
 }
 
 // describe reads the files in the folder of a tokenizer.

@@ -53,9 +53,19 @@ func fileIn(folder string) (path string, err error) {
 	return "", nil
 }
 
+// hasClass reports whether the file that fileIn has found is a SentencePiece model that a class of transformers reads.
+func hasClass(path string) bool {
+	if filepath.Base(path) != SentencePieceFile {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(filepath.Dir(path), ConfigFile))
+	return err == nil
+}
+
 // readFormat reads the file of a tokenizer, of any format but GGUF, as the content of a tokenizer.json. d is what files
-// beside it say; readFormat adds what the format defines.
-func readFormat(path string, d *description) ([]byte, error) {
+// beside it say; readFormat adds what the format defines. classed: a SentencePiece model is read by the class that its
+// folder names.
+func readFormat(path string, classed bool, d *description) ([]byte, error) {
 	data, err := readLimited(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
@@ -68,6 +78,8 @@ func readFormat(path string, d *description) ([]byte, error) {
 		data, err = fromTekken(data, d)
 	case filepath.Ext(base) == tiktokenExt, filepath.Ext(base) == filepath.Ext(SentencePieceFile) && isTiktoken(data):
 		data, err = fromTiktoken(base, data, d)
+	case classed:
+		return fromModelFolder(filepath.Dir(path), data, d)
 	case filepath.Ext(base) == filepath.Ext(SentencePieceFile):
 		d.searchInText()
 		data, err = fromSentencePiece(data)

@@ -37,12 +37,20 @@ func (p piece) reserved() bool {
 	return p.kind == controlPiece || p.kind == unknownPiece || p.kind == bytePiece
 }
 
+// reservedPiece is a token with a role: the unknown token, the begin or the end of a text.
+type reservedPiece struct {
+	role string
+	id   int32 // negative: there is none
+	text string
+}
+
 // sentencePiece is what is read of SentencePiece's ModelProto.
 type sentencePiece struct {
 	pieces       []piece
 	algorithm    uint64 // 1: unigram, 2: BPE
 	byteFallback bool
-	suffix       bool // a space ends a word instead of beginning it
+	suffix       bool             // a space ends a word instead of beginning it
+	reserved     [3]reservedPiece // as TrainerSpec names them
 	charsMap     []byte
 	dummyPrefix  bool // a space is put in front of a text
 	trim         bool // spaces at the ends of a text, and all but one of a run, are removed
@@ -54,6 +62,9 @@ func fromSentencePiece(data []byte) ([]byte, error) {
 	m, err := readSentencePiece(data)
 	if err != nil {
 		return nil, err
+	}
+	if m.suffix || !m.escape {
+		return nil, errors.New("treat_whitespace_as_suffix is set or escape_whitespaces is not: expected a model whose words begin with ▁")
 	}
 	return m.tokenizerJSON()
 }
@@ -93,13 +104,14 @@ func fields(message []byte, take func(field protowire.Number, number uint64, dat
 
 // readSentencePiece reads a ModelProto.
 func readSentencePiece(data []byte) (*sentencePiece, error) {
-	m := &sentencePiece{algorithm: 1, dummyPrefix: true, trim: true, escape: true}
+	m := &sentencePiece{algorithm: 1, dummyPrefix: true, trim: true, escape: true,
+		reserved: [3]reservedPiece{{RoleUnknown, 0, "<unk>"}, {RoleBOS, 1, "<s>"}, {RoleEOS, 2, "</s>"}}}
 	err := fields(data, func(field protowire.Number, _ uint64, message []byte) error {
 		switch field {
 		case 1:
 			return m.readPiece(message)
 		case 2: // TrainerSpec
-			return fields(message, func(field protowire.Number, number uint64, _ []byte) error {
+			return fields(message, func(field protowire.Number, number uint64, data []byte) error {
 				switch field {
 				case 3:
 					m.algorithm = number
@@ -107,6 +119,10 @@ func readSentencePiece(data []byte) (*sentencePiece, error) {
 					m.suffix = number != 0
 				case 35:
 					m.byteFallback = number != 0
+				case 40, 41, 42:
+					m.reserved[field-40].id = int32(number)
+				case 45, 46, 47:
+					m.reserved[field-45].text = string(data)
 				}
 				return nil
 			})
@@ -135,8 +151,6 @@ func readSentencePiece(data []byte) (*sentencePiece, error) {
 		return nil, errors.New("not a SentencePiece model: it has no pieces")
 	case m.algorithm != 1 && m.algorithm != 2:
 		return nil, fmt.Errorf("model_type is %d: expected 1 (unigram) or 2 (BPE)", m.algorithm)
-	case m.suffix || !m.escape:
-		return nil, errors.New("treat_whitespace_as_suffix is set or escape_whitespaces is not: expected a model whose words begin with ▁")
 	}
 	return m, nil
 }

@@ -88,11 +88,16 @@ func Open(spec string) (Tokenizer, error) {
 	if gguf.IsFile(spec) {
 		return openGGUF(spec)
 	}
+	st, err := os.Stat(spec)
+	classed := err == nil && st.IsDir()
+	if classed {
+		spec = filepath.Join(spec, SentencePieceFile)
+	}
 	d, err := describe(filepath.Dir(spec))
 	if err != nil {
 		return nil, err
 	}
-	data, err := readFormat(spec, &d)
+	data, err := readFormat(spec, classed, &d)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +108,7 @@ func Open(spec string) (Tokenizer, error) {
 	return t, nil
 }
 
-// find returns the file of a tokenizer that a path names.
+// find returns what In does of the folder that a path names, or the file that it names.
 func find(spec string) (path string, err error) {
 	if path, err = userpath.Expand(spec); err == nil {
 		path, err = hub.Locate(path)
@@ -157,12 +162,16 @@ func CheckRows(t Tokenizer, rows int) error {
 	return nil
 }
 
-// In returns the path of the tokenizer in a folder; it is empty if there is none. A GGUF file has one itself.
+// In returns what Open takes for the tokenizer in a folder: the path of its file, or the folder where files beside a
+// tokenizer.model say how it is read. It is empty if there is none. A GGUF file has one itself.
 func In(folder string) (path string, err error) {
 	if gguf.IsFile(folder) {
 		return folder, nil
 	}
-	return fileIn(folder)
+	if path, err = fileIn(folder); err == nil && hasClass(path) {
+		return folder, nil
+	}
+	return path, err
 }
 
 // maxFile bounds what is read of a tokenizer; the largest in use are below 40 MB.

@@ -27,6 +27,7 @@ CHECKS = [
     ("table-files", "{python} table_files.py"),
     ("json-files", "{python} json_files.py"),
     ("tokenizer-patterns", "{python} tokenizer_patterns.py"),
+    ("tokenizer-model", "{python} tokenizer_model.py"),
     ("chat-templates", "{python} chat_templates.py"),
     ("openai-client", "{python} openai_client.py"),
     ("lm-eval-tasks", "{python} lm_eval_tasks.py"),
