@@ -12,39 +12,48 @@ import (
 
 // newBertNormalizer returns BERT's normalizer: it removes control characters, writes spaces around Chinese characters,
 // and removes accents and capital letters, each if the file says so.
-func newBertNormalizer(c component) (normalizer, error) {
-	if c.CleanText == nil || c.ChineseChars == nil || c.Lowercase == nil {
-		return nil, errors.New("BertNormalizer: expected clean_text, handle_chinese_chars and lowercase")
+func newBertNormalizer(p part) (normalizer, error) {
+	var fields struct {
+		CleanText    bool  `json:"clean_text"`
+		ChineseChars bool  `json:"handle_chinese_chars"`
+		StripAccents *bool `json:"strip_accents"`
+		Lowercase    bool  `json:"lowercase"`
 	}
-	accents := *c.Lowercase
-	if c.StripAccents != nil {
-		accents = *c.StripAccents
+	if err := p.read(&fields, "clean_text", "handle_chinese_chars", "lowercase"); err != nil {
+		return nil, err
 	}
-	decompose := normalForm(norm.NFD)
-	return func(s string, _ bool) (string, error) {
-		sets := &characters().Sets
-		if *c.CleanText {
-			s = strings.Map(func(r rune) rune {
-				switch {
-				case r == 0, r == utf8.RuneError, sets.BertControl.has(r):
-					return -1
-				case unicode.IsSpace(r):
-					return ' '
-				}
-				return r
-			}, s)
+	if fields.StripAccents == nil {
+		fields.StripAccents = &fields.Lowercase
+	}
+	sets := &characters().Sets
+	var list []normalizer
+	if fields.CleanText {
+		list = append(list, byCharacter(cleanText))
+	}
+	if fields.ChineseChars {
+		list = append(list, byCharacter(func(s string) string { return spaced(s, sets.Chinese.has) }))
+	}
+	if *fields.StripAccents {
+		list = append(list, inForm(norm.NFD), byCharacter(func(s string) string { return without(s, sets.Nonspacing.has) }))
+	}
+	if fields.Lowercase {
+		list = append(list, byCharacter(lower))
+	}
+	return inOrder(list...), nil
+}
+
+// cleanText removes control characters and makes white space a space.
+func cleanText(s string) string {
+	control := characters().Sets.BertControl
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == 0, r == utf8.RuneError, control.has(r):
+			return -1
+		case unicode.IsSpace(r):
+			return ' '
 		}
-		if *c.ChineseChars {
-			s = spaced(s, sets.Chinese.has)
-		}
-		if accents {
-			s = without(decompose(s), sets.Nonspacing.has)
-		}
-		if *c.Lowercase {
-			s = lower(s)
-		}
-		return s, nil
-	}, nil
+		return r
+	}, s)
 }
 
 // spaced writes a space before and after some characters.
@@ -166,27 +175,33 @@ func lastLen(s string) int {
 	return n
 }
 
-// wordPieceText joins tokens as the decoder WordPiece does.
-func wordPieceText(prefix string, cleanup bool) decoder {
-	tidy := func(s string) string { // one after the other
-		for _, pair := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-			{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
-			s = strings.ReplaceAll(s, pair[0], pair[1])
+// newWordPieceDecoder joins tokens to words.
+func newWordPieceDecoder(p part) (decoder, error) {
+	var fields struct {
+		Prefix  string `json:"prefix"`
+		Cleanup bool   `json:"cleanup"`
+	}
+	if err := p.read(&fields, "prefix", "cleanup"); err != nil {
+		return nil, err
+	}
+	return each(func(s string, i, _ int) string {
+		if rest, ok := strings.CutPrefix(s, fields.Prefix); i > 0 && ok {
+			s = rest
+		} else if i > 0 {
+			s = " " + s
+		}
+		if fields.Cleanup {
+			s = tidy(s)
 		}
 		return s
+	}), nil
+}
+
+// tidy removes spaces that English does not have. One rule follows the other.
+func tidy(s string) string {
+	for _, pair := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
+		{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
+		s = strings.ReplaceAll(s, pair[0], pair[1])
 	}
-	return func(tokens []string) ([]string, error) {
-		for i, token := range tokens {
-			if rest, ok := strings.CutPrefix(token, prefix); i > 0 && ok {
-				token = rest
-			} else if i > 0 {
-				token = " " + token
-			}
-			if cleanup {
-				token = tidy(token)
-			}
-			tokens[i] = token
-		}
-		return tokens, nil
-	}
+	return s
 }

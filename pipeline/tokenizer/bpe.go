@@ -45,14 +45,14 @@ func (m *bpe) index(byteLevel bool) {
 
 // symbols appends the ids of the characters of word, before any merge.
 func (m *bpe) symbols(dst []uint32, word string) ([]uint32, error) {
-	if m.byteLevel && m.prefix == "" && m.suffix == "" {
+	if m.byteLevel && m.prefix == "" && m.suffix == "" && !m.byteFallback {
 		for i := range len(word) {
-			id := m.byteIDs[word[i]]
+			id := m.letterIDs[word[i]]
 			if id < 0 {
 				if id = m.unk; id < 0 {
 					return nil, fmt.Errorf("byte 0x%02X has no token, and the model has no unk_token", word[i])
 				}
-				if m.fuseUnk && i > 0 && m.byteIDs[word[i-1]] < 0 {
+				if m.fuseUnk && i > 0 && m.letterIDs[word[i-1]] < 0 {
 					continue
 				}
 			}
@@ -80,7 +80,7 @@ func (m *bpe) symbols(dst []uint32, word string) ([]uint32, error) {
 			dst = append(dst, id)
 			continue
 		}
-		if m.byteFallback && !m.byteLevel {
+		if m.byteFallback {
 			if with, ok := m.fallback(dst, s); ok {
 				dst = with
 				continue

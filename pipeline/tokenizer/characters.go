@@ -1,7 +1,7 @@
 package tokenizer
 
 import (
-	"errors"
+	"fmt"
 	"unicode"
 	"unicode/utf8"
 )
@@ -12,9 +12,46 @@ func isNumeric(r rune) bool { return characters().Sets.Numeric.has(r) }
 
 func isPunctuation(r rune) bool { return characters().Sets.Punctuation.has(r) }
 
-// splitAt cuts at characters.
-func splitAt(f func(rune) bool, behavior string) (preTokenizer, error) {
-	return newSplit(findEach(f), behavior, false)
+type digitsFields struct {
+	Individual bool `json:"individual_digits"`
+}
+
+func newDigits(p part) (preTokenizer, error) {
+	var fields digitsFields
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if fields.Individual {
+		return split{find: findEach(isNumeric), behavior: isolated}, nil
+	}
+	return split{find: findEach(isNumeric), behavior: contiguous}, nil
+}
+
+func newPunctuation(p part) (preTokenizer, error) {
+	fields := struct {
+		Behavior string `json:"behavior"`
+	}{"Isolated"}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	b, err := parseBehavior(fields.Behavior)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Type, err)
+	}
+	return split{find: findEach(isPunctuation), behavior: b}, nil
+}
+
+func newCharDelimiterSplit(p part) (preTokenizer, error) {
+	var fields struct {
+		Delimiter string `json:"delimiter"`
+	}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if utf8.RuneCountInString(fields.Delimiter) != 1 {
+		return nil, fmt.Errorf("%s: delimiter is %q: expected one character", p.Type, fields.Delimiter)
+	}
+	return split{find: func(s string) ([][]int, error) { return findLiteral(s, fields.Delimiter), nil }, behavior: removed}, nil
 }
 
 // findEach finds each character that f has.
@@ -60,22 +97,25 @@ func findWords(s string) (found [][]int, err error) {
 // fixedLength cuts after so many characters.
 type fixedLength int
 
-func newFixedLength(c component) (preTokenizer, error) {
-	if c.Length == nil {
-		return fixedLength(5), nil
+func newFixedLength(p part) (preTokenizer, error) {
+	fields := struct {
+		Length int `json:"length"`
+	}{5}
+	if err := p.read(&fields); err != nil {
+		return nil, err
 	}
-	if *c.Length < 1 {
-		return nil, errors.New("FixedLength: length is below 1")
+	if fields.Length < 1 {
+		return nil, fmt.Errorf("%s: length is %d: expected at least 1", p.Type, fields.Length)
 	}
-	return fixedLength(*c.Length), nil
+	return fixedLength(fields.Length), nil
 }
 
-func (n fixedLength) cut(dst []string, s string, _, _ bool) ([]string, error) {
+func (n fixedLength) cut(dst []fragment, p fragment) ([]fragment, error) {
 	from, count := 0, 0
-	for at := 0; at < len(s); {
-		at += charLen(s[at:])
-		if count++; count == int(n) || at == len(s) {
-			dst = append(dst, s[from:at])
+	for at := 0; at < len(p.text); {
+		at += charLen(p.text[at:])
+		if count++; count == int(n) || at == len(p.text) {
+			dst = append(dst, p.slice(from, at))
 			from, count = at, 0
 		}
 	}
@@ -86,14 +126,14 @@ func (n fixedLength) cut(dst []string, s string, _, _ bool) ([]string, error) {
 // lost.
 type scriptsPre struct{}
 
-func (scriptsPre) cut(dst []string, s string, _, _ bool) ([]string, error) {
+func (scriptsPre) cut(dst []fragment, p fragment) ([]fragment, error) {
 	from, last := -1, ""
-	for at := 0; at < len(s); {
-		r, n := utf8.DecodeRuneInString(s[at:])
+	for at := 0; at < len(p.text); {
+		r, n := utf8.DecodeRuneInString(p.text[at:])
 		if script := scriptOf(r); script != anyScript {
 			if last != script {
 				if from >= 0 {
-					dst = append(dst, s[from:at])
+					dst = append(dst, p.slice(from, at))
 				}
 				from = at
 			}
@@ -102,7 +142,7 @@ func (scriptsPre) cut(dst []string, s string, _, _ bool) ([]string, error) {
 		at += n
 	}
 	if from >= 0 {
-		dst = append(dst, s[from:])
+		dst = append(dst, p.slice(from, len(p.text)))
 	}
 	return dst, nil
 }

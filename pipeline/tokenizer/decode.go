@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -30,67 +31,44 @@ func each(f func(s string, i, n int) string) decoder {
 }
 
 func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
-	c, err := parseComponent(raw, depth)
+	p, err := readPart(raw, depth)
 	if err != nil {
 		return nil, err
 	}
-	switch c.Type {
+	switch p.Type {
 	case "Sequence":
-		return decoderSequence(c.Decoders, depth)
+		return decoderSequence(p, depth)
 	case "ByteLevel":
-		return each(func(s string, _, _ int) string { return byteLevelText(s) }), nil
+		return byteLevelDecoder, nil
 	case "ByteFallback":
-		return each(func(s string, _, _ int) string { return fallbackText(s) }), nil
+		return fallbackDecoder, nil
 	case "Fuse":
 		return func(tokens []string) ([]string, error) { return []string{strings.Join(tokens, "")}, nil }, nil
 	case "Replace":
-		find, err := c.Pattern.compile()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Type, err)
-		}
-		return func(tokens []string) ([]string, error) {
-			out := make([]string, len(tokens))
-			for i, s := range tokens {
-				var err error
-				if out[i], err = replaceAll(find, s, c.Content); err != nil {
-					return nil, err
-				}
-			}
-			return out, nil
-		}, nil
+		return newReplaceDecoder(p)
 	case "Strip":
-		if utf8.RuneCountInString(c.Content) != 1 || c.Start < 0 || c.Stop < 0 {
-			return nil, fmt.Errorf("%s: content %q, start %d, stop %d: expected one character and two counts", c.Type, c.Content, c.Start, c.Stop)
-		}
-		return each(func(s string, _, _ int) string { return strip(s, c.Content, c.Start, c.Stop) }), nil
+		return newStripDecoder(p)
 	case "Metaspace":
-		return metaspaceDecoder(c)
+		return newMetaspaceDecoder(p)
 	case "WordPiece":
-		if c.Prefix == nil || c.Cleanup == nil {
-			return nil, fmt.Errorf("%s: expected prefix and cleanup", c.Type)
-		}
-		return wordPieceText(*c.Prefix, *c.Cleanup), nil
+		return newWordPieceDecoder(p)
 	case "BPEDecoder":
-		suffix := "</w>"
-		if c.Suffix != nil {
-			suffix = *c.Suffix
-		}
-		if suffix == "" {
-			return nil, fmt.Errorf("BPEDecoder: an empty suffix")
-		}
-		return each(func(s string, i, n int) string {
-			if i == n-1 {
-				return strings.ReplaceAll(s, suffix, "")
-			}
-			return strings.ReplaceAll(s, suffix, " ")
-		}), nil
+		return newBPEDecoder(p)
+	case "CTC":
+		return newCTCDecoder(p)
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace or BPEDecoder", c.Type)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece, BPEDecoder or CTC", p.Type)
 }
 
-func decoderSequence(raw []json.RawMessage, depth int) (decoder, error) {
+func decoderSequence(p part, depth int) (decoder, error) {
+	var fields struct {
+		Decoders []json.RawMessage `json:"decoders"`
+	}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
 	var list []decoder
-	for i, r := range raw {
+	for i, r := range fields.Decoders {
 		d, err := parseDecoderAt(r, depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("number %d: %w", i, err)
@@ -108,6 +86,106 @@ func decoderSequence(raw []json.RawMessage, depth int) (decoder, error) {
 	}, nil
 }
 
+func newReplaceDecoder(p part) (decoder, error) {
+	r, find, err := p.readReplace()
+	if err != nil {
+		return nil, err
+	}
+	return func(tokens []string) ([]string, error) {
+		out := make([]string, len(tokens))
+		for i, s := range tokens {
+			if out[i] = s; s == "" {
+				continue
+			}
+			found, err := find(s)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = fragment{text: s}.replace(found, r.Content).text
+		}
+		return out, nil
+	}, nil
+}
+
+func newStripDecoder(p part) (decoder, error) {
+	var fields struct {
+		Content string `json:"content"`
+		Start   int    `json:"start"`
+		Stop    int    `json:"stop"`
+	}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if utf8.RuneCountInString(fields.Content) != 1 || fields.Start < 0 || fields.Stop < 0 {
+		return nil, fmt.Errorf("%s: content %q, start %d, stop %d: expected one character and two counts", p.Type, fields.Content, fields.Start, fields.Stop)
+	}
+	return each(func(s string, _, _ int) string { return strip(s, fields.Content, fields.Start, fields.Stop) }), nil
+}
+
+func newMetaspaceDecoder(p part) (decoder, error) {
+	m, err := newMetaspace(p)
+	if err != nil {
+		return nil, err
+	}
+	return each(func(s string, i, _ int) string {
+		if i == 0 && m.scheme != "never" {
+			return strings.ReplaceAll(s, m.mark, "")
+		}
+		return strings.ReplaceAll(s, m.mark, " ")
+	}), nil
+}
+
+func newBPEDecoder(p part) (decoder, error) {
+	fields := struct {
+		Suffix string `json:"suffix"`
+	}{"</w>"}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if fields.Suffix == "" {
+		return nil, fmt.Errorf("%s: an empty suffix", p.Type)
+	}
+	return each(func(s string, i, n int) string {
+		if i == n-1 {
+			return strings.ReplaceAll(s, fields.Suffix, "")
+		}
+		return strings.ReplaceAll(s, fields.Suffix, " ")
+	}), nil
+}
+
+// newCTCDecoder reads a decoder of speech recognition: a token that is repeated counts once.
+func newCTCDecoder(p part) (decoder, error) {
+	var fields struct {
+		Pad       string `json:"pad_token"`
+		Delimiter string `json:"word_delimiter_token"`
+		Cleanup   bool   `json:"cleanup"`
+	}
+	if err := p.read(&fields, "pad_token", "word_delimiter_token", "cleanup"); err != nil {
+		return nil, err
+	}
+	return func(tokens []string) (out []string, err error) {
+		for _, s := range slices.Compact(tokens) {
+			s = strings.ReplaceAll(s, fields.Pad, "")
+			if fields.Cleanup {
+				s = strings.ReplaceAll(tidy(s), fields.Delimiter, " ")
+			}
+			if s != "" {
+				out = append(out, s)
+			}
+		}
+		return out, nil
+	}, nil
+}
+
+// byteLevelDecoder joins the bytes that tokens spell in GPT-2's alphabet.
+func byteLevelDecoder(tokens []string) ([]string, error) {
+	var w strings.Builder
+	for _, s := range tokens {
+		w.WriteString(byteLevelText(s))
+	}
+	return []string{w.String()}, nil
+}
+
 // byteLevelText reads GPT-2's alphabet; a token that has other characters stands for itself.
 func byteLevelText(s string) string {
 	if raw, ok := fromAlphabet(s); ok {
@@ -116,14 +194,38 @@ func byteLevelText(s string) string {
 	return s
 }
 
-// fallbackText is the byte that a token "<0xXX>" stands for, or the token.
-func fallbackText(s string) string {
-	if len(s) == 6 && strings.HasPrefix(s, "<0x") && s[5] == '>' {
-		if b, err := strconv.ParseUint(s[3:5], 16, 8); err == nil {
-			return string([]byte{byte(b)})
+// fallbackDecoder writes bytes for their tokens. Bytes that follow each other and are UTF-8 are one token.
+func fallbackDecoder(tokens []string) (out []string, err error) {
+	var run []byte
+	flush := func() {
+		if utf8.Valid(run) && len(run) > 0 {
+			out = append(out, string(run))
+		} else {
+			for i := range run {
+				out = append(out, string(run[i:i+1]))
+			}
 		}
+		run = run[:0]
 	}
-	return s
+	for _, s := range tokens {
+		if b, ok := fallbackByte(s); ok {
+			run = append(run, b)
+			continue
+		}
+		flush()
+		out = append(out, s)
+	}
+	flush()
+	return out, nil
+}
+
+// fallbackByte is the byte that a token "<0xXX>" stands for.
+func fallbackByte(s string) (byte, bool) {
+	if len(s) != 6 || !strings.HasPrefix(s, "<0x") || s[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(strings.TrimPrefix(s[3:5], "+"), 16, 8) // Rust's parser takes the sign
+	return byte(b), err == nil
 }
 
 func strip(s, char string, start, stop int) string {
@@ -134,18 +236,4 @@ func strip(s, char string, start, stop int) string {
 		s = s[:len(s)-len(char)]
 	}
 	return s
-}
-
-func metaspaceDecoder(c component) (decoder, error) {
-	p, err := newMetaspace(c)
-	if err != nil {
-		return nil, err
-	}
-	m := p.(metaspace)
-	return each(func(s string, i, _ int) string {
-		if i == 0 && m.scheme != "never" {
-			return strings.ReplaceAll(s, m.mark, "")
-		}
-		return strings.ReplaceAll(s, m.mark, " ")
-	}), nil
 }

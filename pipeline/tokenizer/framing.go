@@ -48,7 +48,7 @@ func (f Framing) Frame(t Tokenizer) (*Framed, error) {
 		}
 		out.front = []uint32{bos}
 	case BOSAuto:
-		front, back, err := around(t)
+		front, back, err := Around(t)
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer %q: post_processor: %w", t.Name(), err)
 		}
@@ -72,22 +72,12 @@ func (f *Framed) EncodePart(text []byte, first bool) ([]uint32, error) {
 // Encode encodes a whole document.
 func (f *Framed) Encode(text []byte) ([]uint32, error) { return f.EncodePart(text, true) }
 
-// withoutSpecial is the tokenizer that does not look for special tokens in texts, as Hugging Face's library with
+// withoutSpecial is the tokenizer to which special tokens in texts are text, as Hugging Face's library with
 // encode_special_tokens.
 func (t *fileTokenizer) withoutSpecial() *fileTokenizer {
-	return &fileTokenizer{name: t.name, hash: t.hash, json: t.json, model: t.model, normalize: t.normalize, pre: t.pre, decode: t.decode,
-		special: t.special, restarts: t.restarts, raw: t.raw.withoutSpecial(), normalized: t.normalized.withoutSpecial(), added: t.added,
-		size: t.size, text: t.text}
-}
-
-func (m *matcher) withoutSpecial() (out matcher) {
-	for first, list := range m.byFirst {
-		for _, a := range list {
-			if !a.Special {
-				out.byFirst[first], out.any = append(out.byFirst[first], a), true
-			}
-		}
-	}
+	out := &fileTokenizer{name: t.name, hash: t.hash, json: t.json, model: t.model, normalize: t.normalize, pre: t.pre, decode: t.decode,
+		special: t.special, restarts: t.restarts, raw: t.raw, normalized: t.normalized, added: t.added, inText: t.inText, size: t.size, text: t.text}
+	out.raw.asText, out.normalized.asText = true, true
 	return out
 }
 
@@ -114,8 +104,8 @@ type templateSpecial struct {
 	IDs []uint32 `json:"ids"`
 }
 
-// around returns the tokens that the tokenizer's post-processor puts before and after a text.
-func around(t Tokenizer) (front, back []uint32, err error) {
+// Around returns the tokens that the tokenizer's post-processor puts before and after a text.
+func Around(t Tokenizer) (front, back []uint32, err error) {
 	raw, err := postProcessorOf(t.JSON())
 	if err != nil || isNull(raw) {
 		return nil, nil, err

@@ -148,7 +148,7 @@ func TestFlagsBesideSentencePiece(t *testing.T) {
 			files[name] = string(text)
 		}
 		for _, tok := range []Tokenizer{tok, open(t, folder(t, files))} {
-			front, back, err := around(tok)
+			front, back, err := Around(tok)
 			require.NoError(t, err)
 			assert.Equal(t, want, [2][]uint32{front, back}, flags)
 		}

@@ -90,14 +90,24 @@ func preRules(raw json.RawMessage, depth int) (string, error) {
 	if isNull(raw) {
 		return "", nil
 	}
-	c, err := parseComponent(raw, depth)
+	p, err := readPart(raw, depth)
 	if err != nil {
 		return "", err
 	}
+	var fields struct {
+		sequenceFields
+		byteLevelFields
+		splitFields
+		digitsFields
+	}
+	if err := p.read(&fields); err != nil {
+		return "", err
+	}
+	regex, isolates := fields.isolates()
 	switch {
-	case c.Type == "Sequence":
+	case p.Type == "Sequence":
 		var all string
-		for _, r := range c.Pretokenizers {
+		for _, r := range fields.Pretokenizers {
 			rules, err := preRules(r, depth+1)
 			if err != nil {
 				return "", err
@@ -105,20 +115,16 @@ func preRules(raw json.RawMessage, depth int) (string, error) {
 			all += rules
 		}
 		return all, nil
-	case c.Type == "ByteLevel" && c.UseRegex != nil && !*c.UseRegex:
+	case p.Type == "ByteLevel" && !fields.cuts():
 		return "", nil
-	case c.Type == "ByteLevel":
+	case p.Type == "ByteLevel":
 		return splitRule(gpt2Pattern), nil
-	case c.Type == "Digits" && c.IndividualDigits:
+	case p.Type == "Digits" && fields.Individual, p.Type == "Split" && isolates && regex == `\p{N}`:
 		return digitRule, nil
-	case c.Type == "Split" && c.Pattern != nil && c.Pattern.Regex != nil && (c.Behavior == "Isolated" && !c.Invert || c.Behavior == "Removed" && c.Invert):
-		if r := *c.Pattern.Regex; r == `\p{N}` {
-			return digitRule, nil
-		} else {
-			return splitRule(r), nil
-		}
+	case p.Type == "Split" && isolates:
+		return splitRule(regex), nil
 	}
-	return "other " + c.Type + "\n", nil
+	return "other " + p.Type + "\n", nil
 }
 
 // GGUF returns the metadata of a tokenizer in a file of a model with vocab tokens. note gets messages for the user about
@@ -202,12 +208,12 @@ func (m *bpe) ggufByteLevel(f file, note func(format string, args ...any)) ([]gg
 		return nil, errors.New("continuing_subword_prefix or end_of_word_suffix is set, which llama.cpp does not have")
 	}
 	if !isNull(f.Normalizer) {
-		c, err := parseComponent(f.Normalizer, 0)
+		p, err := readPart(f.Normalizer, 0)
 		if err != nil {
 			return nil, err
 		}
-		if c.Type != "NFC" {
-			return nil, fmt.Errorf("normalizer %s, expected none or NFC for GGUF", c.Type)
+		if p.Type != "NFC" {
+			return nil, fmt.Errorf("normalizer %s, expected none or NFC for GGUF", p.Type)
 		}
 		note("llama.cpp does not normalize text to NFC, as the tokenizer does")
 	}
@@ -334,6 +340,7 @@ func byteLevelFromGGUF(f *gguf.File, tokens []string, types []int64) ([]byte, er
 		case unusedPiece:
 		case controlPiece, userDefinedPiece:
 			added = append(added, addedToken{ID: int64(id), Content: s, Special: types[id] == controlPiece})
+			fallthrough
 		default:
 			if other, twice := vocab[s]; twice {
 				return nil, fmt.Errorf("%s: token %q has the ids %d and %d", ggufTokens, s, other, id)

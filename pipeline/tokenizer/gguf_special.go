@@ -12,7 +12,7 @@ import (
 
 // ggufFraming tells llama.cpp whether a tokenizer puts its begin token before a text, and its end after it.
 func ggufFraming(t Tokenizer, note func(format string, args ...any)) ([]gguf.Key, error) {
-	front, back, err := around(t)
+	front, back, err := Around(t)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: post_processor: %w", t.Name(), err)
 	}

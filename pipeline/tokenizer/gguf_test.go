@@ -152,7 +152,7 @@ func TestGGUFBeginning(t *testing.T) {
 		require.NoError(t, atomicfile.Write(path, func(w io.Writer) error { return gguf.Write(w, keys, nil) }))
 		tok, err := Open(path)
 		require.NoError(t, err)
-		front, back, err := around(tok)
+		front, back, err := Around(tok)
 		require.NoError(t, err)
 		assert.Equal(t, []any{c.want, 0}, []any{slices.Equal(front, []uint32{0}), len(back)}, "%s %s %v", c.model, c.pre, c.key)
 	}

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,8 +22,9 @@ type fileTokenizer struct {
 	special    *Special
 	restarts   bool // a line break is a space: a piece after one begins as a document does
 
-	raw, normalized matcher           // added tokens searched before and after normalisation
+	raw, normalized matcher           // added tokens searched before and after normalization
 	added           map[uint32]string // spelling of added tokens, by id
+	inText          map[uint32]string // of those that the normalizer changes: what is searched, and what is decoded
 	size            int
 	text            []string // with a ByteLevel decoder: the bytes of each id
 
@@ -65,58 +67,55 @@ func (t *fileTokenizer) encode(text []byte, first bool) ([]uint32, error) {
 	}
 	defer t.pool.Put(s)
 	ids := make([]uint32, 0, len(text)/3+1)
-	head := true // still at the start of text
-	for _, sec := range t.raw.cut(string(text)) {
+	whole := fragment{text: string(text), bare: !first}
+	if first {
+		whole.front = charLen(whole.text)
+	}
+	for _, sec := range t.raw.cut(whole.text) {
 		if sec.id >= 0 {
-			ids, head = append(ids, uint32(sec.id)), false
+			ids = append(ids, uint32(sec.id))
 			continue
 		}
-		str := sec.text
-		var err error
+		p, err := whole.slice(sec.from, sec.to), error(nil)
 		if t.normalize != nil {
-			if str, err = t.normalize(str, head && !first); err != nil {
-				return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
+			if p, err = t.normalize(p); err != nil {
+				return nil, fmt.Errorf("tokenizer %s: normalizer: %w", t.name, err)
 			}
 		}
-		for _, sec := range t.normalized.cut(str) {
+		for _, sec := range t.normalized.cut(p.text) {
 			if sec.id >= 0 {
 				ids = append(ids, uint32(sec.id))
-			} else if ids, err = t.section(ids, sec.text, head, !first, s); err != nil {
+			} else if ids, err = t.section(ids, p.slice(sec.from, sec.to), s); err != nil {
 				return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
 			}
-			head = false
 		}
 	}
 	return ids, nil
 }
 
-func (t *fileTokenizer) section(ids []uint32, text string, head, continued bool, s *scratch) ([]uint32, error) {
-	words, err := t.pre.cut(nil, text, head, continued)
+func (t *fileTokenizer) section(ids []uint32, p fragment, s *scratch) ([]uint32, error) {
+	words, err := t.pre.cut(nil, p)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
 	for _, w := range words {
-		if ids, err = t.model.encode(ids, w, s); err != nil {
-			return nil, err
+		if ids, err = t.model.encode(ids, w.text, s); err != nil {
+			return nil, fmt.Errorf("model: %w", err)
 		}
 	}
 	return ids, nil
 }
 
-// byteDecoded prepares the bytes of each id where a token's bytes do not depend on its neighbours.
-func (t *fileTokenizer) byteDecoded() {
-	if _, ok := lastPre(t.pre).(byteLevelPre); !ok {
+// byteDecoded prepares the bytes of each id where a token's bytes do not depend on its neighbors.
+func (t *fileTokenizer) byteDecoded(decoder json.RawMessage) {
+	if p, err := readPart(decoder, 0); err != nil || p.Type != "ByteLevel" {
 		return
 	}
-	text := make([]string, t.size)
-	for id := range text {
-		out, err := t.decode([]string{t.spelling(uint32(id))})
-		if err != nil || len(out) != 1 || out[0] != byteLevelText(t.spelling(uint32(id))) {
-			return
-		}
-		text[id] = out[0]
+	t.text = make([]string, t.size)
+	for id := range t.text {
+		s, _ := t.decoded(uint32(id))
+		t.text[id] = byteLevelText(s)
 	}
-	t.text = text
 }
 
 // spelling is a token as the vocabulary writes it; "" in a hole.
@@ -130,6 +129,19 @@ func (t *fileTokenizer) spelling(id uint32) string {
 	return ""
 }
 
+// decoded is what a decoder gets of a token; false in a hole.
+func (t *fileTokenizer) decoded(id uint32) (string, bool) {
+	if s, ok := t.inText[id]; ok {
+		return s, true
+	}
+	s := t.spelling(id)
+	if s == "" {
+		empty, ok := t.model.vocab().ids[""]
+		return s, ok && empty == id
+	}
+	return s, true
+}
+
 func (t *fileTokenizer) Decode(ids []uint32) ([]byte, error) {
 	var tokens []string
 	for i, id := range ids {
@@ -138,14 +150,14 @@ func (t *fileTokenizer) Decode(ids []uint32) ([]byte, error) {
 		}
 		if t.text != nil {
 			tokens = append(tokens, t.text[id])
-		} else if s := t.spelling(id); s != "" {
+		} else if s, ok := t.decoded(id); ok {
 			tokens = append(tokens, s)
 		}
 	}
 	if t.text == nil {
 		var err error
 		if tokens, err = t.decode(tokens); err != nil {
-			return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
+			return nil, fmt.Errorf("tokenizer %s: decoder: %w", t.name, err)
 		}
 	}
 	return []byte(strings.Join(tokens, "")), nil
@@ -169,7 +181,7 @@ func (t *fileTokenizer) add(list []addedToken) error {
 	for s, id := range ids {
 		all[s] = id
 	}
-	t.added = make(map[uint32]string, len(list))
+	t.added, t.inText = make(map[uint32]string, len(list)), map[uint32]string{}
 	for _, a := range list {
 		switch have, ok := all[a.Content]; {
 		case a.Content == "":
@@ -194,13 +206,31 @@ func (t *fileTokenizer) add(list []addedToken) error {
 			t.raw.add(a, a.Content)
 			continue
 		}
-		content := a.Content
+		p := fragment{text: a.Content}
 		if t.normalize != nil {
-			if content, err = t.normalize(content, false); err != nil {
-				return err
+			if p, err = t.normalize(p); err != nil {
+				return fmt.Errorf("%q: %w", a.Content, err)
 			}
 		}
-		t.normalized.add(a, content)
+		if p.text != a.Content {
+			t.inText[uint32(a.ID)] = p.text
+		}
+		t.normalized.add(a, p.text)
+	}
+	return nil
+}
+
+// checkNumbers refuses added tokens that Hugging Face's library numbers otherwise: it takes the id of the vocabulary, or
+// else the next one.
+func checkNumbers(list []addedToken, v *vocabulary) error {
+	next := int64(nextID(nil, v))
+	for _, a := range list {
+		if _, known := v.ids[a.Content]; !known && a.Content != "" {
+			if a.ID != next {
+				return fmt.Errorf("%q has id %d, but Hugging Face's library numbers added tokens without gaps, and gives it %d", a.Content, a.ID, next)
+			}
+			next++
+		}
 	}
 	return nil
 }
@@ -218,6 +248,7 @@ func (t *fileTokenizer) addedID(name string) (uint32, bool) {
 type matcher struct {
 	byFirst [256][]addedToken // by first byte; longest first
 	any     bool
+	asText  bool // special tokens are found, but are text
 }
 
 func (m *matcher) add(a addedToken, content string) {
@@ -232,16 +263,17 @@ func (m *matcher) add(a addedToken, content string) {
 
 // section is a stretch of text, or an added token (id ≥ 0).
 type section struct {
-	text string
-	id   int64
+	from, to int
+	id       int64
 }
 
+// cut finds sections as Hugging Face's library does: white space that a token takes with it is searched all the same.
 func (m *matcher) cut(s string) []section {
 	if s == "" {
 		return nil
 	}
 	if !m.any {
-		return []section{{s, -1}}
+		return []section{{0, len(s), -1}}
 	}
 	var out []section
 	done := 0 // text before is in out
@@ -253,7 +285,7 @@ func (m *matcher) cut(s string) []section {
 		}
 		from, to := i, i+len(a.Content)
 		i = to
-		if a.SingleWord && (endsWord(s[:from]) || beginsWord(s[to:])) {
+		if m.asText && a.Special || a.SingleWord && (endsWord(s[:from]) || beginsWord(s[to:])) {
 			continue
 		}
 		if a.LStrip {
@@ -261,16 +293,17 @@ func (m *matcher) cut(s string) []section {
 		}
 		if a.RStrip {
 			to = len(s) - len(strings.TrimLeftFunc(s[to:], unicode.IsSpace))
-			i = to
 		}
 		if from > done {
-			out = append(out, section{s[done:from], -1})
+			out = append(out, section{done, from, -1})
 		}
-		out = append(out, section{"", a.ID})
+		if from < to { // a token that is white space may be taken already
+			out = append(out, section{from, to, a.ID})
+		}
 		done = to
 	}
 	if done < len(s) {
-		out = append(out, section{s[done:], -1})
+		out = append(out, section{done, len(s), -1})
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // file is what is read of a tokenizer.json. Truncation and padding shape batches and prompts, not the tokens of a text,
@@ -71,12 +72,16 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 		}
 		t.hash = hashOf(t.json)
 	}
-	if err := t.add(added); err != nil {
+	err = t.add(added)
+	if err == nil {
+		err = checkNumbers(f.AddedTokens, m.vocab())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
 	_, byteLevel := lastPre(t.pre).(byteLevelPre)
 	m.index(byteLevel)
-	t.byteDecoded()
+	t.byteDecoded(f.Decoder)
 	t.findRestarts()
 	if err := d.checkEnds(t.size); err != nil {
 		return nil, err
@@ -239,8 +244,12 @@ func (m *bpe) parseMerges(raw []json.RawMessage) error {
 		if err != nil {
 			return fmt.Errorf("number %d: %w", rank, err)
 		}
+		rest, ok := strings.CutPrefix(b, m.prefix)
+		if !ok {
+			return fmt.Errorf("number %d (%q + %q): expected the second token to begin with continuing_subword_prefix %q", rank, a, b, m.prefix)
+		}
 		var id [3]uint32
-		for i, s := range []string{a, b, a + strings.TrimPrefix(b, m.prefix)} {
+		for i, s := range []string{a, b, a + rest} {
 			var ok bool
 			if id[i], ok = m.ids[s]; !ok {
 				return fmt.Errorf("number %d (%q + %q): token %q is not in the vocab", rank, a, b, s)
@@ -258,11 +267,22 @@ func (m *bpe) parseMerges(raw []json.RawMessage) error {
 		} else if first[id[2]] != first[id[0]] || last[id[2]] != last[id[1]] {
 			ordered = false
 		}
+		ordered = ordered && !m.isSymbol(id[2])
 	}
 	if !ordered {
 		m.joins = nil
 	}
 	return nil
+}
+
+// isSymbol reports whether a token may stand for a character before any merge.
+func (m *bpe) isSymbol(id uint32) bool {
+	token := m.tokens[id]
+	if _, ok := fallbackByte(token); ok && m.byteFallback || int64(id) == m.unk {
+		return true
+	}
+	token = strings.TrimSuffix(strings.TrimPrefix(token, m.prefix), m.suffix)
+	return utf8.RuneCountInString(token) == 1
 }
 
 func parsePair(raw json.RawMessage) (a, b string, err error) {

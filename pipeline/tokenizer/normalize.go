@@ -12,53 +12,58 @@ import (
 	"github.com/gpupipe/gpupipe/internal/oniguruma"
 )
 
-// component is any of the tagged objects that a normalizer, pre_tokenizer or decoder is made of.
-type component struct {
+// part is a tagged object that a normalizer, a pre-tokenizer or a decoder is made of. Each kind reads its own fields.
+type part struct {
 	Type string `json:"type"`
-
-	Normalizers   []json.RawMessage `json:"normalizers"`
-	Pretokenizers []json.RawMessage `json:"pretokenizers"`
-	Decoders      []json.RawMessage `json:"decoders"`
-
-	Prepend          string   `json:"prepend"`
-	Pattern          *pattern `json:"pattern"`
-	Content          string   `json:"content"`
-	StripLeft        bool     `json:"strip_left"`
-	StripRight       bool     `json:"strip_right"`
-	Start            int      `json:"start"`
-	Stop             int      `json:"stop"`
-	Behavior         string   `json:"behavior"`
-	Invert           bool     `json:"invert"`
-	IndividualDigits bool     `json:"individual_digits"`
-	AddPrefixSpace   *bool    `json:"add_prefix_space"`
-	UseRegex         *bool    `json:"use_regex"`
-	Replacement      string   `json:"replacement"`
-	PrependScheme    string   `json:"prepend_scheme"`
-	Split            *bool    `json:"split"`
-	Suffix           *string  `json:"suffix"`
-	CharsMap         string   `json:"precompiled_charsmap"`
-	Prefix           *string  `json:"prefix"`
-	Cleanup          *bool    `json:"cleanup"`
-	Longest          bool     `json:"longest"` // gpupipe's own: SentencePiece's rule
-	Delimiter        string   `json:"delimiter"`
-	Length           *int     `json:"length"`
-	CleanText        *bool    `json:"clean_text"`
-	ChineseChars     *bool    `json:"handle_chinese_chars"`
-	StripAccents     *bool    `json:"strip_accents"`
-	Lowercase        *bool    `json:"lowercase"`
+	raw  json.RawMessage
 }
 
 // maxDepth bounds Sequences within Sequences.
 const maxDepth = 8
 
-func parseComponent(raw json.RawMessage, depth int) (c component, err error) {
+func readPart(raw json.RawMessage, depth int) (p part, err error) {
 	if depth > maxDepth {
-		return c, fmt.Errorf("a Sequence nested more than %d deep", maxDepth)
+		return p, fmt.Errorf("a Sequence nested more than %d deep", maxDepth)
 	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return c, jsonError(err)
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return p, jsonError(err)
 	}
-	return c, nil
+	p.raw = raw
+	return p, nil
+}
+
+// read reads the fields of a part, of which some are required.
+func (p part) read(fields any, required ...string) error {
+	var all map[string]json.RawMessage
+	err := json.Unmarshal(p.raw, &all)
+	for _, key := range required {
+		if isNull(all[key]) {
+			return fmt.Errorf("%s: no %q", p.Type, key)
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(p.raw, fields)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Type, jsonError(err))
+	}
+	return nil
+}
+
+// replacement are the fields of a Replace, which is a normalizer and a decoder.
+type replacement struct {
+	Pattern *pattern `json:"pattern"`
+	Content string   `json:"content"`
+}
+
+func (p part) readReplace() (r replacement, find finder, err error) {
+	if err := p.read(&r); err != nil {
+		return r, nil, err
+	}
+	if find, err = r.Pattern.compile(); err != nil {
+		return r, nil, fmt.Errorf("%s: %w", p.Type, err)
+	}
+	return r, find, nil
 }
 
 // pattern is {"String": "…"} or {"Regex": "…"}.
@@ -109,24 +114,55 @@ func findLiteral(s, lit string) (found [][]int) {
 	}
 }
 
-func replaceAll(find finder, s, with string) (string, error) {
-	found, err := find(s)
-	if err != nil || len(found) == 0 {
-		return s, err
-	}
+// replace writes with in place of each match.
+func (p fragment) replace(found [][]int, with string) fragment {
 	var w strings.Builder
-	at := 0
-	for _, m := range found {
-		w.WriteString(s[at:m[0]])
-		w.WriteString(with)
-		at = m[1]
+	at, front := 0, 0
+	keep := func(to int) {
+		w.WriteString(p.text[at:to])
+		front += max(min(p.front, to)-at, 0)
 	}
-	w.WriteString(s[at:])
-	return w.String(), nil
+	for _, m := range found {
+		keep(m[0])
+		w.WriteString(with)
+		if at = m[1]; at <= p.front {
+			front += len(with)
+		}
+	}
+	keep(len(p.text))
+	return fragment{w.String(), front, p.bare}
 }
 
-// normalizer rewrites a section of text. If continued, the section is inside a document and gets no prefix.
-type normalizer func(s string, continued bool) (string, error)
+// normalizer rewrites a section of text.
+type normalizer func(p fragment) (fragment, error)
+
+// byCharacter is the normalizer of a function that looks at characters one by one.
+func byCharacter(f func(string) string) normalizer {
+	return func(p fragment) (fragment, error) {
+		if p.front > 0 {
+			p.front = len(f(p.text[:p.front]))
+		}
+		p.text = f(p.text)
+		return p, nil
+	}
+}
+
+// inForm is the normalizer of a normal form.
+func inForm(form norm.Form) normalizer {
+	f := normalForm(form)
+	return func(p fragment) (fragment, error) {
+		out := f(p.text)
+		if p.front > 0 {
+			if first := f(p.text[:p.front]); strings.HasPrefix(out, first) {
+				p.front = len(first)
+			} else { // what follows is composed with it
+				p.front = charLen(out)
+			}
+		}
+		p.text = out
+		return p, nil
+	}
+}
 
 func parseNormalizer(raw json.RawMessage) (normalizer, error) { return parseNormalizerAt(raw, 0) }
 
@@ -134,73 +170,52 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 	if isNull(raw) {
 		return nil, nil
 	}
-	c, err := parseComponent(raw, depth)
+	p, err := readPart(raw, depth)
 	if err != nil {
 		return nil, err
 	}
-	plain := func(f func(string) string) (normalizer, error) {
-		return func(s string, _ bool) (string, error) { return f(s), nil }, nil
-	}
-	switch c.Type {
+	switch p.Type {
 	case "Sequence":
-		return normalizerSequence(c.Normalizers, depth)
+		return normalizerSequence(p, depth)
 	case "Prepend":
-		return func(s string, continued bool) (string, error) {
-			if continued || s == "" {
-				return s, nil
-			}
-			return c.Prepend + s, nil
-		}, nil
+		return newPrepend(p)
 	case "Replace":
-		find, err := c.Pattern.compile()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Type, err)
-		}
-		return func(s string, _ bool) (string, error) { return replaceAll(find, s, c.Content) }, nil
+		return newReplace(p)
 	case "Precompiled":
-		m, err := parseCharsMap(c.CharsMap)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Type, err)
-		}
-		if c.Longest {
-			return plain(m.normalizeLongest)
-		}
-		return plain(m.normalize)
+		return newPrecompiled(p)
 	case "Nmt":
-		return plain(neuralTranslation)
+		return byCharacter(neuralTranslation), nil
 	case "StripAccents":
-		return plain(func(s string) string { return without(s, characters().Sets.Mark.has) })
+		return byCharacter(func(s string) string { return without(s, characters().Sets.Mark.has) }), nil
 	case "NFC":
-		return plain(normalForm(norm.NFC))
+		return inForm(norm.NFC), nil
 	case "NFD":
-		return plain(normalForm(norm.NFD))
+		return inForm(norm.NFD), nil
 	case "NFKC":
-		return plain(normalForm(norm.NFKC))
+		return inForm(norm.NFKC), nil
 	case "NFKD":
-		return plain(normalForm(norm.NFKD))
+		return inForm(norm.NFKD), nil
 	case "BertNormalizer":
-		return newBertNormalizer(c)
+		return newBertNormalizer(p)
 	case "ByteLevel":
-		return plain(toAlphabet)
+		return byCharacter(toAlphabet), nil
 	case "Lowercase":
-		return plain(lower)
+		return byCharacter(lower), nil
 	case "Strip":
-		return plain(func(s string) string {
-			if c.StripLeft {
-				s = strings.TrimLeftFunc(s, unicode.IsSpace)
-			}
-			if c.StripRight {
-				s = strings.TrimRightFunc(s, unicode.IsSpace)
-			}
-			return s
-		})
+		return newStrip(p)
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase, BertNormalizer, ByteLevel or Strip", c.Type)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase, BertNormalizer, ByteLevel or Strip", p.Type)
 }
 
-func normalizerSequence(raw []json.RawMessage, depth int) (normalizer, error) {
+func normalizerSequence(p part, depth int) (normalizer, error) {
+	var fields struct {
+		Normalizers []json.RawMessage `json:"normalizers"`
+	}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
 	var list []normalizer
-	for i, r := range raw {
+	for i, r := range fields.Normalizers {
 		n, err := parseNormalizerAt(r, depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("number %d: %w", i, err)
@@ -209,13 +224,79 @@ func normalizerSequence(raw []json.RawMessage, depth int) (normalizer, error) {
 			list = append(list, n)
 		}
 	}
-	return func(s string, continued bool) (string, error) {
+	return inOrder(list...), nil
+}
+
+// inOrder applies normalizers one after the other.
+func inOrder(list ...normalizer) normalizer {
+	return func(p fragment) (fragment, error) {
 		var err error
 		for _, n := range list {
-			if s, err = n(s, continued); err != nil {
-				return "", err
+			if p, err = n(p); err != nil {
+				return p, err
 			}
 		}
-		return s, nil
+		return p, nil
+	}
+}
+
+func newPrepend(p part) (normalizer, error) {
+	var fields struct {
+		Prepend string `json:"prepend"`
+	}
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if fields.Prepend == "" { // Hugging Face's library makes later normalizers skip the first character
+		return nil, fmt.Errorf("%s: prepend is empty", p.Type)
+	}
+	return func(p fragment) (fragment, error) {
+		if p.text == "" {
+			return p, nil
+		}
+		return p.prepended(fields.Prepend), nil
+	}, nil
+}
+
+func newReplace(p part) (normalizer, error) {
+	r, find, err := p.readReplace()
+	if err != nil {
+		return nil, err
+	}
+	return func(p fragment) (fragment, error) {
+		if p.text == "" {
+			return p, nil
+		}
+		found, err := find(p.text)
+		switch {
+		case err != nil || len(found) == 0:
+			return p, err
+		case found[0][1] == 0 && r.Content != "": // Hugging Face's library doubles text in what follows
+			return p, fmt.Errorf("Replace: the pattern matches nothing at the start of %.20q: expected a match with characters", p.text)
+		}
+		return p.replace(found, r.Content), nil
+	}, nil
+}
+
+func newStrip(p part) (normalizer, error) {
+	var fields struct {
+		Left  bool `json:"strip_left"`
+		Right bool `json:"strip_right"`
+	}
+	if err := p.read(&fields, "strip_left", "strip_right"); err != nil {
+		return nil, err
+	}
+	return func(p fragment) (fragment, error) {
+		from, to := 0, len(p.text)
+		if fields.Left {
+			from = to - len(strings.TrimLeftFunc(p.text, unicode.IsSpace))
+		}
+		if fields.Right {
+			to = max(from, len(strings.TrimRightFunc(p.text, unicode.IsSpace)))
+		}
+		bare := p.bare
+		p = p.slice(from, to)
+		p.bare = bare
+		return p, nil
 	}, nil
 }

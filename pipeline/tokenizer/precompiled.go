@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,13 +37,25 @@ func newCharsMap(data []byte) (*charsMap, error) {
 	return m, nil
 }
 
-// parseCharsMap reads a charsMap in base64.
-func parseCharsMap(text string) (*charsMap, error) {
-	data, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return nil, fmt.Errorf("precompiled_charsmap: %w", err)
+func newPrecompiled(p part) (normalizer, error) {
+	var fields struct {
+		CharsMap []byte `json:"precompiled_charsmap"`
+		Longest  bool   `json:"longest"` // gpupipe's own: SentencePiece's rule
 	}
-	return newCharsMap(data)
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	m, err := newCharsMap(fields.CharsMap)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Type, err)
+	}
+	if fields.Longest {
+		return byCharacter(m.normalizeLongest), nil
+	}
+	return func(p fragment) (fragment, error) {
+		text, front := m.normalize(p.text, p.front)
+		return fragment{text, front, p.bare}, nil
+	}, nil
 }
 
 // shortest returns the replacement of the shortest string in the map that s begins with.
@@ -101,14 +112,17 @@ func (m *charsMap) prefixes(s string, found func(length int, replacement string)
 func offsetOf(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
 // normalize replaces short grapheme clusters as a whole, by their shortest prefix in the map, and else single
-// characters, as Hugging Face's implementation does. SentencePiece takes the longest prefix instead.
-func (m *charsMap) normalize(s string) string {
+// characters, as Hugging Face's implementation does. SentencePiece takes the longest prefix instead. It also returns how
+// many bytes that implementation believes to come from the first front bytes of s.
+func (m *charsMap) normalize(s string, front int) (string, int) {
 	var w strings.Builder
+	origins := origins{rest: s, front: front}
 	for clusters := graphemes.FromString(s); clusters.Next(); {
 		cluster := clusters.Value()
 		if len(cluster) < 6 {
 			if text, ok := m.shortest(cluster); ok {
 				w.WriteString(text)
+				origins.replace(cluster, text)
 				continue
 			}
 		}
@@ -119,10 +133,56 @@ func (m *charsMap) normalize(s string) string {
 				text = cluster[:n]
 			}
 			w.WriteString(text)
+			origins.replace(cluster[:n], text)
 			cluster = cluster[n:]
 		}
 	}
-	return w.String()
+	return w.String(), origins.count()
+}
+
+// origins follows where characters come from. Hugging Face's implementation counts characters: the first ones that are
+// written stand for those that they replace, further ones for the last of these, and characters that are removed without
+// another one before them are not counted.
+type origins struct {
+	rest    string // not replaced yet
+	front   int
+	written []origin
+}
+
+type origin struct{ size, change int }
+
+func (o *origins) replace(old, text string) {
+	if o.front == 0 {
+		return
+	}
+	diff := utf8.RuneCountInString(text) - utf8.RuneCountInString(old)
+	for _, r := range text {
+		o.written = append(o.written, origin{size: utf8.RuneLen(r)})
+	}
+	for i := range max(diff, 0) {
+		o.written[len(o.written)-1-i].change = 1
+	}
+	if last := len(o.written) - 1; diff < 0 && last >= 0 {
+		o.written[last].change += diff
+	}
+}
+
+func (o *origins) count() (bytes int) {
+	at := 0
+	for _, c := range o.written {
+		from := at
+		if c.change > 0 {
+			from = at - 1
+		}
+		if from >= o.front {
+			break
+		}
+		bytes += c.size
+		for n := 1 - c.change; n > 0 && at < len(o.rest); n-- {
+			at += charLen(o.rest[at:])
+		}
+	}
+	return bytes
 }
 
 // normalizeLongest replaces the longest string in the map that the rest of s begins with, as SentencePiece does.

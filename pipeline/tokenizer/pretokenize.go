@@ -13,10 +13,33 @@ import (
 // gpt2Pattern is how a ByteLevel pre-tokenizer cuts text.
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// preTokenizer cuts a piece of text into pieces that are encoded apart. head says that the piece begins its text;
-// continued that this text continues a document, so that nothing may be put in front of its head.
+// piece is a part of a text.
+type fragment struct {
+	text string
+	// front is how many bytes at its beginning come from the first character of a document, whatever was put before it.
+	front int
+	bare  bool // it goes on with a document: nothing is put in front of it
+}
+
+func (p fragment) slice(from, to int) fragment {
+	return fragment{p.text[from:to], min(max(p.front-from, 0), to-from), p.bare && from == 0}
+}
+
+// prepended puts something in front of a piece that is not empty, unless it goes on with a document.
+func (p fragment) prepended(s string) fragment {
+	if p.bare {
+		return p
+	}
+	p.text = s + p.text
+	if p.front > 0 {
+		p.front += len(s)
+	}
+	return p
+}
+
+// preTokenizer cuts a piece of text into pieces that are encoded apart.
 type preTokenizer interface {
-	cut(dst []string, s string, head, continued bool) ([]string, error)
+	cut(dst []fragment, p fragment) ([]fragment, error)
 }
 
 func parsePreTokenizer(raw json.RawMessage) (preTokenizer, error) {
@@ -57,81 +80,68 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 	if isNull(raw) {
 		return sequencePre(nil), nil
 	}
-	c, err := parseComponent(raw, depth)
+	p, err := readPart(raw, depth)
 	if err != nil {
 		return nil, err
 	}
-	switch c.Type {
+	switch p.Type {
 	case "Sequence":
-		var seq sequencePre
-		for i, r := range c.Pretokenizers {
-			p, err := parsePreTokenizerAt(r, depth+1)
-			if err != nil {
-				return nil, fmt.Errorf("number %d: %w", i, err)
-			}
-			seq = append(seq, p)
-		}
-		return seq, nil
+		return newSequencePre(p, depth)
 	case "ByteLevel":
-		return newByteLevel(c)
+		return newByteLevel(p)
 	case "Split":
-		if scan := c.scanner(); scan != nil {
-			return scannerPre{scan}, nil
-		}
-		find, err := c.Pattern.compile()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Type, err)
-		}
-		return newSplit(find, c.Behavior, c.Invert)
+		return newSplit(p)
 	case "Digits":
-		if c.IndividualDigits {
-			return splitAt(isNumeric, "Isolated")
-		}
-		return splitAt(isNumeric, "Contiguous")
+		return newDigits(p)
 	case "Punctuation":
-		if c.Behavior == "" {
-			c.Behavior = "Isolated"
-		}
-		return splitAt(isPunctuation, c.Behavior)
+		return newPunctuation(p)
 	case "WhitespaceSplit":
-		return splitAt(unicode.IsSpace, "Removed")
+		return split{find: findEach(unicode.IsSpace), behavior: removed}, nil
 	case "BertPreTokenizer":
 		return sequencePre{split{find: findEach(unicode.IsSpace), behavior: removed}, split{find: findEach(isPunctuation)}}, nil
 	case "Whitespace":
 		return split{find: findWords, behavior: removed, invert: true}, nil
 	case "CharDelimiterSplit":
-		if utf8.RuneCountInString(c.Delimiter) != 1 {
-			return nil, fmt.Errorf("%s: delimiter is %q: expected one character", c.Type, c.Delimiter)
-		}
-		return split{find: func(s string) ([][]int, error) { return findLiteral(s, c.Delimiter), nil }, behavior: removed}, nil
+		return newCharDelimiterSplit(p)
 	case "FixedLength":
-		return newFixedLength(c)
+		return newFixedLength(p)
 	case "UnicodeScripts":
 		return scriptsPre{}, nil
 	case "Metaspace":
-		return newMetaspace(c)
+		return newMetaspace(p)
 	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength, UnicodeScripts or Metaspace", c.Type)
-}
-
-// scanner returns the scanner of a Split that keeps the matches of a known pattern; nil for others.
-func (c component) scanner() scanner {
-	if c.Pattern == nil || c.Pattern.Regex == nil || !(c.Behavior == "Isolated" && !c.Invert || c.Behavior == "Removed" && c.Invert) {
-		return nil
-	}
-	return scannerOf(*c.Pattern.Regex)
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength, UnicodeScripts or Metaspace", p.Type)
 }
 
 type sequencePre []preTokenizer
 
-func (q sequencePre) cut(dst []string, text string, head, continued bool) ([]string, error) {
-	pieces := []string{text}
-	for _, p := range q {
-		var next []string
+func newSequencePre(p part, depth int) (preTokenizer, error) {
+	var fields sequenceFields
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	var seq sequencePre
+	for i, r := range fields.Pretokenizers {
+		q, err := parsePreTokenizerAt(r, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("number %d: %w", i, err)
+		}
+		seq = append(seq, q)
+	}
+	return seq, nil
+}
+
+type sequenceFields struct {
+	Pretokenizers []json.RawMessage `json:"pretokenizers"`
+}
+
+func (q sequencePre) cut(dst []fragment, p fragment) ([]fragment, error) {
+	pieces := []fragment{p}
+	for _, pre := range q {
+		var next []fragment
 		var err error
-		for i, s := range pieces {
-			// A piece after removed text does not begin the text.
-			if next, err = p.cut(next, s, head && i == 0 && strings.HasPrefix(text, s), continued); err != nil {
+		for _, p := range pieces {
+			if next, err = pre.cut(next, p); err != nil {
 				return nil, err
 			}
 		}
@@ -140,36 +150,39 @@ func (q sequencePre) cut(dst []string, text string, head, continued bool) ([]str
 	return append(dst, pieces...), nil
 }
 
-// byteLevelPre cuts by GPT-2's pattern, if find is set; the bytes stay bytes, bpe knows their spelling.
+// byteLevelPre cuts by GPT-2's pattern, if find is set; the bytes stay bytes, the model knows their spelling.
 type byteLevelPre struct {
 	find   scanner
 	prefix bool // put a space before a piece that has none
 }
 
-func newByteLevel(c component) (preTokenizer, error) {
-	p := byteLevelPre{prefix: c.AddPrefixSpace == nil || *c.AddPrefixSpace}
-	if c.UseRegex != nil && !*c.UseRegex {
-		return p, nil
-	}
-	p.find = scanGPT2
-	return p, nil
+type byteLevelFields struct {
+	AddPrefixSpace *bool `json:"add_prefix_space"`
+	UseRegex       *bool `json:"use_regex"`
 }
 
-func (p byteLevelPre) cut(dst []string, s string, head, continued bool) ([]string, error) {
-	if p.prefix && !strings.HasPrefix(s, " ") && !(head && continued) {
-		s = " " + s
+func (f byteLevelFields) cuts() bool { return f.UseRegex == nil || *f.UseRegex }
+
+func newByteLevel(p part) (preTokenizer, error) {
+	var fields byteLevelFields
+	if err := p.read(&fields); err != nil {
+		return nil, err
 	}
-	if p.find == nil {
-		return append(dst, s), nil
+	pre := byteLevelPre{prefix: fields.AddPrefixSpace == nil || *fields.AddPrefixSpace}
+	if fields.cuts() {
+		pre.find = scanGPT2
 	}
-	return p.find.cut(dst, s), nil
+	return pre, nil
 }
 
-// scannerPre cuts by a pattern that matches everywhere.
-type scannerPre struct{ find scanner }
-
-func (p scannerPre) cut(dst []string, s string, _, _ bool) ([]string, error) {
-	return p.find.cut(dst, s), nil
+func (b byteLevelPre) cut(dst []fragment, p fragment) ([]fragment, error) {
+	if b.prefix && !strings.HasPrefix(p.text, " ") {
+		p = p.prepended(" ")
+	}
+	if b.find == nil {
+		return append(dst, p), nil
+	}
+	return b.find.cut(dst, p)
 }
 
 type behavior int
@@ -189,13 +202,48 @@ type split struct {
 	invert   bool
 }
 
-func newSplit(find finder, name string, invert bool) (preTokenizer, error) {
-	for i, n := range []string{"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"} {
-		if n == name {
-			return split{find, behavior(i), invert}, nil
+type splitFields struct {
+	Pattern  *pattern `json:"pattern"`
+	Behavior string   `json:"behavior"`
+	Invert   bool     `json:"invert"`
+}
+
+// isolates returns the regular expression whose matches, and what is between them, are the pieces.
+func (f splitFields) isolates() (regex string, ok bool) {
+	if f.Pattern == nil || f.Pattern.Regex == nil || !(f.Behavior == "Isolated" && !f.Invert || f.Behavior == "Removed" && f.Invert) {
+		return "", false
+	}
+	return *f.Pattern.Regex, true
+}
+
+func newSplit(p part) (preTokenizer, error) {
+	var fields splitFields
+	if err := p.read(&fields); err != nil {
+		return nil, err
+	}
+	if regex, ok := fields.isolates(); ok {
+		if scan := scannerOf(regex); scan != nil {
+			return scan, nil
 		}
 	}
-	return nil, fmt.Errorf("behavior is %q: expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", name)
+	b, err := parseBehavior(fields.Behavior)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Type, err)
+	}
+	find, err := fields.Pattern.compile()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Type, err)
+	}
+	return split{find, b, fields.Invert}, nil
+}
+
+func parseBehavior(name string) (behavior, error) {
+	for i, n := range []string{"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"} {
+		if n == name {
+			return behavior(i), nil
+		}
+	}
+	return 0, fmt.Errorf("behavior is %q: expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", name)
 }
 
 // span is a stretch of text that is a match or lies between matches.
@@ -204,8 +252,8 @@ type span struct {
 	match    bool
 }
 
-func (p split) cut(dst []string, s string, _, _ bool) ([]string, error) {
-	found, err := p.find(s)
+func (q split) cut(dst []fragment, p fragment) ([]fragment, error) {
+	found, err := q.find(p.text)
 	if err != nil {
 		return nil, err
 	}
@@ -213,17 +261,17 @@ func (p split) cut(dst []string, s string, _, _ bool) ([]string, error) {
 	at := 0
 	for _, m := range found {
 		if at != m[0] {
-			spans = append(spans, span{at, m[0], p.invert})
+			spans = append(spans, span{at, m[0], q.invert})
 		}
-		spans = append(spans, span{m[0], m[1], !p.invert}) // an empty match counts
+		spans = append(spans, span{m[0], m[1], !q.invert}) // an empty match counts
 		at = m[1]
 	}
-	if at != len(s) {
-		spans = append(spans, span{at, len(s), p.invert})
+	if at != len(p.text) {
+		spans = append(spans, span{at, len(p.text), q.invert})
 	}
-	for _, x := range p.behavior.apply(spans) {
+	for _, x := range q.behavior.apply(spans) {
 		if x.from < x.to {
-			dst = append(dst, s[x.from:x.to])
+			dst = append(dst, p.slice(x.from, x.to))
 		}
 	}
 	return dst, nil
@@ -272,33 +320,46 @@ type metaspace struct {
 	split  bool
 }
 
-func newMetaspace(c component) (preTokenizer, error) {
-	p := metaspace{mark: c.Replacement, scheme: c.PrependScheme, split: c.Split == nil || *c.Split}
-	if utf8.RuneCountInString(p.mark) != 1 {
-		return nil, fmt.Errorf("%s: replacement is %q: expected one character", c.Type, p.mark)
+func newMetaspace(p part) (metaspace, error) {
+	var fields struct {
+		Replacement    string `json:"replacement"`
+		PrependScheme  string `json:"prepend_scheme"`
+		AddPrefixSpace *bool  `json:"add_prefix_space"`
+		Split          *bool  `json:"split"`
 	}
-	if p.scheme == "" { // the older way to say it
-		p.scheme = "always"
-		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
-			p.scheme = "never"
+	if err := p.read(&fields); err != nil {
+		return metaspace{}, err
+	}
+	q := metaspace{mark: fields.Replacement, scheme: fields.PrependScheme, split: fields.Split == nil || *fields.Split}
+	if utf8.RuneCountInString(q.mark) != 1 {
+		return q, fmt.Errorf("%s: replacement is %q: expected one character", p.Type, q.mark)
+	}
+	unprefixed := fields.AddPrefixSpace != nil && !*fields.AddPrefixSpace // the older way to say it
+	if q.scheme == "" {
+		q.scheme = "always"
+		if unprefixed {
+			q.scheme = "never"
 		}
 	}
-	switch p.scheme {
+	switch q.scheme {
 	case "always", "first", "never":
-		return p, nil
+	default:
+		return q, fmt.Errorf("%s: prepend_scheme is %q: expected always, first or never", p.Type, q.scheme)
 	}
-	return nil, fmt.Errorf("%s: prepend_scheme is %q: expected always, first or never", c.Type, p.scheme)
+	if unprefixed && q.scheme != "never" {
+		return q, fmt.Errorf("%s: prepend_scheme is %q, but add_prefix_space is false: expected never", p.Type, q.scheme)
+	}
+	return q, nil
 }
 
-func (p metaspace) cut(dst []string, s string, head, continued bool) ([]string, error) {
-	s = strings.ReplaceAll(s, " ", p.mark)
-	prepend := p.scheme == "always" || p.scheme == "first" && head
-	if prepend && !(head && continued) && !strings.HasPrefix(s, p.mark) {
-		s = p.mark + s
+func (q metaspace) cut(dst []fragment, p fragment) ([]fragment, error) {
+	p = p.replace(findLiteral(p.text, " "), q.mark)
+	if (q.scheme == "always" || q.scheme == "first" && p.front > 0) && !strings.HasPrefix(p.text, q.mark) {
+		p = p.prepended(q.mark)
 	}
-	if !p.split {
-		return append(dst, s), nil
+	if !q.split {
+		return append(dst, p), nil
 	}
-	literal := func(s string) ([][]int, error) { return findLiteral(s, p.mark), nil }
-	return split{find: literal, behavior: mergedWithNext}.cut(dst, s, head, continued)
+	literal := func(s string) ([][]int, error) { return findLiteral(s, q.mark), nil }
+	return split{find: literal, behavior: mergedWithNext}.cut(dst, p)
 }

@@ -25,14 +25,14 @@ func scannerOf(pattern string) scanner {
 	return nil
 }
 
-// cut appends the pieces of s.
-func (scan scanner) cut(dst []string, s string) []string {
-	for at := 0; at < len(s); {
-		end := scan(s, at)
-		dst = append(dst, s[at:end])
+// cut makes a scanner a preTokenizer.
+func (scan scanner) cut(dst []fragment, p fragment) ([]fragment, error) {
+	for at := 0; at < len(p.text); {
+		end := scan(p.text, at)
+		dst = append(dst, p.slice(at, end))
 		at = end
 	}
-	return dst
+	return dst, nil
 }
 
 // runeClass is what the patterns distinguish.

@@ -11,9 +11,11 @@ func scansAs(t *testing.T, text string) {
 	for _, pattern := range []string{gpt2Pattern, gpt4Pattern, qwenPattern} {
 		find, err := regexFinder(pattern)
 		require.NoError(t, err)
-		want, err := split{find: find}.cut(nil, text, true, false)
+		want, err := split{find: find}.cut(nil, fragment{text: text})
 		require.NoError(t, err)
-		require.Equal(t, append([]string{}, want...), scannerOf(pattern).cut([]string{}, text), "%s: %q", pattern, text)
+		got, err := scannerOf(pattern).cut(nil, fragment{text: text})
+		require.NoError(t, err)
+		require.Equal(t, want, got, "%s: %q", pattern, text)
 	}
 }
 
@@ -28,7 +30,9 @@ func TestScanners(t *testing.T) {
 
 // Unicode 16's letters and numbers are such, as in Hugging Face's library.
 func TestLaterCharacters(t *testing.T) {
-	require.Equal(t, []string{"a\U0002EBF0b", "\U00010D40\U00010D41", " \U000105C0"}, scannerOf(gpt4Pattern).cut(nil, "a\U0002EBF0b\U00010D40\U00010D41 \U000105C0"))
+	got, err := scannerOf(gpt4Pattern).cut(nil, fragment{text: "a\U0002EBF0b\U00010D40\U00010D41 \U000105C0"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a\U0002EBF0b", "\U00010D40\U00010D41", " \U000105C0"}, texts(got))
 }
 
 // The scanners cut every text as the patterns do.

@@ -114,16 +114,17 @@ func (m *unigram) search(text string, s *scratch) error {
 	for at := 0; at < len(text); {
 		_, char := utf8.DecodeRuneInString(text[at:])
 		single := false // a token is this character alone
+		better := func(to int, score float64) bool { return path[to].from < 0 || path[at].score+score > path[to].score }
 		reach := func(to int, id int64, score float64) {
-			if sum := path[at].score + score; path[to].from < 0 || sum > path[to].score {
-				path[to] = pathNode{sum, int32(at), id}
+			if better(to, score) {
+				path[to] = pathNode{path[at].score + score, int32(at), id}
 			}
 		}
 		m.prefixes.walk(text[at:], func(length int, id uint32) {
 			single = single || length == char
 			reach(at+length, int64(id), m.scores[id])
 		})
-		if !single {
+		if !single && better(at+char, m.unkScore) {
 			if m.unk < 0 {
 				return fmt.Errorf("character %q has no token, and the model has no unk_id", text[at:at+char])
 			}
@@ -150,7 +151,7 @@ func (m *unigram) collect(dst []uint32, text string, path []pathNode) ([]uint32,
 			dst = append(dst, id)
 			continue
 		}
-		if m.byteFallback && !m.byteLevel {
+		if m.byteFallback {
 			if with, ok := m.fallback(dst, piece); ok {
 				dst = with
 				continue

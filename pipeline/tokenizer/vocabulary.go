@@ -16,24 +16,27 @@ type vocabulary struct {
 	tokens    []string          // by id; "" where a hole is
 	ids       map[string]uint32 // as written in the file
 	byteLevel bool              // words are raw bytes, spelled in GPT-2's alphabet in the vocabulary
-	byteIDs   [256]int64        // byteLevel: id of each byte; else of "<0xXX>"; -1 if none
+	letterIDs [256]int64        // ids of the letters of GPT-2's alphabet, by byte; -1 if none
+	byteIDs   [256]int64        // ids of "<0xXX>", by byte; -1 if none
 }
 
 func (v *vocabulary) vocab() *vocabulary { return v }
 
 func (v *vocabulary) index(byteLevel bool) {
 	v.byteLevel = byteLevel
+	find := func(token string) int64 {
+		if id, ok := v.ids[token]; ok {
+			return int64(id)
+		}
+		return -1
+	}
 	for b := range v.byteIDs {
-		name := fmt.Sprintf("<0x%02X>", b)
-		if byteLevel {
-			name = byteChars[b]
-		}
-		v.byteIDs[b] = -1
-		if id, ok := v.ids[name]; ok {
-			v.byteIDs[b] = int64(id)
-		}
+		v.letterIDs[b], v.byteIDs[b] = find(byteChars[b]), find(byteToken(b))
 	}
 }
+
+// byteToken is the token of byte_fallback for a byte.
+func byteToken(b int) string { return fmt.Sprintf("<0x%02X>", b) }
 
 // fallback appends the tokens of the bytes of s. It returns false if one has no token.
 func (v *vocabulary) fallback(dst []uint32, s string) ([]uint32, bool) {
