@@ -212,6 +212,9 @@ func (t *fileTokenizer) add(list []addedToken) error {
 				return fmt.Errorf("%q: %w", a.Content, err)
 			}
 		}
+		if p.text == "" {
+			return fmt.Errorf("%q is nothing after the normalizer: expected characters, or a token that is not normalized", a.Content)
+		}
 		if p.text != a.Content {
 			t.inText[uint32(a.ID)] = p.text
 		}

@@ -56,7 +56,7 @@ func TestGoldenParts(t *testing.T) {
 			if row.IDs[i] == nil {
 				continue
 			}
-			require.Equal(t, row.IDs[i], slices.Concat([]uint32{}, front, ids, back), "%d: %q\n%s", n, text, row.Tokenizer)
+			require.Equal(t, row.IDs[i], append([]uint32{}, slices.Concat(front, ids, back)...), "%d: %q\n%s", n, text, row.Tokenizer)
 			decoded, err := tok.Decode(row.IDs[i])
 			require.NoError(t, err)
 			if row.Decoded[i] != nil {

@@ -70,13 +70,14 @@ class Parts:
             for b in k.encode():
                 node = node.setdefault(b, {})
             node[None] = v
-        out, blob, blocks = {}, b"", 0
+        out, blob = {0: 0}, b""
 
         def unit(node, place, label):
-            nonlocal blob, blocks
-            blocks += 1
-            base = blocks << 8 | place & 255
-            out[place] = (base ^ place) >> 8 << 10 | 1 << 9 | label | (1 << 8 if None in node else 0)
+            nonlocal blob
+            children = [0 if b is None else b for b in node]
+            base = next(n for n in range(1, 1 << 20) if not any(n ^ b in out for b in children))
+            out[place] = (base ^ place) << 10 | label | (1 << 8 if None in node else 0)
+            out.update({base ^ b: 0 for b in children})
             if None in node:
                 out[base] = 1 << 31 | len(blob)
                 blob += node[None].encode() + b"\0"
@@ -273,7 +274,7 @@ def golden(path, parts, count):
         if t is None or len(json.dumps(j)) > 6000:
             continue
         ids = [attempt(lambda: t.encode(s).ids) for s in texts]
-        back = [i and attempt(lambda: t.decode(i, skip_special_tokens=False)) for i in ids]
+        back = [None if i is None else attempt(lambda: t.decode(i, skip_special_tokens=False)) for i in ids]
         rows.append({"tokenizer": j, "texts": texts, "ids": ids, "decoded": back})
     with open(path, "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(r, separators=(",", ":")) for r in rows) + "\n]\n")
