@@ -201,6 +201,7 @@ func (t *fileTokenizer) add(list []addedToken) error {
 		return err
 	}
 	t.size = len(tokens)
+	searched := map[string]string{} // the token that is searched as a normalized text
 	for _, a := range list {
 		if !a.Normalized {
 			t.raw.add(a, a.Content)
@@ -215,6 +216,10 @@ func (t *fileTokenizer) add(list []addedToken) error {
 		if p.text == "" {
 			return fmt.Errorf("%q is nothing after the normalizer: expected characters, or a token that is not normalized", a.Content)
 		}
+		if other, ok := searched[p.text]; ok { // Hugging Face's library takes any of the two
+			return fmt.Errorf("%q and %q are both %q after the normalizer", other, a.Content, p.text)
+		}
+		searched[p.text] = a.Content
 		if p.text != a.Content {
 			t.inText[uint32(a.ID)] = p.text
 		}

@@ -263,6 +263,7 @@ func newReplace(p part) (normalizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	kind := p.Type
 	return func(p fragment) (fragment, error) {
 		if p.text == "" {
 			return p, nil
@@ -272,7 +273,7 @@ func newReplace(p part) (normalizer, error) {
 		case err != nil || len(found) == 0:
 			return p, err
 		case found[0][1] == 0 && r.Content != "": // Hugging Face's library doubles text in what follows
-			return p, fmt.Errorf("Replace: the pattern matches nothing at the start of %.20q: expected a match with characters", p.text)
+			return p, fmt.Errorf("%s: the pattern matches nothing at the start of %.20q: expected a match with characters", kind, p.text)
 		}
 		return p.replace(found, r.Content), nil
 	}, nil
