@@ -27,6 +27,9 @@ func refusedModules() []hostile {
 		{name: "forged index of an added local", module: body(w.Get(0), w.Drop), says: "local 0 does not exist, there are 0"},
 		{name: "forged label of an added block", module: body(w.Const(0), w.Const(0), w.Call(fnLog), w.Br(1)), says: "label 1 does not exist, there are 1"},
 		{name: "forged type of an added function", module: body(w.Block(40, w.Nop)), says: "block type 40 does not exist"},
+		{name: "elements outside the table", module: with(misbehaves(w.Const(0)), func(m *w.Module) {
+			m.Tables, m.Elements = []w.Limits{{Min: 1}}, [][]byte{w.ActiveElements(5, 0)}
+		}), says: "1 elements at 5 of a table of 1"},
 		{name: "no memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Memories[0].Export = "" }), says: `exports no memory "memory"`},
 		{name: "allocator missing", module: replacedName(exportAlloc, ""), says: "does not export the function gpupipe_alloc (i32) → (i32); it exports gpupipe_abi_v1, h"},
 		{name: "version missing", module: replacedName(exportVersion, "gpupipe_abi_v2"), says: "does not export the function gpupipe_abi_v1 () → (i32)"},
@@ -99,9 +102,6 @@ func unopened() []hostile {
 		{name: "data outside the memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) {
 			m.Data = []w.Data{{Offset: w.Const(-1), Bytes: []byte("x")}}
 		}), export: startFunction, kind: Trap, says: "out of bounds memory access"},
-		{name: "elements outside the table", module: with(misbehaves(w.Const(0)), func(m *w.Module) {
-			m.Tables, m.Elements = []w.Limits{{Min: 1}}, [][]byte{w.ActiveElements(5, 0)}
-		})}, // the runtime leaves them out
 		{name: "endless loop in _initialize", module: in(exportInit, forever), export: startFunction, kind: Budget, says: "units of work"},
 		{name: "endless loop in open", module: in(exportOpen, forever, w.Const(0)), export: startFunction, kind: Budget, says: "units of work"},
 		{name: "open returns an error", module: in(exportOpen, w.Const(-5)), export: startFunction, kind: Failed, says: "returned -5"},

@@ -163,6 +163,7 @@ type module struct {
 	imported     int            // number of imported functions
 	globals      int
 	tables       int
+	tableSizes   []uint32 // at first
 	memories     int
 	segments     int   // of data, as the data count section has it; -1 without one
 	elements     int   // element segments

@@ -161,7 +161,8 @@ func act(ctx context.Context, m api.Module, c command) string {
 }
 
 // The specification's tests do the same, command by command, whether their modules are metered or not: results, traps,
-// and which modules are refused.
+// and which modules are refused. wazero loads modules with elements outside of their table; metering refuses them
+// if the module itself has the table's size and the elements' place.
 func TestSpecification(t *testing.T) {
 	open := Options{MemoryPages: 1 << 16, TableElements: 1<<32 - 1}
 	for _, pattern := range []string{"v2/testdata/*.json", "tail-call/testdata/*.json"} {
@@ -171,9 +172,15 @@ func TestSpecification(t *testing.T) {
 				want := transcript(t, file, func(b []byte) ([]byte, error) { return b, nil })
 				got := transcript(t, file, func(b []byte) ([]byte, error) { return Rewrite(b, open) })
 				require.Len(t, got, len(want))
+				refused := 0
 				for i := range want {
+					if place, lenient := strings.CutSuffix(want[i], "assert_uninstantiable: loaded"); lenient && got[i] == place+"assert_uninstantiable: refused" {
+						refused++
+						continue
+					}
 					assert.Equal(t, want[i], got[i])
 				}
+				assert.Equal(t, filepath.Base(file) == "elem.json", refused > 0)
 			})
 		}
 	}

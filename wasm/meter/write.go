@@ -1,5 +1,7 @@
 package meter
 
+import "math"
+
 // write puts the module together again.
 func (m *module) write() []byte {
 	code := m.code() // first: it adds types
@@ -70,6 +72,9 @@ func (m *module) tableSection() []byte {
 			r.refuse("typed function references are not supported (a table with an initializer)")
 		}
 		b = append(b, r.refType())
+		limits := *r
+		least, _, _ := limits.limits("table", 1<<32-1)
+		m.tableSizes = append(m.tableSizes, least)
 		b = r.capped(b, "table", 1<<32-1, m.TableElements)
 	})
 	return append(appendU32(nil, uint32(n)), b...)
@@ -200,6 +205,17 @@ const (
 	elemExpression = 4
 )
 
+// placed is the initial size of a table and the offset in it that an expression stands for. Other runtimes refuse to start
+// a module with elements outside of it; wazero would leave them out.
+func (m *module) placed(table uint32, offset []byte) (size, at uint64) {
+	r := &reader{b: offset}
+	own := int64(table) - int64(m.tables-len(m.tableSizes)) // imported tables come first
+	if own < 0 || int(r.byte()) != opI32Const {
+		return math.MaxUint64, 0
+	}
+	return uint64(m.tableSizes[own]), uint64(uint32(r.signed(32)))
+}
+
 func (m *module) elementSection() []byte {
 	if m.content[9] == nil {
 		return nil
@@ -208,6 +224,7 @@ func (m *module) elementSection() []byte {
 	var b []byte
 	m.vector(9, "element segments", maxSegments, func(r *reader, _ int) {
 		n++
+		size, at := uint64(math.MaxUint64), uint64(0) // of the table, and where in it; of any size if that is not known
 		kind := r.u32()
 		if kind > 7 {
 			r.refuse("an element segment of the unknown kind %d", kind)
@@ -222,7 +239,9 @@ func (m *module) elementSection() []byte {
 			if int64(table) >= int64(m.tables) {
 				r.refuse("table %d does not exist, there are %d", table, m.tables)
 			}
+			start := len(b)
 			b = m.constant(b, r)
+			size, at = m.placed(table, b[start:])
 		}
 		if kind&(elemNotActive|elemExplicit) != 0 {
 			if kind&elemExpression != 0 {
@@ -236,6 +255,9 @@ func (m *module) elementSection() []byte {
 		items := r.count("elements", maxElements)
 		if total += items; total > maxElements {
 			r.refuse("more than %d elements in all segments", maxElements)
+		}
+		if at+uint64(items) > size {
+			r.refuse("%d elements at %d of a table of %d", items, at, size)
 		}
 		b = appendU32(b, uint32(items))
 		for range items {
