@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is a loaded library and its function.
-type kernel struct{ library, function unsafe.Pointer }
+// function is a function of a loaded library.
+type function struct{ library, at unsafe.Pointer }
 
 // load loads a library from memory: what was checked is what runs, whatever happens to files. Systems without memory
 // files, or where such files may not be executed, load it from a private file.
-func load(library []byte, symbol string) (*kernel, error) {
+func load(library []byte, symbol string) (*function, error) {
 	handle, inMemory := fromMemory(library)
 	if handle == nil {
 		var onDisk error
@@ -35,15 +35,15 @@ func load(library []byte, symbol string) (*kernel, error) {
 	}
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
-	k := &kernel{library: handle, function: C.dlsym(handle, name)}
-	if k.function == nil {
-		k.free()
+	f := &function{library: handle, at: C.dlsym(handle, name)}
+	if f.at == nil {
+		f.free()
 		return nil, fmt.Errorf("the compiled library lacks %s", symbol)
 	}
-	return k, nil
+	return f, nil
 }
 
-func (k *kernel) free() { C.dlclose(k.library) }
+func (f *function) free() { C.dlclose(f.library) }
 
 const mfdExec = 0x10 // MFD_EXEC, since Linux 6.3
 

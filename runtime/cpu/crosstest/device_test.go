@@ -4,6 +4,7 @@ package crosstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,18 +38,26 @@ type crossDevice struct {
 	compiler *cc.Compiler
 	harness  harness
 
-	mu      sync.Mutex
-	owner   *base.Owner[*buffer, *loaded]
-	files   int
-	kernels map[kernelKey]*compiled
+	mu        sync.Mutex
+	owner     *base.Owner[*buffer, *loaded]
+	files     int
+	functions map[string]*compiled // by the C
 }
 
-type kernelKey struct {
-	source string
-	inside bool
+// kernel is a shader's functions and its sizes.
+type kernel struct {
+	function, store *compiled
+	sizes           []uint64
 }
 
-// compiled is a kernel; library and symbol are set when done is closed.
+// none is the store of a kernel that has none.
+var none = func() *compiled {
+	done := make(chan struct{})
+	close(done)
+	return &compiled{done: done, library: "-", symbol: "-"}
+}()
+
+// compiled is a function; library and symbol are set when done is closed.
 type compiled struct {
 	done            chan struct{}
 	library, symbol string
@@ -65,7 +74,7 @@ type loaded struct {
 	base.Program
 	d       *crossDevice
 	program *device.Program
-	kernels []*compiled
+	kernels []kernel
 }
 
 // open returns a device with the limits of the CPU's, except for the matrices.
@@ -77,7 +86,7 @@ func open(t *testing.T, b build) *crossDevice {
 	like, err := cpu.Open(cpu.Options{Threads: 1})
 	require.NoError(t, err)
 	defer like.Close()
-	d := &crossDevice{dir: dir, kernels: map[kernelKey]*compiled{}}
+	d := &crossDevice{dir: dir, functions: map[string]*compiled{}}
 	d.compiler, err = cc.Find(cc.Options{Command: b.compiler, Last: b.flags})
 	require.NoError(t, err)
 	d.harness, err = newHarness(dir, b)
@@ -130,43 +139,54 @@ func (d *crossDevice) Load(p *device.Program) (device.Loaded, error) {
 	return l, err
 }
 
-// compile compiles the kernels that the device does not have yet.
-func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
+// compile compiles the functions that the device does not have yet.
+func (d *crossDevice) compile(p *device.Program) ([]kernel, error) {
 	slots := make(chan struct{}, runtime.NumCPU())
-	all := make([]*compiled, len(p.Shaders))
+	begin := func(source string) *compiled {
+		c := d.functions[source]
+		if c == nil {
+			c = &compiled{done: make(chan struct{})}
+			d.functions[source] = c
+			go func() {
+				defer close(c.done)
+				slots <- struct{}{}
+				c.err = d.build(c, source)
+				<-slots
+			}()
+		}
+		return c
+	}
+	all := make([]kernel, len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
-		key := kernelKey{s.WGSL, s.Inside}
-		if all[i] = d.kernels[key]; all[i] != nil {
-			continue
+		text := s.WGSL
+		if !s.C() {
+			k, err := native.Translate(text, native.Options{Inside: s.Inside})
+			if err != nil {
+				return nil, err
+			}
+			text = k.C
 		}
-		c := &compiled{done: make(chan struct{})}
-		all[i], d.kernels[key] = c, c
-		go func() {
-			defer close(c.done)
-			slots <- struct{}{}
-			c.err = d.build(c, s)
-			<-slots
-		}()
+		source, err := native.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = kernel{function: begin(source.Kernel), store: none, sizes: source.Sizes}
+		if source.Store != "" {
+			all[i].store = begin(source.Store)
+		}
 	}
 	next := 0
-	return base.Compile(d.owner, p, func(*device.Shader) (*compiled, error) {
-		c := all[next]
+	return base.Compile(d.owner, p, func(*device.Shader) (kernel, error) {
+		k := all[next]
 		next++
-		<-c.done
-		return c, c.err
+		<-k.function.done
+		<-k.store.done
+		return k, errors.Join(k.function.err, k.store.err)
 	})
 }
 
-func (d *crossDevice) build(c *compiled, s *device.Shader) error {
-	source := s.WGSL
-	if !s.C() {
-		k, err := native.Translate(source, native.Options{Inside: s.Inside})
-		if err != nil {
-			return err
-		}
-		source = k.C
-	}
+func (d *crossDevice) build(c *compiled, source string) error {
 	var unit string
 	unit, c.symbol = native.Unit(source, cc.Unit)
 	library, _, err := d.compiler.Compile(context.Background(), unit, c.symbol)
