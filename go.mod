@@ -5,13 +5,11 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/cogentcore/webgpu v0.23.0
-	github.com/dlclark/regexp2/v2 v2.5.1 // indirect
 	github.com/gofrs/flock v0.13.0
 	github.com/google/licensecheck v0.3.1
 	github.com/mattn/go-runewidth v0.0.31
 	github.com/stretchr/testify v1.11.1
 	github.com/tetratelabs/wazero v1.12.0
-	github.com/tiktoken-go/tokenizer v0.10.0
 	github.com/vulkan-go/vulkan v0.0.0-20221209234627-c0a353ae26c8
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/sys v0.49.0

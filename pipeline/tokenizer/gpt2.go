@@ -1,28 +1,33 @@
 package tokenizer
 
 import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
 	"fmt"
+	"io"
 	"math"
-
-	"github.com/tiktoken-go/tokenizer/codec"
 )
 
 // gpt2Ranks is the number of ordinary tokens of GPT-2: 256 bytes and 50,000 merges; <|endoftext|> follows.
 const gpt2Ranks = 50256
 
-// openGPT2 builds GPT-2's tokenizer from the vocabulary that the tiktoken library embeds. Only the vocabulary: the
-// library's Encode replaces bytes that are not UTF-8, and could not be exported as a tokenizer.json.
+// gpt2File is tiktoken's r50k_base.tiktoken: GPT-2's tokens by rank.
+//
+//go:embed gpt2.tiktoken.gz
+var gpt2File []byte
+
+// openGPT2 builds GPT-2's tokenizer.
 func openGPT2() (Tokenizer, error) {
-	lib := codec.NewR50kBase()
-	tokens := make([]string, gpt2Ranks)
-	rank := make(map[string]int, gpt2Ranks)
-	for i := range tokens {
-		s, err := lib.Decode([]uint{uint(i)})
-		if err != nil {
-			return nil, fmt.Errorf("tokenizer gpt2: token %d: %w", i, err)
-		}
-		tokens[i], rank[s] = s, i
+	data, err := unzippedGPT2()
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
 	}
+	rank, err := readRanks(data)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
+	}
+	tokens := byRank(rank)
 	vocab := make([]string, gpt2Ranks)
 	var merges [][2]string
 	for i, s := range tokens {
@@ -38,6 +43,14 @@ func openGPT2() (Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
 	}
 	return t, nil
+}
+
+func unzippedGPT2() ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(gpt2File))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
 }
 
 // splitByRank finds the two tokens that the token s of the given rank was merged from: what is left of its bytes after
