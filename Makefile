@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all suite lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -29,15 +29,22 @@ $(ONE):
 	$(TESTS) ./$(@:test-%=%)
 
 # A larger heap takes less collection, in compilers, in linters and in tests.
-test suite lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
+test test-all suite lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
+
+# internal/tier divides the tests in two, and internal/tally counts them. What test-all finds unchanged since test, it
+# takes from Go's cache.
+COUNTED := -vet=off -json $(LONG:%=./%) ./... | go run ./internal/tally
+
+test: setup ## the tests that a user relies on (8 minutes on two cores with nothing installed)
+	GPUPIPE_TESTS=core $(TESTS) $(COUNTED) -rest "make test-all"
 
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
-test: setup cross vet ## the whole test suite, and lint
+test-all: setup-all cross vet ## every test, other compilers and browsers, and lint: what continuous integration adds
 	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
 
 suite:
-	$(TESTS) -vet=off $(LONG:%=./%) ./...
+	$(TESTS) $(COUNTED)
 
 lint-wasm:
 	@$(MAKE) --no-print-directory staticcheck
@@ -56,7 +63,7 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 # grpcnotrace, as in .ci/tab.sh. So each package is compiled once.
 TEST_WASM := GOARCH=wasm go test -trimpath -vet=off -short -timeout 1h
 
-wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
+wasm: setup-all ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
 	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
 	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
@@ -80,8 +87,11 @@ browser: setup-build ## the page of examples/browser, static files in build/brow
 	@.ci/browser.sh
 	@echo "build/browser is built; to see it: python3 -m http.server -d build/browser, then http://localhost:8000"
 
-setup: ## install what tests need and is missing: a C compiler, Go, a Vulkan driver, Chromium, text
+setup: ## install what make test needs and is missing: a C compiler, Go, a Vulkan driver, text
 	@.ci/setup.sh test
+
+setup-all: # what make test-all needs: Vulkan's validation layer and Chromium, too
+	@.ci/setup.sh all
 
 setup-build: # what building and the demo need: neither Mesa nor Chromium
 	@.ci/setup.sh build
@@ -93,10 +103,10 @@ define VET
 unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; go vet ./...
 endef
 
-vet: setup
+vet: setup-build
 	@$(VET)
 
-staticcheck: setup
+staticcheck: setup-build
 	go tool staticcheck ./...
 	GOOS=js GOARCH=wasm go vet -trimpath -tags=grpcnotrace $(PAGE_TESTS:%=./%) ./cmd/tab
 

@@ -45,7 +45,7 @@ var allowed = map[string]string{
 	"runtime/sidecar":              "graph/target runtime/device runtime/device/base",
 	"runtime/tune":                 "graph graph/fuse shaders runtime/device internal/...",
 	"runtime/exec":                 "graph/target graph graph/fuse graph/plan shaders runtime/device runtime/tune internal/units",
-	"runtime/devicetest":           "graph/target graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
+	"runtime/devicetest":           "graph/target graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec internal/tier",
 	"runtime/bench":                "graph/target graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune runtime/profile internal/...",
 	"runtime/report":               "internal/...",
 	"runtime/profile":              "runtime/device runtime/exec internal/...",
@@ -97,13 +97,14 @@ var allowed = map[string]string{
 	"internal/kerneldump":          "runtime/device",
 	"internal/traintest":           "graph graph/eval runtime/device runtime/exec runtime/null pipeline/checkpoint/... pipeline/config pipeline/engine pipeline/metrics internal/wasmtest",
 	"internal/runtest":             "pipeline/config pipeline/metrics pipeline/train internal/traintest internal/usererror",
-	"internal/gputest":             "graph/target runtime/device runtime/cpu runtime/vulkan runtime/webgpu",
+	"internal/testdevice":          "graph/target runtime/device runtime/cpu runtime/webgpu",
+	"internal/gputest":             "internal/testdevice runtime/device runtime/vulkan runtime/webgpu",
 	"internal/cooptest":            "graph graph/target shaders/...",
 	"cmd/...":                      "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }
 
 // testHelpers may be imported by tests and by each other only.
-var testHelpers = []string{"internal/slowlink", "internal/lossylink", "internal/traintest", "internal/runtest", "internal/gputest", "internal/cooptest", "internal/columntest", "internal/usertest"}
+var testHelpers = []string{"internal/slowlink", "internal/lossylink", "internal/traintest", "internal/runtest", "internal/gputest", "internal/testdevice", "internal/cooptest", "internal/columntest", "internal/usertest"}
 
 // backends may be named by commands and test helpers only.
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# setup.sh [build | test | cross]: installs what this machine lacks. Run again, it changes nothing.
+# setup.sh [build | test | all | cross]: installs what this machine lacks. Run again, it changes nothing.
 #   build  what building and the demo need: a C compiler, which also makes the kernels where there is no GPU, Go, text to
 #          train on, and the Vulkan loader where there is a GPU with its driver
-#   test   the default, what tests need: also a Vulkan driver (Mesa's lavapipe without a GPU), spirv-val, Vulkan's
-#          validation layer and Chromium
+#   test   the default, what make test needs: also a Vulkan driver (Mesa's lavapipe without a GPU) and spirv-val
+#   all    what make test-all needs: also Vulkan's validation layer and Chromium
 #   cross  what tests of a CPU's kernels and of hooks need: clang, its linker for WebAssembly, a cross compiler for ARM and
 #          an emulator; where there is Node.js, the compiler of AssemblyScript in npm's cache
 # Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
@@ -17,7 +17,7 @@ readonly GO_FETCHES=21 # from 1.21 on, Go fetches the toolchain that go.mod name
 readonly TEXT=build/demo/text.txt
 mkdir -p build/demo build/toolchain
 
-case $FOR in build | test | cross) ;; *) echo "setup.sh: found $FOR, expected build, test or cross" >&2; exit 1 ;; esac
+case $FOR in build | test | all | cross) ;; *) echo "setup.sh: found $FOR, expected build, test, all or cross" >&2; exit 1 ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -264,7 +264,7 @@ ensure_browser() {
       apt_install "Chromium" chromium
     fi
   fi
-  find_browser || say "no Chromium: make test will fail in the tests that need one. Please install chromium or Google Chrome," \
+  find_browser || say "no Chromium: make test-all will fail in the tests that need one. Please install chromium or Google Chrome," \
     "or name one in CHROMIUM, or leave those tests out with CHROMIUM=none"
 }
 
@@ -292,9 +292,11 @@ case $(uname -s) in
     ensure_tools
     ensure_go
     ensure_loader
-    if [ "$FOR" = test ]; then
+    if [ "$FOR" != build ]; then
       ensure_vulkan
       ensure_validator
+    fi
+    if [ "$FOR" = all ]; then
       ensure_layer
       [ "${CHROMIUM:-}" = none ] || ensure_browser
     fi
@@ -302,7 +304,7 @@ case $(uname -s) in
   *) # Metal and DX12 come with the system.
     c_works || CC=cc c_works || CC=clang c_works ||
       die "no C compiler: macOS: xcode-select --install; Windows: MSYS2's mingw-w64-x86_64-gcc"
-    [ "$FOR" != test ] || [ "${CHROMIUM:-}" = none ] || ensure_browser
+    [ "$FOR" != all ] || [ "${CHROMIUM:-}" = none ] || ensure_browser
     have go && find_go >/dev/null || die "no Go 1.$GO_FETCHES or newer on the path: install it from https://go.dev/dl"
     ;;
 esac

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -169,7 +169,7 @@ func (m *gpu) output(name string) float64 {
 func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)) {
 	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
 	t.Run("device", func(t *testing.T) {
-		dev := gputest.Device(t)
+		dev := testdevice.Device(t)
 		f(t, 2e-5, func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) })
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
@@ -175,7 +175,7 @@ func TestSectionsOfRoundedMoments(t *testing.T) {
 
 // On a device the new state is that of f32, rounded, bit for bit.
 func TestRoundedMomentsOnADevice(t *testing.T) {
-	dev := gputest.Device(t)
+	dev := testdevice.Device(t)
 	on := func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) }
 	cfg := testConfigs()["adamw"]
 	cfg.Seed = seed

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ import (
 // Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once. Those
 // that take longest begin first.
 func TestClusterFaults(t *testing.T) {
+	tier.Rest(t)
 	var running sync.WaitGroup
 	room := make(chan struct{}, 10)
 	for _, test := range []struct {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -281,11 +282,12 @@ func eachStepOnce(t *testing.T, dir string, steps int) {
 
 // Members in processes of their own train to the bits of one process.
 func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
-	for _, c := range []struct {
+	type layout struct {
 		name    string
 		members int // besides the coordinator
 		set     []string
-	}{
+	}
+	for _, c := range tier.Some(t, []layout{
 		{"2 members, 2bw, muon, untied", 1, []string{"pipeline.schedule=2bw", "optimizer.name=muon"}},
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
 		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline.schedule=2bw", "pipeline.stale_microbatches=all", "pipeline.error_feedback=true",
@@ -293,7 +295,7 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline.schedule=2bw", "pipeline.stale_microbatches=5",
 			"optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline.schedule=2bw", "pipeline.depth=1", "optimizer.name=adamw"}},
-	} {
+	}, tier.Every[layout](2)) {
 		t.Run(c.name, func(t *testing.T) {
 			const steps = 8
 			r := newTestRun(t, steps, append(c.set, "model.n_layers=3")...)

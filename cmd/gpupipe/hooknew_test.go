@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/wasm/sdk"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,7 @@ import (
 // The folder for each language builds with make and without a network, and all have the same loss. Set-up installs the
 // toolchain of C, and Go is here; other languages are tested where their toolchains are.
 func TestHookNewBuilds(t *testing.T) {
+	tier.Rest(t)
 	for _, lang := range sdk.Languages() {
 		t.Run(lang, func(t *testing.T) {
 			t.Parallel()

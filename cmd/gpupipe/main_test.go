@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/lossylink"
 	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/assert"
@@ -123,6 +124,7 @@ func TestHelpFitsATerminalOf80Columns(t *testing.T) {
 }
 
 func TestOutputFitsATerminalOf80Columns(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	c := small(t, dir)
 	for _, args := range [][]string{
@@ -325,6 +327,7 @@ func weights(t *testing.T, dir string) []string {
 // Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device and on a pipeline
 // of three logical devices of it.
 func TestKilledInterruptedAndResumed(t *testing.T) {
+	tier.Rest(t)
 	for name, extra := range map[string][]string{
 		"one stage": {"--no-tune"},
 		"2bw":       {"--no-tune", "--set", "train.microbatches=4", "--set", "pipeline={schedule: 2bw, stages: 3}"},

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -37,6 +38,7 @@ func TestWithoutACacheARunGoesOn(t *testing.T) {
 // Machine code is not taken from, nor left in, a folder that others may write to; Vulkan's device computes all the
 // same.
 func TestWithoutAPrivateCacheDevicesOpen(t *testing.T) {
+	tier.Rest(t)
 	if runtime.GOOS != "linux" {
 		t.Log("Vulkan itself is for Linux")
 		return

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -81,6 +82,7 @@ const dryMake = "#!/bin/bash\nexec /usr/bin/env PATH=\"$REAL_PATH\" make --no-pr
 
 // The commands of the README run in their order, in a folder that has what a fresh clone has after set-up.
 func TestReadmeRunsInOrder(t *testing.T) {
+	tier.Rest(t)
 	self, err := os.Executable()
 	require.NoError(t, err)
 	root, err := filepath.Abs("../..")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/report"
@@ -18,6 +19,7 @@ import (
 // The null device computes nothing: its selftest fails, its training steps are profiled all the same, and the exit code
 // says so.
 func TestReport(t *testing.T) {
+	tier.Rest(t)
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
 	out := filepath.Join(t.TempDir(), "report")
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}

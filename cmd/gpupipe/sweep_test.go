@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/sweep"
 	"github.com/stretchr/testify/assert"
@@ -47,6 +48,7 @@ func sweepEvents(t *testing.T, out string) (events map[string]int, report sweep.
 }
 
 func TestSweepOnTheNullDevice(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	s := smallSweep(t, dir, smallHalving)
 	code, out, errs := command("sweep", s, "--dry-run")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/chromium"
 	"github.com/gpupipe/gpupipe/internal/httpserver"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/watch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,6 +54,7 @@ func evaluate[T any](ctx context.Context, t *testing.T, tab *chromium.Tab, expre
 
 // The page shows a run of two stages on the CPU while it trains: its loss and the utilization of its stages change.
 func TestWatchALiveRun(t *testing.T) {
+	tier.Rest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
@@ -95,6 +97,7 @@ func TestWatchALiveRun(t *testing.T) {
 
 // The page of a run that diverged shows NaN and infinite values as such: among the newest values, and in the charts.
 func TestWatchADivergedRun(t *testing.T) {
+	tier.Rest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
@@ -121,6 +124,7 @@ func TestWatchADivergedRun(t *testing.T) {
 
 // The page shows the newest load of every expert of a mixture.
 func TestWatchExperts(t *testing.T) {
+	tier.Rest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
@@ -178,6 +182,7 @@ func photograph(ctx context.Context, t *testing.T, tab *chromium.Tab) {
 // The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged. Texts
 // of the run are no HTML.
 func TestWatchALongRun(t *testing.T) {
+	tier.Rest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	dir := filepath.Join(t.TempDir(), "<u>run")

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // How a program ends is passed on, or no test that it runs could fail.
 func TestExitCodes(t *testing.T) {
+	tier.Rest(t)
 	for system, run := range map[string]func(context.Context, []string) (int, error){"wasip1": wasi, "js": browser} {
 		t.Run(system, func(t *testing.T) {
 			if system == "js" && chromium.Unwanted() {

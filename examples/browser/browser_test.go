@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/examples/browser/trainer"
 	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -125,6 +126,7 @@ func load(t *testing.T, c trainer.Config) trainer.Hooks {
 }
 
 func TestPage(t *testing.T) {
+	tier.Rest(t)
 	if chromium.Unwanted() {
 		t.Skip("CHROMIUM=none")
 	}

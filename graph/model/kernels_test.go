@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/plan"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
@@ -51,14 +52,14 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 
 // Cuts of the model and of the backward pass change no kernel, and so no bit, and need no copies.
 func TestCutsChangeNoKernel(t *testing.T) {
-	for _, tied := range []bool{false, true} {
-		for _, in := range []model.Inputs{{}, {Segments: true, Weights: true}} {
-			for _, accumulate := range []bool{false, true} {
-				if !testing.Short() || in.Weights == tied && tied == accumulate { // each choice both ways
-					cutsChangeNoKernel(t, tied, in, accumulate)
-				}
-			}
-		}
+	type cut struct{ tied, inputs, accumulate bool }
+	var cuts []cut
+	for i := range 8 {
+		cuts = append(cuts, cut{i&1 != 0, i&2 != 0, i&4 != 0})
+	}
+	eachBothWays := func(_ int, c cut) bool { return c.inputs == c.tied && c.tied == c.accumulate }
+	for _, c := range tier.Some(t, cuts, eachBothWays) {
+		cutsChangeNoKernel(t, c.tied, model.Inputs{Segments: c.inputs, Weights: c.inputs}, c.accumulate)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,10 +21,11 @@ func reals(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
 // TestAttentionFitsLimits looks at every variant for all sorts of sizes: bindings, workgroup memory and invocations
 // that WebGPU guarantees, scratch memory linear in the sequence length, vectors only of whole fours.
 func TestAttentionFitsLimits(t *testing.T) {
-	for dim := 1; dim <= 256; dim++ {
-		if testing.Short() && dim%48 != 16 && dim%37 != 0 {
-			continue
-		}
+	var dims []int
+	for dim := range 256 {
+		dims = append(dims, dim+1)
+	}
+	for _, dim := range tier.Some(t, dims, func(_, dim int) bool { return dim%48 == 16 || dim%37 == 0 }) {
 		q, kv, lse := reals(2, 300, 6, dim), reals(2, 300, 2, dim), reals(2, 6, 300)
 		segments := graph.T(graph.U32, 2, 300)
 		for _, c := range []graph.Case{

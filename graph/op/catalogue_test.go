@@ -11,11 +11,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// forEachCase runs f on each case of each computing op, in a short run on every fourth.
+// forEachCase runs f on each case of each computing op, in the core of the tests on every fourth.
 func forEachCase(t *testing.T, f func(t *testing.T, c graph.Case)) {
 	for _, o := range graph.Catalogue() {
 		if _, source := o.(graph.Source); source {
@@ -23,10 +24,7 @@ func forEachCase(t *testing.T, f func(t *testing.T, c graph.Case)) {
 		}
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
-			for i, c := range o.Cases() {
-				if testing.Short() && i%4 > 0 {
-					continue
-				}
+			for i, c := range tier.Some(t, o.Cases(), tier.Every[graph.Case](4)) {
 				t.Run(fmt.Sprintf("%d%v", i, c.Inputs), func(t *testing.T) { f(t, c) })
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -29,6 +30,7 @@ func run(t *testing.T, p Page, limit time.Duration) ([]byte, error) {
 }
 
 func TestRun(t *testing.T) {
+	tier.Rest(t)
 	var out strings.Builder
 	r, err := run(t, Page{Handler: page(`
 		(async () => {
@@ -51,6 +53,7 @@ func (s stopper) Write(b []byte) (int, error) {
 
 // A page that posts no result lasts until the context ends, and the error has its console.
 func TestSilentPage(t *testing.T) {
+	tier.Rest(t)
 	if Unwanted() {
 		t.Skip("omitted: CHROMIUM=none")
 	}
@@ -77,6 +80,7 @@ func TestNoBrowser(t *testing.T) {
 
 // A browser that ends at once is an error at once.
 func TestBrowserThatEnds(t *testing.T) {
+	tier.Rest(t)
 	t.Setenv(Variable, "false")
 	_, err := run(t, Page{Handler: page("")}, time.Hour)
 	require.ErrorContains(t, err, "ended before the page had posted a result")

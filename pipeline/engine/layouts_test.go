@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -92,7 +92,7 @@ func newLender(t *testing.T) *lender {
 func (l *lender) take(t *testing.T, n int) []device.Device {
 	t.Helper()
 	for len(l.devices) < n {
-		dev, err := gputest.Open(gputest.Default())
+		dev, err := testdevice.Open(testdevice.Name)
 		require.NoError(t, err)
 		l.devices = append(l.devices, dev)
 	}

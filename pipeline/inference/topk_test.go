@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -101,7 +101,7 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	const k = 5
 	for name, o := range map[string]TopKOptions{
 		"reference": {From: c.Run.Dir, Data: c.Data.Train, Target: onReference},
-		"device":    {From: c.Run.Dir, Data: c.Data.Train, Target: Target{Open: gputest.Open}},
+		"device":    {From: c.Run.Dir, Data: c.Data.Train, Target: Target{Open: testdevice.Open}},
 		"short":     {From: c.Run.Dir, Target: onReference, SeqLen: 5}, // and the text of the run
 		"written":   {From: other.Run.Dir, Target: onReference},
 	} {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/stretchr/testify/assert"
@@ -374,10 +375,7 @@ func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 
 func TestAgainstBruteForce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	feasible, recomputed, problems := 0, 0, 1500
-	if testing.Short() {
-		problems = 300
-	}
+	feasible, recomputed, problems := 0, 0, tier.Times(t, 1500, 300)
 	for i := range problems {
 		p := randomProblem(t, rng)
 		want := bruteForce(p)
@@ -418,10 +416,7 @@ func TestMonotone(t *testing.T) {
 		}
 		return slowest
 	}
-	problems := 300
-	if testing.Short() {
-		problems = 75
-	}
+	problems := tier.Times(t, 300, 75)
 	for i := range problems {
 		p := randomProblem(t, rng)
 		before := pace(p)
@@ -456,10 +451,7 @@ func TestChunks(t *testing.T) {
 // The search over chunks is not exact; on small problems it is never far from the best of all cuts in the given order.
 func TestChunksAgainstAllCuts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	exact, problems := 0, 100
-	if testing.Short() {
-		problems = 25
-	}
+	exact, problems := 0, tier.Times(t, 100, 25)
 	for i := range problems {
 		p := randomProblem(t, rng)
 		units := 6 + rng.IntN(3)

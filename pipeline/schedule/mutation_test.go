@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -64,10 +65,7 @@ func mutate(rng *rand.Rand, s *Schedule) *Schedule {
 // Validate rejects a schedule that was changed in up to three places, unless the second opinion finds it sound too.
 func TestMutatedSchedules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	tries := 800
-	if testing.Short() {
-		tries = 100
-	}
+	tries := tier.Times(t, 800, 100)
 	for _, f := range Families() {
 		t.Run(f.Name, func(t *testing.T) {
 			sound, broken, deadlocked := 0, 0, 0
@@ -111,7 +109,7 @@ func TestMutatedSchedules(t *testing.T) {
 			}
 			assert.Greater(t, sound, tries/27)
 			assert.Greater(t, broken, tries*3/8)
-			if !testing.Short() { // rare
+			if tier.All() { // rare
 				assert.Positive(t, deadlocked)
 			}
 		})

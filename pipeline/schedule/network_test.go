@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -103,12 +104,15 @@ func TestThroughputOverLinks(t *testing.T) {
 // The closed form is a lower bound, and exact as long as messages of a machine do not wait for each other. If the depth
 // is a multiple of the links, the term of all stages is the longest.
 func TestPeriod(t *testing.T) {
+	ran, all := 0, 0
+	defer func() { tier.Count(t, ran, all) }()
 	for _, split := range []bool{false, true} {
 		for p := 2; p <= 5; p++ {
 			for i, k := range []int{0, 1, 2, 3, 4, 6, 12} {
-				if testing.Short() && (i+p)%6 > 0 {
+				if all++; !tier.All() && (i+p)%6 > 0 {
 					continue
 				}
+				ran++
 				for _, l := range []Link{{}, {Latency: 1}, {Transfer: 0.5}, {Latency: 0.4, Transfer: 0.9}, {Latency: 5, Transfer: 1}, {Latency: 10, Transfer: 0.3},
 					{Transfer: 1.6}, {Latency: 3, Transfer: 2}} {
 					o := Options{Stages: p, Microbatches: 24, Depth: k}

@@ -5,38 +5,43 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// forEach runs a test on schedules of all families, with up to 8 stages, or 3 in a short run, of fewer sizes. With a delay it runs them
-// with few, some and all microbatches stale, and where there may be more in flight, with several depths.
+// forEach runs a test on schedules of all families, with up to 8 stages, in the core of the tests up to 3 of fewer sizes.
+// With a delay it runs them with few, some and all microbatches stale, and where there may be more in flight, with several
+// depths.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
-	most, microbatches := 8, []int{1, 3, 4, 8}
-	if testing.Short() {
-		most, microbatches = 3, []int{3, 8}
+	type size struct{ stages, microbatches int }
+	var sizes []size
+	for p := 1; p <= 8; p++ {
+		for _, m := range []int{1, 3, 4, 8} {
+			sizes = append(sizes, size{p, m})
+		}
 	}
+	sizes = tier.Some(t, sizes, func(_ int, s size) bool { return s.stages <= 3 && (s.microbatches == 3 || s.microbatches == 8) })
 	for _, f := range Families() {
 		t.Run(f.Name, func(t *testing.T) {
 			tried := 0
-			for p := 1; p <= most; p++ {
-				for _, m := range microbatches {
-					for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m},
-						{Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
-						o.Stages, o.Microbatches, o.Batches = p, m, batches
-						if f.Example(Options{}).Microbatches == 1 {
-							o.Batches, o.Microbatches = m*batches, 1
-						}
-						s, err := Generate(f.Name, o)
-						if err != nil {
-							continue
-						}
-						tried++
-						test(t, s, o)
+			for _, size := range sizes {
+				p, m := size.stages, size.microbatches
+				for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m},
+					{Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
+					o.Stages, o.Microbatches, o.Batches = p, m, batches
+					if f.Example(Options{}).Microbatches == 1 {
+						o.Batches, o.Microbatches = m*batches, 1
 					}
+					s, err := Generate(f.Name, o)
+					if err != nil {
+						continue
+					}
+					tried++
+					test(t, s, o)
 				}
 			}
-			require.Greater(t, tried, most)
+			require.Greater(t, tried, len(sizes)/4)
 		})
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // The page streams the text that the API gives, with the token of its URL's fragment.
 func TestPage(t *testing.T) {
+	tier.Rest(t)
 	url, _ := guarded(t, trained(t))
 	r, err := http.Get(url + "/")
 	require.NoError(t, err)
@@ -54,6 +56,7 @@ func TestPage(t *testing.T) {
 
 // Enter sends a message of a chat, whose speed is shown. A message that fails stands in the field again.
 func TestPageChat(t *testing.T) {
+	tier.Rest(t)
 	if chromium.Unwanted() {
 		t.Skip("omitted: CHROMIUM=none")
 	}

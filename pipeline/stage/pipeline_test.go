@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -132,13 +133,15 @@ func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.
 }
 
 // TestPipelinesCompute runs each schedule with tied and untied parameters and with one and two replicas, or with one of
-// these four in a short run.
+// these four in the core of the tests.
 func TestPipelinesCompute(t *testing.T) {
+	ran, all := 0, 0
 	for i, v := range variants() {
 		for run := range 4 {
-			if testing.Short() && run != i%4 {
+			if all++; !tier.All() && run != i%4 {
 				continue
 			}
+			ran++
 			seed := uint64(4*i + run)
 			random := rand.New(rand.NewPCG(seed, 0))
 			m := model{units: 16, microbatches: v.options.Microbatches, replicas: 1 + run/2, tied: run%2 == 1}
@@ -152,6 +155,7 @@ func TestPipelinesCompute(t *testing.T) {
 			check(t, m, s, limit, random, fmt.Sprintf("%v seed %d", v, seed))
 		}
 	}
+	tier.Count(t, ran, all)
 }
 
 // TestAnyPipelineComputes does so with random schedules.

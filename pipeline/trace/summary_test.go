@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -132,11 +133,11 @@ func TestCutFile(t *testing.T) {
 	require.NoError(t, err)
 	complete, err := Summarize(path)
 	require.NoError(t, err)
-	begins, step := strings.Index(string(whole), `"B0.0"`)+200, 1
-	if testing.Short() {
-		step = 7
+	var ends []int
+	for n := strings.Index(string(whole), `"B0.0"`) + 200; n < len(strings.TrimRight(string(whole), "\n")); n++ {
+		ends = append(ends, n)
 	}
-	for n := begins; n < len(strings.TrimRight(string(whole), "\n")); n += step {
+	for _, n := range tier.Some(t, ends, tier.Every[int](7)) {
 		require.NoError(t, os.WriteFile(path, whole[:n], 0o666))
 		s, err := Summarize(path)
 		require.NoError(t, err, "%s", whole[:n])

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
@@ -246,6 +247,7 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 // An optimizer with an initialization step takes it at the first batch that is not skipped, also after an interruption,
 // and on any number of stages.
 func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
+	tier.Rest(t)
 	for _, delay := range []string{"pipeline={delay: 0}", "pipeline={delay: 1, stale_microbatches: 1}", "pipeline={delay: 1, stale_microbatches: all}"} {
 		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}
 		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -36,8 +36,8 @@ func TestProfileOfAPipeline(t *testing.T) {
 	dir := t.TempDir()
 	var got *profile.Profile
 	run := func(name string, o train.Options) train.Result {
-		c := traintest.Demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: ["+gputest.Default()+"]}", "run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
-		o.OpenDevice = gputest.Open
+		c := traintest.Demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: ["+testdevice.Name+"]}", "run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
+		o.OpenDevice = testdevice.Open
 		res, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		return res

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -19,10 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All cases of gpupipe verify on one backend, with fewer batches.
+// All cases of gpupipe verify on one backend, with fewer batches; in the core of the tests those of --quick.
 func TestAllCases(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := Run(context.Background(), Options{Devices: gputest.Backends()[:1], OpenDevice: gputest.Open, Batches: 10})
+	r, err := Run(context.Background(), Options{Devices: gputest.Backends()[:1], OpenDevice: gputest.Open, Batches: 10, Quick: !tier.All()})
 	require.NoError(t, err)
 	assert.True(t, r.OK)
 	compared := 0
@@ -35,7 +37,13 @@ func TestAllCases(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, 96, compared)
+	const all, quick = 96, 15
+	if tier.All() {
+		assert.Equal(t, all, compared)
+	} else {
+		assert.Equal(t, quick, compared)
+	}
+	tier.Count(t, compared, all)
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -65,7 +73,7 @@ func openWorker(name string, silence time.Duration) (device.Device, error) {
 // Tensors that are rounded between stages have the same bits in worker processes.
 func TestRoundedTensorsInProcesses(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := Run(t.Context(), Options{Devices: []string{gputest.Default()}, OpenDevice: gputest.Open, OpenWorker: openWorker, Batches: 6, Filter: rounded})
+	r, err := Run(t.Context(), Options{Devices: []string{testdevice.Name}, OpenDevice: gputest.Open, OpenWorker: openWorker, Batches: 6, Filter: rounded})
 	require.NoError(t, err)
 	verdicts := map[Verdict]int{}
 	for _, c := range r.Cases {
@@ -77,6 +85,7 @@ func TestRoundedTensorsInProcesses(t *testing.T) {
 
 // One case of each invariant of the pipeline on every other backend. Package train tests that backends agree.
 func TestOtherBackends(t *testing.T) {
+	tier.Rest(t)
 	for _, name := range gputest.Backends()[1:] {
 		t.Run(name, func(t *testing.T) { verifyOneOfEach(t, name) })
 	}

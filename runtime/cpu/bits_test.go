@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -175,6 +176,7 @@ func products(t *testing.T, threads int, cache string) []string {
 // Symmetric products, of which half is computed, have the same bits on any number of threads. They are those of products
 // whose operands lie in two inputs, except with AMX, which adds the terms of both operands in an order of its own.
 func TestSymmetricProductsHaveEqualBits(t *testing.T) {
+	tier.Rest(t)
 	cache := t.TempDir()
 	found, err := cpu.FindToolchain(cache)
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/codecache"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/shaders/native"
@@ -87,6 +88,7 @@ func TestDispatches(t *testing.T) {
 
 // Many commands of any length, alone and shared, give each workgroup its turns: no workgroup is lost or runs twice.
 func TestPoolUnderStress(t *testing.T) {
+	tier.Rest(t)
 	const words = 1 << 12
 	slow := shader("slow", 1, `u32 *w = args[0].at; u32 x = w[group]; for (int i = 0; i < 200; i++) __asm__ volatile("" : "+r"(x)); w[group] = x + 1;`)
 	for _, threads := range threadCounts {

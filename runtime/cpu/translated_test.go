@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
@@ -281,6 +282,7 @@ func TestConversionsSaturate(t *testing.T) {
 
 // Kernels of several statements, with the words that they compute from 1, 2, 3 and 4.
 func TestTranslatedKernels(t *testing.T) {
+	tier.Rest(t)
 	for _, c := range []struct {
 		name         string
 		invocations  int

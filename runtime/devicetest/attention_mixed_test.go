@@ -7,7 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,8 @@ import (
 // TestAttentionOf16BitFloatsHasTheBitsOfF32 computes attention and its gradient of 16-bit floats, and of the same
 // numbers in f32, by each kind of kernel.
 func TestAttentionOf16BitFloatsHasTheBitsOfF32(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	for _, c := range []struct {
 		half        graph.DType
 		dim, length int
@@ -63,7 +65,7 @@ func bothPrecisions(t *testing.T, half graph.DType, length, dim int) (*graph.Gra
 // TestAttentionRoundsItsResultAsCastsDo computes attention with a 16-bit result, and with an f32 result that is then
 // cast. It computes the gradient from a 16-bit result, and from the same numbers in f32, by each kind of kernel.
 func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
-	d := gputest.Translated(t)
+	d := testdevice.Translated(t)
 	for _, c := range []struct {
 		half   graph.DType
 		dim    int

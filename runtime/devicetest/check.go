@@ -57,17 +57,22 @@ func Cases(o graph.Op) []Task {
 
 // Check runs tasks on the device, once with each kernel variant, and compares with the reference. If a task has several
 // kernels, the n-th run uses the n-th variant of each kernel that has so many.
-func Check(dev device.Device, tasks []Task) []Result { return check(dev, tasks, nil) }
+func Check(dev device.Device, tasks []Task) []Result { return check(dev, tasks, everyRun) }
 
-// check makes the runs of Check that the coverage takes.
-func check(dev device.Device, tasks []Task, c *coverage) []Result {
+// takes reports whether a run of a task with kernels is made, given the runs that were asked for before.
+type takes func(t Task, ks []shaders.Kernel) bool
+
+func everyRun(Task, []shaders.Kernel) bool { return true }
+
+// check makes those runs of Check.
+func check(dev device.Device, tasks []Task, takes takes) []Result {
 	var byRound [][]Task
 	for _, t := range tasks {
 		for i, ks := range rounds(dev, t) {
 			if i == len(byRound) {
 				byRound = append(byRound, nil)
 			}
-			if c.takes(t, ks) {
+			if takes(t, ks) {
 				byRound[i] = append(byRound[i], t)
 			}
 		}
@@ -95,7 +100,7 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 // the first run of each claim and kernel variant of an op.
 func Claims(dev device.Device) func([]Task) []Result {
 	c := newCoverage(dev, claimsOnly)
-	return func(tasks []Task) []Result { return checkOnce(dev, tasks, c) }
+	return func(tasks []Task) []Result { return checkOnce(dev, tasks, c.takes) }
 }
 
 // Texts returns the texts of the kernels that Check runs for the tasks. The keys are the texts without numbers: it
@@ -132,11 +137,11 @@ func Novel(dev device.Device, tasks []Task) (novel []Task) {
 	return novel
 }
 
-// checkOnce runs those tasks with the static choice that the coverage takes.
-func checkOnce(dev device.Device, tasks []Task, c *coverage) []Result {
+// checkOnce makes those runs with the static choice.
+func checkOnce(dev device.Device, tasks []Task, takes takes) []Result {
 	tasks = slices.DeleteFunc(tasks, func(t Task) bool {
 		ks, err := kernels(dev, t, nil)
-		return err == nil && !c.takes(t, ks)
+		return err == nil && !takes(t, ks)
 	})
 	return CheckOnce(dev, tasks, nil)
 }

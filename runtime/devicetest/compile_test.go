@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	gpuexec "github.com/gpupipe/gpupipe/runtime/exec"
@@ -63,6 +64,7 @@ func (c *compiling) add(graphs map[string]*graph.Graph) {
 // Drivers of GPUs compile every kernel variant of every case, and of training in every precision. Nothing runs, so
 // Mesa's compilers can be called without their GPUs; docs/BENCHMARKS.md shows how.
 func TestKernelsCompileOnGPUs(t *testing.T) {
+	tier.Rest(t)
 	adapters, err := vulkan.Adapters()
 	require.NoError(t, err)
 	for n, a := range adapters {

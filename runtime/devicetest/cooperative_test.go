@@ -11,7 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -81,7 +82,8 @@ func byMatrices(t *testing.T, side int) []devicetest.Task {
 // of all sizes that change their text: one lane a subgroup is least work for a device that has every lane compute every
 // matrix. Translated into C, most of these kernels compute something else where a barrier is missing.
 func TestAttentionByMatrices(t *testing.T) {
-	d := watched(t, gputest.Translated(t))
+	tier.Rest(t)
+	d := watched(t, testdevice.Translated(t))
 	for i, dev := range []cooperative{
 		{Device: d, subgroup: 1, size: square(16)},
 		{Device: d, subgroup: 16, size: square(8), memory: 9000},
@@ -103,6 +105,7 @@ func TestAttentionByMatrices(t *testing.T) {
 // A gradient that is not finite, or too large for f16, is not finite after it was rounded for matrices: the optimizer
 // is to see it.
 func TestAttentionByMatricesKeepsWhatIsNotFinite(t *testing.T) {
+	tier.Rest(t)
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()
@@ -158,6 +161,7 @@ func (r recorder) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallbac
 // Every kernel by matrices, of all head dimensions, becomes SPIR-V, and takes the workgroup memory that it was planned
 // with.
 func TestAttentionByMatricesCompiles(t *testing.T) {
+	tier.Rest(t)
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
 	defer compiler.Close()
@@ -175,10 +179,7 @@ func TestAttentionByMatricesCompiles(t *testing.T) {
 		}
 	}
 	assert.Greater(t, len(passes), 200)
-	for i, wgsl := range slices.Sorted(maps.Keys(passes)) {
-		if testing.Short() && i%8 != 0 {
-			continue
-		}
+	for _, wgsl := range slices.Sorted(maps.Keys(passes)) {
 		m, err := compiler.Compile(wgsl, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
 		require.NoError(t, err, wgsl)
 		assert.EqualValues(t, passes[wgsl].WorkgroupMemory, m.WorkgroupMemory)

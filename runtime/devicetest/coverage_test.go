@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/shaders"
@@ -58,6 +59,7 @@ func (r *reached) add(t Task, ks []shaders.Kernel) {
 // Each share of the suite reaches every op with all dtypes, every kernel variant and every statement. The shares together
 // reach every combination of statements in a kernel, as the one of both does.
 func TestSharesReachEveryKernelVariant(t *testing.T) {
+	tier.Rest(t)
 	limits := target.DefaultLimits()
 	limits.Software = true
 	dev := software{null.New(null.Options{Limits: &limits})}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -110,7 +111,8 @@ func deviation(q *mat.Dense) float64 {
 
 // Eigenvectors that are not unique are still orthonormal eigenvectors.
 func TestEighOfDifficultMatrices(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		for name, out := range decompose(t, dev, in, n, func(x *graph.Value) []*graph.Value {
@@ -146,7 +148,8 @@ func eigenvectors(t *testing.T, a, values, v *mat.Dense, what ...any) {
 // TestDecompositionsForGPUs computes with the workgroups of GPUs, which are larger than those of software adapters
 // where matrices are.
 func TestDecompositionsForGPUs(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	const n = 270
 	in := map[string]*mat.Dense{"full rank": difficult(n)["full rank"]}
 	out := decompose(t, hardware{dev}, in, n, func(x *graph.Value) []*graph.Value {
@@ -159,7 +162,8 @@ func TestDecompositionsForGPUs(t *testing.T) {
 
 // For a matrix without full rank, Q is still orthonormal and R triangular.
 func TestQROfDifficultMatrices(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		delete(in, "infinite")

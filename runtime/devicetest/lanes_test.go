@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -82,6 +83,7 @@ func unzeroed(t *testing.T) device.Device {
 // which may change no bit. It needs a driver: translated into C, invocations also wait where a loop around a barrier
 // begins and ends. So it compares with the reference, too.
 func TestKernelsMissNoBarrier(t *testing.T) {
+	tier.Rest(t)
 	d := unzeroed(t)
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
 	apply := func(o graph.Op) func(b *graph.Builder, in []*graph.Value) []*graph.Value {
@@ -187,6 +189,7 @@ func (d careless) Load(p *device.Program) (device.Loaded, error) {
 
 // Without its first barrier, a sum over a workgroup depends on the order of its invocations.
 func TestAnotherOrderFindsAMissingBarrier(t *testing.T) {
+	tier.Rest(t)
 	d := unzeroed(t)
 	x := graph.Case{Inputs: []graph.Type{graph.T(graph.F32, 3, 300)}}
 	g, err := graph.Build(func(b *graph.Builder) { b.Output("y", op.Mean(b.Input("x0", x.Inputs[0]), []int{1}, false)) })

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
@@ -166,6 +167,7 @@ func kernels(t *testing.T) map[string]string {
 // whose statements all occur in others are left out; TestKernelsAreValidSPIRV compiles them. The translator is no part of
 // gpupipe.
 func TestKernelsTranslate(t *testing.T) {
+	tier.Rest(t)
 	naga, err := exec.LookPath("naga")
 	if err != nil {
 		t.Skip("naga is not on PATH")

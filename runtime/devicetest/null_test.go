@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -12,6 +13,7 @@ import (
 
 // A device with WebGPU's default limits accepts every program: bindings, alignment, aliasing and dispatch sizes.
 func TestDefaultLimits(t *testing.T) {
+	tier.Rest(t)
 	tasks := append(devicetest.Graphs(), devicetest.Chains(2000)...)
 	for _, task := range tasks {
 		dev := null.New(null.Options{})

@@ -8,7 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -22,6 +23,7 @@ import (
 // Products whose sum is taken in parts, which only GPUs are offered: the parts are kept in scratch memory between
 // passes.
 func TestProductsInParts(t *testing.T) {
+	tier.Rest(t)
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()
@@ -38,7 +40,8 @@ func TestProductsInParts(t *testing.T) {
 
 // Products of a matrix with itself, to which it is added: one array is both operands, and is read by the epilogue.
 func TestSquaresForGPUs(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	x := graph.T(graph.F32, 2, 28, 28)
 	var tasks []devicetest.Task
 	for trans := range 4 {
@@ -103,6 +106,7 @@ func (c byWorkgroups) Choose(_ device.Device, label string, ks []shaders.Kernel,
 // limits. A product whose operands share memory has none: bindings must not overlap, and an assembled kernel has one
 // for each operand.
 func TestProductsInAssembly(t *testing.T) {
+	tier.Rest(t)
 	limits := target.DefaultLimits()
 	limits.Assembly = true
 	limits.Flexible = []target.FlexibleMatrix{{M: 32, N: 32, K: 16, Input: "f16", Result: "f32", Invocations: 128, Largest: 256, Reserved: 1024}}

@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders"
 )
 
 // RandomGraphs is the number of random graphs that Run checks.
@@ -15,18 +17,40 @@ const RandomMixedGraphs = 16
 
 // Run checks loops, conversions, every case of every op, and graphs that fuse on a device. Backends have different
 // shares: each has its own random graphs. Shares 0 and 1 are of the backends that run on software adapters, where they
-// divide the suite: see coverage.
+// divide the suite: see coverage. The core of the tests makes the first run of each claim and kernel variant.
 func Run(t *testing.T, dev device.Device, share uint32) {
-	c := newCoverage(dev, share)
+	c := &tiers{suite: newCoverage(dev, share)}
+	if !tier.All() {
+		c.core = &coverage{share: claimsOnly, seen: map[string]bool{}}
+	}
 	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
 	t.Run("conversions", func(t *testing.T) { report(t, CheckConversions(dev)) })
 	for _, o := range graph.Catalogue() {
-		t.Run(o.Name(), func(t *testing.T) { report(t, check(dev, Cases(o), c)) })
+		t.Run(o.Name(), func(t *testing.T) { report(t, check(dev, Cases(o), c.takes)) })
 	}
-	t.Run("graphs", func(t *testing.T) { report(t, check(dev, Graphs(), c)) })
+	t.Run("graphs", func(t *testing.T) { report(t, check(dev, Graphs(), c.takes)) })
 	first := uint64(share) * RandomGraphs
-	t.Run("chains", func(t *testing.T) { report(t, checkOnce(dev, ChainsFrom(first, RandomGraphs), c)) })
-	t.Run("mixed chains", func(t *testing.T) { report(t, checkOnce(dev, MixedChains(RandomMixedGraphs), c)) })
+	t.Run("chains", func(t *testing.T) { report(t, checkOnce(dev, ChainsFrom(first, RandomGraphs), c.takes)) })
+	t.Run("mixed chains", func(t *testing.T) { report(t, checkOnce(dev, MixedChains(RandomMixedGraphs), c.takes)) })
+	tier.Count(t, c.ran, c.all)
+}
+
+// tiers counts the runs of a suite, and which of them the core makes.
+type tiers struct {
+	suite, core *coverage // core is nil if all run
+	ran, all    int
+}
+
+func (c *tiers) takes(t Task, ks []shaders.Kernel) bool {
+	if !c.suite.takes(t, ks) {
+		return false
+	}
+	c.all++
+	if !c.core.takes(t, ks) {
+		return false
+	}
+	c.ran++
+	return true
 }
 
 func report(t *testing.T, results []Result) {

@@ -11,7 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/shaders"
@@ -22,7 +23,8 @@ import (
 // TestSegmentsThatAreOneChangeNoBit runs attention and its gradient by each kind of kernel with one segment and without
 // any.
 func TestSegmentsThatAreOneChangeNoBit(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	for dim, length := range map[int]int{3: 5, 4: 70} { // scalars; vectors, and more than one tile
 		for _, k := range []struct {
 			dev  device.Device
@@ -99,7 +101,8 @@ func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
 // TestBlocksThatSeeLessChangeNoBit computes attention and its gradient of many layouts of documents. Walks that skip
 // what a block cannot see must give the bits of walks over everything.
 func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	for _, k := range []struct {
 		dev    device.Device
 		kernel string

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,7 +22,7 @@ func sums(t *testing.T, x graph.Type, build func(b *graph.Builder, x *graph.Valu
 // Sums of few long rows are spread over a GPU: by workgroups where columns are neighbours in memory, else by
 // invocations.
 func TestSumsForGPUs(t *testing.T) {
-	d := gputest.Translated(t)
+	d := testdevice.Translated(t)
 	var tasks []devicetest.Task
 	for _, c := range []struct {
 		shape graph.Shape

@@ -6,7 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
@@ -32,7 +33,8 @@ func (d hardware) Limits() target.Limits {
 // TestAttentionForGPUs checks the attention kernels that software adapters do not use. Another test
 // compares the bits of 16-bit inputs.
 func TestAttentionForGPUs(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	gpu := hardware{watched(t, d)}
 	for _, name := range []string{"attention", "attention_grad"} {
 		o, err := graph.NewOp(name)
@@ -76,7 +78,8 @@ func positioned(c graph.Case) bool { return len(c.Inputs) >= 4 && len(c.Inputs[3
 
 // TestAttentionOfACacheForGPUs checks the kernel whose lanes share the keys of a query.
 func TestAttentionOfACacheForGPUs(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	var tasks []devicetest.Task
 	for _, c := range new(op.AttentionOp).Cases() {
 		if positioned(c) {
@@ -92,6 +95,7 @@ func TestAttentionOfACacheForGPUs(t *testing.T) {
 
 // TestEmbeddingGradientsForGPUs checks the walks along equal ids, which software adapters do not use.
 func TestEmbeddingGradientsForGPUs(t *testing.T) {
+	tier.Rest(t)
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()

@@ -7,7 +7,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
@@ -17,7 +18,8 @@ import (
 // TestBlocksOutsideOfWindowsAreNotRead computes attention and its gradient where some keys and values, or some queries,
 // are NaN. A kernel that multiplied them by 0, for rows whose windows are elsewhere, would give NaN for these rows.
 func TestBlocksOutsideOfWindowsAreNotRead(t *testing.T) {
-	d := gputest.Translated(t)
+	tier.Rest(t)
+	d := testdevice.Translated(t)
 	for _, k := range []struct {
 		dev      device.Device
 		kernel   string
@@ -25,7 +27,7 @@ func TestBlocksOutsideOfWindowsAreNotRead(t *testing.T) {
 		dim      int
 		segments bool
 	}{
-		{gputest.Device(t), "native", graph.F32, 16, false}, {gputest.Device(t), "native", graph.BF16, 3, true},
+		{testdevice.Device(t), "native", graph.F32, 16, false}, {testdevice.Device(t), "native", graph.BF16, 3, true},
 		{d, "rows", graph.F32, 4, false}, {hardware{d}, "rows", graph.F32, 4, true}, {hardware{d}, "tiles", graph.F32, 4, false},
 		{cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices", graph.F16, 8, false},
 	} {
@@ -71,7 +73,7 @@ func TestWindowsOfACache(t *testing.T) {
 	for _, k := range []struct {
 		dev    device.Device
 		kernel string
-	}{{gputest.Device(t), "native"}, {d, "naive"}, {d, "rows"}, {hardware{d}, "keys"}} {
+	}{{testdevice.Device(t), "native"}, {d, "naive"}, {d, "rows"}, {hardware{d}, "keys"}} {
 		in := graph.Case{Inputs: types}.Values(3)
 		in[3].Data[0] = position
 		decode := func(window int) map[string][]byte {

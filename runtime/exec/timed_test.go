@@ -6,7 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -143,7 +143,7 @@ func TestWorkOfKernels(t *testing.T) {
 
 // On a device with a clock the results are those of Run.
 func TestTimedRunOnADevice(t *testing.T) {
-	dev := gputest.Device(t)
+	dev := testdevice.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"p": profiled(t)}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

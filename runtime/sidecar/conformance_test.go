@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/stretchr/testify/require"
 )
@@ -15,7 +16,7 @@ var whole = flag.Bool("whole", false, "run the whole conformance suite through a
 
 // A device computes the same in a worker: some ops of each kind, and graphs that fuse.
 func TestConformance(t *testing.T) {
-	for _, name := range backends() {
+	for _, name := range tier.Some(t, backends(), first) {
 		t.Run(name, func(t *testing.T) { conform(t, name) })
 	}
 }

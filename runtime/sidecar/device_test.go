@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/require"
@@ -26,7 +27,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestExecution(t *testing.T) {
-	for _, name := range backends() {
+	for _, name := range tier.Some(t, backends(), first) {
 		t.Run(name, func(t *testing.T) { checktest.Execute(t, opens(name)) })
 	}
 }
@@ -54,7 +55,7 @@ func TestRingsGoRound(t *testing.T) {
 
 // A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimer(t *testing.T) {
-	for _, name := range backends() {
+	for _, name := range tier.Some(t, backends(), first) {
 		checktest.Timer(t, opens(name))
 	}
 	d := opens("untimed")(t, 0)

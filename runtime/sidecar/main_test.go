@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -114,6 +114,9 @@ func backends() []string {
 	return []string{"webgpu"}
 }
 
+// first chooses the first backend for the core of the tests: that others work in a worker, too, is for the rest.
+func first(i int, _ string) bool { return i == 0 }
+
 // hung is a device whose Close does not end.
 type hung struct{ device.Device }
 
@@ -137,7 +140,7 @@ func openTest(name string) (device.Device, error) {
 	case "webgpu":
 		return webgpu.Open(0, webgpu.Options{MemoryBudget: budget(argument)})
 	case "cpu":
-		dir, err := gputest.Cache("cpu")
+		dir, err := testdevice.Cache("cpu")
 		if err != nil {
 			return nil, err
 		}

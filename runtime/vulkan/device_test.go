@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
@@ -63,7 +64,10 @@ func TestRefusals(t *testing.T) { checktest.Run(t, opened) }
 
 func TestExecution(t *testing.T) { checktest.Execute(t, opened) }
 
-func TestTimer(t *testing.T) { checktest.Timer(t, opened) }
+func TestTimer(t *testing.T) {
+	tier.Rest(t)
+	checktest.Timer(t, opened)
+}
 
 func TestAdapters(t *testing.T) {
 	found, err := Adapters()
@@ -281,6 +285,7 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 // Compiled shaders are there for the next process. Damaged files are compiled again. The translator, which takes longest,
 // is damaged once: the tests of codecache, which checks its files, have other damage.
 func TestCaches(t *testing.T) {
+	tier.Rest(t)
 	dir := filepath.Join(t.TempDir(), "cache")
 	run := func() int {
 		d, err := Open(0, Options{CacheDir: dir})

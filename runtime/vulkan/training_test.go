@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -37,6 +38,7 @@ type plain struct{ device.Device }
 
 // Two pipelines of two devices train with the same bits through every channel. TestValidation observes this.
 func TestTraining(t *testing.T) {
+	tier.Rest(t)
 	const golden = "../../pipeline/train/testdata/golden/"
 	cache := filepath.Join(t.TempDir(), "cache")
 	trained := func(wrap func(*vulkan.Device) device.Device) []byte {
@@ -73,6 +75,7 @@ func (d gpu) Info() device.Info {
 
 // Kernels for GPUs keep partial sums in scratch memory between passes. TestValidation observes this.
 func TestSumsInParts(t *testing.T) {
+	tier.Rest(t)
 	d, err := vulkan.Open(0, vulkan.Options{CacheDir: t.TempDir()})
 	require.NoError(t, err)
 	defer d.Close()

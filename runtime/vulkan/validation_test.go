@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
@@ -38,6 +39,7 @@ var reported = regexp.MustCompile(`(?m)^.*(Validation Error|VUID-|SYNC-HAZARD).*
 
 // The Khronos validation layer reports no error in the other tests and in training, synchronization included.
 func TestValidation(t *testing.T) {
+	tier.Rest(t)
 	run := func(env []string, args ...string) (errors []string) {
 		child := exec.Command(os.Args[0], args...)
 		child.Env = env

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
@@ -45,6 +46,7 @@ func TestExecution(t *testing.T) {
 }
 
 func TestTimer(t *testing.T) {
+	tier.Rest(t)
 	checktest.Timer(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(0, Options{MemoryBudget: budget})
 		require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")

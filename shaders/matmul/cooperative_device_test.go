@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/require"
 )
 
 // The kernels compute correct products on devices with cooperative matrices.
 func TestCooperativeVariantsOnDevices(t *testing.T) {
+	tier.Rest(t)
 	found, err := vulkan.Adapters()
 	require.NoError(t, err)
 	ran := 0

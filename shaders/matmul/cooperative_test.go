@@ -12,7 +12,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -101,7 +102,8 @@ func floatBytes(x []float32) []byte {
 // The kernels compute correct products on an emulation of subgroup matrices. The shapes are smaller than the real ones,
 // whose unrolled loops a software adapter would compile for minutes.
 func TestCooperativeKernelsEmulated(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	sizes := append([]target.CooperativeMatrix{square(8)}, oblong...)
 	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
 	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states", "grouped 2", "grouped 3", "grouped 4", "grouped 5"}
@@ -128,7 +130,8 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 
 // With split-K only the last pass rounds: its 16-bit floats are the rounded sums of the kernel that stores f32.
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Declarations: "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"}
 	s.Epilogue = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
 	half := s

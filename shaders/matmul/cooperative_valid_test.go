@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,7 @@ import (
 
 // Every variant compiles to valid SPIR-V, for f16 and for bf16.
 func TestCooperativeVariantsAreValid(t *testing.T) {
+	tier.Rest(t)
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
 	defer compiler.Close()

@@ -11,7 +11,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,7 +22,8 @@ import (
 // every way to read an operand: by element, by vec4, from a packed copy, by one invocation or by a workgroup. They are
 // small, since compilation takes most of the time.
 func TestFloat16HasTheBitsOfF32(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {
@@ -120,7 +122,7 @@ func checkFloat16(t *testing.T, dev device.Device, s Spec, d Element, limits tar
 // 16-bit results are the rounded f32 results of the same kernel, also with split-K. The conformance suite covers the
 // kernels for software adapters.
 func TestFloat16IsStored(t *testing.T) {
-	dev := gputest.Translated(t)
+	dev := testdevice.Translated(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}

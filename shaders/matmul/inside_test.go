@@ -3,7 +3,7 @@ package matmul
 import (
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 )
@@ -14,7 +14,7 @@ func TestIndicesAreWatched(t *testing.T) {
 		return "@group(0) @binding(0) var<storage, read_write> x: array<f32>;\nvar<workgroup> w: array<u32, 4>;\n" +
 			"@compute @workgroup_size(1) fn main() {\nvar p = array<u32, 2>();\np[1] = 1u;\nw[2] = p[1];\n" + at + "\n}\n"
 	}
-	b := &bench{t: t, dev: gputest.Translated(t), bufs: map[Operand]device.Buffer{}}
+	b := &bench{t: t, dev: testdevice.Translated(t), bufs: map[Operand]device.Buffer{}}
 	for at, leaves := range map[string]bool{
 		"x[3] = 1.0;": false, "x[4] = 1.0;": true, "x[w[2]] = x[3];": false, "x[w[2] + 3u] = 1.0;": true, "w[w[2] + 3u] = u32(x[0]);": true,
 		"x[p[w[2] + 1u]] = 1.0;": true, "x[0] = f32(p[w[2]]);": false,

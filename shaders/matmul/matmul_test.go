@@ -14,7 +14,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -104,7 +105,7 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 }
 
 func TestVariantsComputeTheProduct(t *testing.T) {
-	dev := gputest.Translated(t)
+	dev := testdevice.Translated(t)
 	cases := testCases()
 	for _, software := range []bool{true, false} {
 		chosen := spread(cases, software)
@@ -238,6 +239,7 @@ func TestVariantsRefuseBadShapes(t *testing.T) {
 
 // If naga is installed, every variant must also translate to MSL and HLSL.
 func TestVariantsTranslate(t *testing.T) {
+	tier.Rest(t)
 	naga, err := exec.LookPath("naga")
 	if err != nil {
 		t.Log("no naga on this machine: only WGSL was checked")

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 // The kernels compute correct products on devices whose workgroups multiply matrices of any size. Other devices, such as
 // Mesa 26.2's lavapipe, run them rewritten for subgroup matrices without tensor addressing.
 func TestMatrix2VariantsOnDevices(t *testing.T) {
+	tier.Rest(t)
 	found, err := vulkan.Adapters()
 	require.NoError(t, err)
 	ran := 0

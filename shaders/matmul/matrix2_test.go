@@ -15,7 +15,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 	"github.com/stretchr/testify/assert"
@@ -49,6 +50,7 @@ func float16Cases() []testCase {
 
 // Every variant assembles to a valid module, whose workgroup size and bindings are those of its pass.
 func TestMatrix2VariantsAreValid(t *testing.T) {
+	tier.Rest(t)
 	v, known := validator{path: filepath.Join(t.TempDir(), "m.spv")}, true // known: the installed tools know the instructions
 	for _, c := range float16Cases() {
 		ks := matrix2Variants(c.spec, flexibleLimits())
@@ -118,7 +120,8 @@ func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 // The kernels compute correct products, including edges, split-K and batches. The machine runs the pass in assembly, and
 // a device runs the second pass. A store outside of C panics or changes the memory behind it.
 func TestMatrix2Kernels(t *testing.T) {
-	dev := gputest.Translated(t)
+	tier.Rest(t)
+	dev := testdevice.Translated(t)
 	for i, c := range float16Cases() {
 		t.Run(c.name, func(t *testing.T) {
 			s, r := c.spec, rand.New(rand.NewPCG(1, 2))
@@ -152,6 +155,7 @@ func floats(b []byte) (out []float32) {
 
 // The reduction stores 16-bit floats as whole words.
 func TestMatrix2StoresFloat16(t *testing.T) {
+	tier.Rest(t)
 	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, TypeC: BF16, Epilogue: narrow, BatchStrideA: 40, BatchStrideB: 64}
 	r := rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, 75, F16)
@@ -159,7 +163,7 @@ func TestMatrix2StoresFloat16(t *testing.T) {
 	floats := s
 	floats.Epilogue = nil
 	want := reference(floats, x, y, nil)
-	dev := gputest.Translated(t)
+	dev := testdevice.Translated(t)
 	k := matrix2Variants(s, flexibleLimits())[0]
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -359,7 +360,11 @@ func oneIn(n, from int, l target.Limits) (out []nativeUse) {
 // quarter by the device's flags, one with fewer passes, and one by clang.
 func TestNativeComputesTheProduct(t *testing.T) {
 	l := thisCPU(t)
-	testNative(t, oneIn(4, 1, l), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
+	uses := oneIn(4, 1, l)
+	testNative(t, tier.Some(t, uses, tier.Every[nativeUse](4)), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
+	if !tier.All() {
+		return
+	}
 	testNative(t, oneIn(4, 2, l), "gcc", fewerPasses, "-march=native", "-mprefer-vector-width=512")
 	if _, err := exec.LookPath("clang"); err != nil {
 		t.Log("no clang on this machine: only gcc was checked")
@@ -372,6 +377,7 @@ func TestNativeComputesTheProduct(t *testing.T) {
 // The product of a matrix with its transpose, or of a symmetric matrix with itself, has the bits of the one that computes
 // all elements, with vectors of any size. AMX adds the terms of both operands in an order of its own.
 func TestHalfOfASymmetricProductHasItsBits(t *testing.T) {
+	tier.Rest(t)
 	flags := []string{"-march=native"}
 	if runtime.GOARCH == "amd64" {
 		flags = append(flags, "-march=x86-64-v3", "-march=x86-64")
@@ -415,6 +421,7 @@ const fewerPasses = "-O1"
 
 // Vectors of 32 and of 16 bytes have register tiles of their own; all else is as on this CPU, so an eighth is enough.
 func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
+	tier.Rest(t)
 	if runtime.GOARCH != "amd64" {
 		t.Log("the flags are those of amd64")
 		return
@@ -424,6 +431,7 @@ func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
 }
 
 func TestNativeStaysInsideItsArrays(t *testing.T) {
+	tier.Rest(t)
 	l := thisCPU(t)
 	testNative(t, oneIn(2, 1, l), "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 }

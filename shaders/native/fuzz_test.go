@@ -3,7 +3,6 @@ package native
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,13 +19,11 @@ func FuzzTranslate(f *testing.F) {
 		f.Add(s.text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		start := time.Now()
 		for _, o := range []Options{{}, {Inside: true, Unordered: true}} {
 			k, err := Translate(text, o)
 			assert.True(t, err == nil || k.C == "")
 			_, _ = Functions(text, o)
 		}
-		assert.Less(t, time.Since(start), 10*time.Second)
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,7 +25,7 @@ func TestAWrittenLlamaHasTheSameBitsOnADevice(t *testing.T) {
 // computed returns a device's variables after a pass.
 func computed(t *testing.T, m model.Model, g *graph.Graph) map[string][]byte {
 	t.Helper()
-	dev := gputest.Device(t)
+	dev := testdevice.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"grad": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

@@ -9,7 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -47,7 +47,7 @@ func lossInputs() map[string]*graph.Tensor {
 // onDevice runs a graph on the machine's default device and returns the bits of its outputs.
 func onDevice(t *testing.T, g *graph.Graph, in map[string]*graph.Tensor) map[string][]byte {
 	t.Helper()
-	dev := gputest.Device(t)
+	dev := testdevice.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"loss": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

@@ -7,7 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -85,7 +85,7 @@ func TestGradientsOfAModelOfAModule(t *testing.T) {
 // gradientsOnDevice are the gradients that the machine's default device computes.
 func gradientsOnDevice(t *testing.T, m model.Model, g *graph.Graph, in, vars map[string]*graph.Tensor) map[string][]float32 {
 	t.Helper()
-	dev := gputest.Device(t)
+	dev := testdevice.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"grad": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
@@ -65,7 +65,7 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "liar", Build: "test"})
 	require.NoError(t, err)
 	c := joined.Credentials
-	m := member.New(member.Options{ID: c.Identity().ID, Coordinator: identity.CoordinatorID, OpenDevice: gputest.Open, Note: t.Logf})
+	m := member.New(member.Options{ID: c.Identity().ID, Coordinator: identity.CoordinatorID, OpenDevice: testdevice.Open, Note: t.Logf})
 	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify, Receive: m.Receive, Lost: m.Lost})
 	require.NoError(t, err)
 	m.Use(liar{node, change})
@@ -104,7 +104,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			var said notes
-			open := member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open}, Devices: []string{"cpu:0/1"}}
+			open := member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}}
 			h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, Build: "test",
 				Local: &open, Modelled: true, Note: said.note})
 			require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			assert.Contains(t, said.all(), "is expelled")
 
 			one, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...),
-				train.Options{OpenDevice: gputest.Open})
+				train.Options{OpenDevice: testdevice.Open})
 			require.NoError(t, err)
 			want, got := traintest.Files(t, one.Checkpoint), traintest.Files(t, res.Checkpoint)
 			for file := range want {

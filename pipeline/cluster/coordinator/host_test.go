@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
@@ -20,13 +20,13 @@ func TestCloseTwice(t *testing.T) {
 	var announced notes
 	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, Build: "test",
 		Token:     identity.TokenOptions{Lifetime: time.Minute},
-		Local:     &member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open}, Devices: []string{"cpu:0/1"}},
+		Local:     &member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}},
 		Browser:   &coordinator.BrowserOptions{Address: "127.0.0.1:0", Files: fstest.MapFS{"program.wasm.gz": {}, "wasm_exec.js": {}}},
 		OnMembers: func(all []coordinator.MemberState) { announced.note("%d members, ended %v", len(all), ended(all)) }, Note: t.Logf})
 	require.NoError(t, err)
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "a", Build: "test"})
 	require.NoError(t, err)
-	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open, Note: t.Logf}, Credentials: joined.Credentials,
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open, Note: t.Logf}, Credentials: joined.Credentials,
 		Control: joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == 2 }))

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
@@ -50,7 +50,7 @@ func newNetwork() *network {
 
 // add adds a member.
 func (n *network) add(t *testing.T, id string) {
-	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: gputest.Open, Note: t.Logf})
+	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: testdevice.Open, Note: t.Logf})
 	m.Use(node{n, id})
 	n.members[id] = m
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
@@ -207,7 +207,7 @@ func (n *network) remote(members ...string) train.Remote {
 
 func run(t *testing.T, c config.Config, remote train.Remote) map[string]string {
 	t.Helper()
-	o := train.Options{OpenDevice: gputest.Open, Remote: remote, Report: &runtest.Notes{}, Resume: true}
+	o := train.Options{OpenDevice: testdevice.Open, Remote: remote, Report: &runtest.Notes{}, Resume: true}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	res, err := train.Run(ctx, c, o)

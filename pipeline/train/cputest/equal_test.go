@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -81,7 +81,7 @@ func TestRanksDivideTheCores(t *testing.T) {
 		{[]string{"pipeline.stages=2", "pipeline.isolate=process"}, []int{max(1, cores/2), max(1, cores/2)}},
 	} {
 		n := &runtest.Notes{}
-		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...), train.Options{OpenDevice: gputest.Open, OpenWorker: openWorker, Report: n})
+		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...), train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker, Report: n})
 		require.NoError(t, err)
 		var threads []int
 		for _, r := range n.Started.Ranks {
@@ -105,7 +105,7 @@ func trainUntilKilled(dir string) {
 	c, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
 	if err == nil {
 		n := &runtest.Notes{OnStep: func(train.Progress) { time.Sleep(20 * time.Millisecond) }} // the kill comes in time
-		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
+		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: testdevice.Open, Report: n})
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
 	os.Exit(1)
@@ -132,7 +132,7 @@ func TestKilledAndResumed(t *testing.T) {
 		require.NoDirExists(t, traintest.StepDir(c.Run.Dir, killedSteps))
 
 		n := &runtest.Notes{}
-		res, err := train.Run(t.Context(), c, train.Options{OpenDevice: gputest.Open, Resume: true, Report: n})
+		res, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Resume: true, Report: n})
 		require.NoError(t, err)
 		assert.Greater(t, n.Steps[0].Step, 3)
 		requireEqual(t, whole, traintest.Files(t, res.Checkpoint), fmt.Sprint(overrides))

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -29,7 +29,7 @@ const (
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "worker":
-		if err := sidecar.Work(context.Background(), os.Stdin, os.Args[len(os.Args)-1], gputest.Open); err != nil {
+		if err := sidecar.Work(context.Background(), os.Stdin, os.Args[len(os.Args)-1], testdevice.Open); err != nil {
 			fmt.Fprintln(os.Stderr, "worker:", err)
 			os.Exit(1)
 		}
@@ -61,7 +61,7 @@ func small(t *testing.T, dir string, overrides ...string) config.Config {
 // filesOf trains and returns the final checkpoint.
 func filesOf(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
-	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: gputest.Open, OpenWorker: openWorker})
+	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker})
 	require.NoError(t, err, "%v", overrides)
 	return traintest.Files(t, res.Checkpoint)
 }

@@ -17,7 +17,7 @@ import (
 func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
 	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
 	type trial struct{ one, other []string }
-	for _, trial := range sample(1, []trial{
+	for _, trial := range sample(t, 1, []trial{
 		{[]string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}, []string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true"}},
 		{[]string{"pipeline.delay=1"}, []string{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.stale_microbatches=all"}},
 		{nil, []string{"pipeline.schedule=interleaved", "pipeline.stages=2"}},
@@ -40,11 +40,11 @@ func writtenWeights(t *testing.T, overrides ...string) map[string]string {
 
 func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 	one := writtenWeights(t)
-	for _, overrides := range sample(1, [][]string{{"pipeline.stages=4"}, {"pipeline.stages=2"}, {"pipeline.stages=2", "pipeline.schedule=interleaved"},
+	for _, overrides := range sample(t, 1, [][]string{{"pipeline.stages=4"}, {"pipeline.stages=2"}, {"pipeline.stages=2", "pipeline.schedule=interleaved"},
 		{"pipeline.stages=2", "pipeline.schedule=zb-h1"}, {"pipeline.stages=2", "pipeline.recompute=always"}}) {
 		assert.True(t, one["model.safetensors"] == writtenWeights(t, overrides...)["model.safetensors"], "%v", overrides)
 	}
-	for _, optimizer := range sample(1, []string{"muon", "adamw"}) {
+	for _, optimizer := range sample(t, 1, []string{"muon", "adamw"}) {
 		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}
 		late := writtenWeights(t, common...)
 		assert.NotEqual(t, one["model.safetensors"], late["model.safetensors"])
@@ -70,7 +70,7 @@ func TestAWrittenModelWithOtherHooks(t *testing.T) {
 		one := writtenWeights(t, all, "data.shuffle=false")["model.safetensors"]
 		assert.False(t, seen[one], "%v change what is learned", hooks)
 		seen[one] = true
-		for _, layout := range sample(1, []string{"pipeline.stages=4", "pipeline.stages=2", "pipeline.recompute=always"}) {
+		for _, layout := range sample(t, 1, []string{"pipeline.stages=4", "pipeline.stages=2", "pipeline.recompute=always"}) {
 			assert.True(t, one == writtenWeights(t, all, "data.shuffle=false", layout)["model.safetensors"], "%v, %s", hooks, layout)
 		}
 	}

@@ -5,6 +5,8 @@ package equaltest
 import (
 	"os"
 	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/tier"
 )
 
 // TestMain runs the tests in pipeline/train, from which the paths of example hooks are relative.
@@ -15,10 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sample returns the first n cases with -short, and all of them without.
-func sample[T any](n int, cases []T) []T {
-	if testing.Short() {
-		return cases[:n]
-	}
-	return cases
+// sample returns the first n cases in the core of the tests, and otherwise all.
+func sample[T any](t *testing.T, n int, cases []T) []T {
+	t.Helper()
+	return tier.Some(t, cases, func(i int, _ T) bool { return i < n })
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -17,10 +18,9 @@ import (
 // eachOptimizer runs a test with every optimizer, at rates at which the demo learns.
 func eachOptimizer(t *testing.T, f func(t *testing.T, overrides ...string)) {
 	rates := map[string]string{"lion": "0.01", "adan": "0.03", "mars": "0.03", "soap": "0.03", "adamw": "0.03"}
-	for _, name := range optim.OptimizerNames() {
-		if testing.Short() && name != "muon" && name != "soap" { // the default, and one whose updates are several programs
-			continue
-		}
+	// The default, and one whose updates are several programs.
+	core := func(_ int, name string) bool { return name == "muon" || name == "soap" }
+	for _, name := range tier.Some(t, optim.OptimizerNames(), core) {
 		t.Run(name, func(t *testing.T) {
 			overrides := []string{"optimizer.name=" + name, "optimizer.soap.precondition_frequency=2"}
 			if rate := rates[name]; rate != "" {

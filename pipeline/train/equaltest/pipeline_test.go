@@ -7,9 +7,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
@@ -42,35 +44,41 @@ func oneDevice(t *testing.T) map[string]string {
 }
 
 func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
-	one := oneDevice(t)
+	type layout struct {
+		schedule string
+		stages   int
+	}
+	var layouts []layout
 	for _, f := range schedule.Trainable() {
 		for stages := 1; stages <= 4 && f.Delay == 0; stages++ {
-			if testing.Short() && stages != 2 {
-				continue
+			if _, err := schedule.New(f.Name, schedule.Options{Stages: stages, Microbatches: 4}); err == nil { // no 3 stages for interleaved
+				layouts = append(layouts, layout{f.Name, stages})
 			}
-			if _, err := schedule.New(f.Name, schedule.Options{Stages: stages, Microbatches: 4}); err != nil {
-				continue // for interleaved, 4 microbatches on 3 stages
-			}
-			got := weightsOf(t, "pipeline.schedule="+f.Name, fmt.Sprintf("pipeline.stages=%d", stages))
-			assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", f.Name, stages)
 		}
+	}
+	one := oneDevice(t)
+	for _, l := range tier.Some(t, layouts, func(_ int, l layout) bool { return l.stages == 2 }) {
+		got := weightsOf(t, "pipeline.schedule="+l.schedule, fmt.Sprintf("pipeline.stages=%d", l.stages))
+		assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", l.schedule, l.stages)
 	}
 }
 
 // Package verify compares 2BW without a correction and with error feedback.
 func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
-	for _, optimizer := range sample(1, []string{"muon", "adamw"}) {
-		for _, correction := range sample(1, []string{"weight_prediction", "dc_asgd"}) {
-			for tied, stale := range map[string]string{"false": "all", "true": "3"} {
-				common := []string{"optimizer.name=" + optimizer, "pipeline.correction=" + correction, "model.tie_embeddings=" + tied, "pipeline.delay=1",
-					"pipeline.stale_microbatches=" + stale}
-				one := weightsOf(t, common...)
-				for stages := 2; stages <= 4; stages++ {
-					got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)
-					for file := range one {
-						assert.True(t, one[file] == got[file], "%s: %v with %d stages", file, common, stages)
-					}
-				}
+	var runs [][]string
+	for _, optimizer := range []string{"muon", "adamw"} {
+		for _, correction := range []string{"weight_prediction", "dc_asgd"} {
+			for _, stale := range []string{"model.tie_embeddings=false pipeline.stale_microbatches=all", "model.tie_embeddings=true pipeline.stale_microbatches=3"} {
+				runs = append(runs, append(strings.Fields(stale), "optimizer.name="+optimizer, "pipeline.correction="+correction, "pipeline.delay=1"))
+			}
+		}
+	}
+	for _, common := range sample(t, 2, runs) {
+		one := weightsOf(t, common...)
+		for stages := 2; stages <= 4; stages++ {
+			got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)
+			for file := range one {
+				assert.True(t, one[file] == got[file], "%s: %v with %d stages", file, common, stages)
 			}
 		}
 	}
@@ -116,7 +124,7 @@ func TestRecomputationChangesNothing(t *testing.T) {
 
 // Two replicas sum in another order than one pipeline, but each run of two is the same.
 func TestReplicas(t *testing.T) {
-	for _, common := range sample(1, [][]string{{"pipeline.stages=2", "pipeline.delay=1", "pipeline.stale_microbatches=all"}, {"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
+	for _, common := range sample(t, 1, [][]string{{"pipeline.stages=2", "pipeline.delay=1", "pipeline.stale_microbatches=all"}, {"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
 		overrides := append([]string{"pipeline.replicas=2"}, common...)
 		a, b := weightsOf(t, overrides...), weightsOf(t, overrides...)
 		assert.True(t, a["model.safetensors"] == b["model.safetensors"], "%v", overrides)

@@ -1,6 +1,7 @@
 package equaltest
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/traintest"
@@ -11,17 +12,19 @@ const inBF16 = "train={precision: bf16, steps: 5, batch_size: 8, microbatches: 4
 
 // In f16 with batches that overflow, and in bf16, pipelines give the bits of one device.
 func TestPrecisionOnPipelines(t *testing.T) {
-	for _, train := range []string{traintest.Overflowing, inBF16} {
-		for _, c := range sample(1, [][]string{{train, "pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true", "model.tie_embeddings=true"}, {train}}) {
-			one, three := weightsOf(t, c...), weightsOf(t, append(c, "pipeline.stages=3")...)
-			for file := range one {
-				assert.True(t, one[file] == three[file], "%s: %v", file, c)
-			}
+	delayed := []string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true", "model.tie_embeddings=true"}
+	replicas := []string{"pipeline.replicas=2", "pipeline.delay=1", "pipeline.stale_microbatches=1"}
+	for _, c := range sample(t, 2, []struct {
+		train  string
+		more   []string
+		stages int
+	}{
+		{traintest.Overflowing, delayed, 3}, {inBF16, delayed, 3}, {traintest.Overflowing, nil, 3}, {inBF16, nil, 3}, {traintest.Overflowing, replicas, 2},
+	}) {
+		overrides := append([]string{c.train}, c.more...)
+		one, cut := weightsOf(t, overrides...), weightsOf(t, append(overrides, fmt.Sprint("pipeline.stages=", c.stages))...)
+		for file := range one {
+			assert.True(t, one[file] == cut[file], "%s: %v", file, overrides)
 		}
 	}
-	if testing.Short() {
-		return
-	}
-	replicas := []string{traintest.Overflowing, "pipeline.replicas=2", "pipeline.delay=1", "pipeline.stale_microbatches=1"}
-	assert.Equal(t, weightsOf(t, replicas...), weightsOf(t, append(replicas, "pipeline.stages=2")...))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -47,6 +48,7 @@ func (d disturbance) String() string {
 // After any fault of its worker processes, at any time, a run ends with the right bits, or with an error after which it
 // can be resumed. It leaves no process or file behind.
 func TestFaultsOfWorkers(t *testing.T) {
+	tier.Rest(t)
 	dir, err := os.MkdirTemp("/tmp", "w") // paths of sockets are short
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
@@ -47,7 +48,7 @@ func eachFamily(t *testing.T, run func(t *testing.T, f family)) {
 }
 
 func target() inference.Target {
-	return inference.Target{Device: gputest.Default(), Open: gputest.Open}
+	return inference.Target{Device: testdevice.Name, Open: gputest.Open}
 }
 
 // Weights of each class of transformers give its losses and its greedy tokens.
@@ -137,7 +138,7 @@ func TestFamiliesTrainAsTransformersDoes(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f family) {
 		for name, want := range map[string][]float64{"adamw": f.AdamW, "muon": f.Muon} {
 			text := strings.NewReplacer("FOLDER", f.folder, "NAME", name, "RATE", map[string]string{"adamw": "0.003", "muon": "0.02"}[name]).Replace(familyRun)
-			c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + gputest.Default()})
+			c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + testdevice.Name})
 			require.NoError(t, err)
 			_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open})
 			require.NoError(t, err)

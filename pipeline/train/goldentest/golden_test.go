@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -43,7 +45,7 @@ func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
 	t.Helper()
 	c.Run.Dir = t.TempDir()
 	steps := len(want.Losses)
-	if slices.ContainsFunc(c.Pipeline.Devices, func(name string) bool { return name != gputest.Default() }) {
+	if slices.ContainsFunc(c.Pipeline.Devices, func(name string) bool { return name != testdevice.Name }) {
 		steps = adapterSteps
 	}
 	_, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, StopAfter: steps})
@@ -58,19 +60,23 @@ func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
 }
 
 // everywhere names the golden runs on all backends: one of each model, of three optimizers. The other runs differ
-// from these in the optimizer alone.
+// from these in the optimizer alone. The core of the tests has the first on adapters.
 var everywhere = []string{"tied/muon", "untied/adamw", "odd/adamw", "gqa/mars"}
 
 // Runs on a real device in f32 against PyTorch in float64.
 func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
-	found := 0
+	found, ran, all := 0, 0, 0
 	for _, config := range traintest.Goldens(t) {
 		name := strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml")
 		devices := gputest.Backends()[:1]
 		if slices.Contains(everywhere, name) {
-			devices = gputest.Backends()
 			found++
+			all += len(gputest.Backends()) - 1
+			if tier.All() || name == everywhere[0] {
+				devices = gputest.Backends()
+			}
 		}
+		ran, all = ran+len(devices), all+1
 		for _, dev := range devices {
 			t.Run(name+"/"+dev, func(t *testing.T) {
 				c, want := traintest.ReadGolden(t, config)
@@ -80,10 +86,12 @@ func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 		}
 	}
 	assert.Len(t, everywhere, found)
+	tier.Count(t, ran, all)
 }
 
 // Two stages, one on each backend, train together. Two optimizers divide the pairs, and each trains on every backend.
 func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
+	tier.Rest(t)
 	if len(gputest.Backends()) < 2 {
 		t.Skip("there is one backend on this system")
 	}
@@ -109,7 +117,7 @@ func TestStaleMicrobatchesTrainAsPyTorchDoes(t *testing.T) {
 		for _, stages := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), stages), func(t *testing.T) {
 				c, want := traintest.ReadGolden(t, config)
-				c.Pipeline.Devices = []string{gputest.Default()}
+				c.Pipeline.Devices = []string{testdevice.Name}
 				require.Equal(t, schedule.TwoBW, c.Pipeline.Schedule)
 				c.Pipeline.Stages = stages
 				asPyTorch(t, c, want)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/testdevice"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -30,7 +31,7 @@ func trainOnBatchesOfHooks(t *testing.T, name string) {
 	}
 	one := run(1)
 	others := []map[string]string{run(2, "pipeline.schedule=2bw", "pipeline.stages=2")}
-	if name == gputest.Default() { // the number of instances is no matter of devices
+	if name == testdevice.Name { // the number of instances is no matter of devices
 		others = append(others, run(4))
 	}
 	for _, other := range others {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
@@ -108,17 +109,20 @@ func x86(t *testing.T, cpu string) build {
 
 // Kernels do nothing that C leaves undefined, and access no memory but their arguments.
 func TestSanitizers(t *testing.T) {
+	tier.Rest(t)
 	d := open(t, sanitized(t))
 	assert.Greater(t, len(check(t, d, distinct(d, sample(8, 6)))), 100)
 }
 
 func TestARM64(t *testing.T) {
+	tier.Rest(t)
 	d := open(t, arm64(t))
 	assert.Greater(t, len(check(t, d, distinct(d, sample(8, 6)))), 100)
 }
 
 // Products of bf16 by instructions: edges of tiles, panels and steps, sums that are split, batches and transpositions.
 func TestProductsOfBF16OnARM64(t *testing.T) {
+	tier.Rest(t)
 	names := check(t, open(t, arm64BF16(t)), productsOfBF16())
 	assert.Contains(t, names, "native neon bf16")
 	assert.Contains(t, names, "native neon bf16 split 4")
@@ -149,6 +153,7 @@ func productsOfBF16() (out []devicetest.Task) {
 // The same text serves CPUs without AVX and with AVX2, and another compiler. Both run the ops whose kernels are made for
 // vectors of a size, and divide the others.
 func TestX86(t *testing.T) {
+	tier.Rest(t)
 	tasks := sample(12, 4)
 	for i, cpu := range []string{"x86-64", "haswell"} {
 		t.Run(cpu, func(t *testing.T) {
@@ -166,6 +171,7 @@ func TestX86(t *testing.T) {
 
 // What a kernel does wrong is the error of its run, and the device goes on.
 func TestFaultsAreFound(t *testing.T) {
+	tier.Rest(t)
 	const good = "u32 *x = args[0].at; for (u32 i = 0; i < args[0].bytes / 4; i++) x[i]++;"
 	faults := []struct{ name, body, sanitized, guarded string }{
 		{"reads behind", "u32 *x = args[0].at; x[0] = x[args[0].bytes / 4 + group];", "heap-buffer-overflow", ""},
