@@ -85,12 +85,8 @@ MM_INLINE void mm_rows4(vec4 a, vec4 b, vec4 c, vec4 d, vec4 *rows) {
 // mm_store stores the first n sums, those of row i of matrix b from column j on: by the epilogue in C, or in c as they are.
 MM_INLINE void mm_store(CALL_PARAMETERS, f32 *c, const f32 *sums, u64 n, u32 b, u32 i, u32 j) {
 	const u64 at = ((u64)b * M + i) * N + j;
-	if (store) {
-		store(args, sums, n, at, b, i, j);
-		return;
-	}
-	#pragma omp simd
-	for (u64 q = 0; q < n; q++) c[at + q] = sums[q];
+	if (store) store(args, sums, n, at, b, i, j);
+	else __builtin_memcpy(c + at, sums, n * sizeof(f32));
 }
 
 #ifdef PACKED // the type of the operand that the pass packs
