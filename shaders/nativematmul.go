@@ -24,7 +24,7 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 		first, second, result := c.key(operands[matmul.A]), c.key(operands[matmul.B]), c.key(operands[matmul.C])
 		distinct = fmt.Sprint(wgsl, epilogueArrays(extra, len(threeOperands), operands[matmul.C]), result == first, result == second)
 		translated := map[string]string{} // most variants have the same epilogue
-		spec.EpilogueC = func(own []matmul.Binding) (string, []int) {
+		spec.EpilogueC = func(own []matmul.Binding) string {
 			wgsl, extra := c.epilogueModule(e, operands, own)
 			text, ok := translated[wgsl]
 			if !ok {
@@ -34,7 +34,7 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 				}
 				translated[wgsl] = text
 			}
-			return text, epilogueArrays(extra, len(own), operands[matmul.C])
+			return text + epilogueArrays(extra, len(own), operands[matmul.C])
 		}
 	}
 	var ks []Kernel
@@ -57,14 +57,16 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 	return ks, failed
 }
 
-// epilogueArrays are the numbers, from first on, of the arguments that have C's shape.
-func epilogueArrays(args []Arg, first int, result *graph.Value) (arrays []int) {
+// epilogueArrays names, for the kernel to fetch ahead, the arguments from the first on that have C's shape.
+func epilogueArrays(args []Arg, first int, result *graph.Value) string {
+	var s strings.Builder
+	s.WriteString("\n#define EPILOGUE_ARRAYS(FETCH)")
 	for i, a := range args {
 		if v := a.Value; v != nil && v.DType == result.DType && v.Shape.Len() == result.Shape.Len() {
-			arrays = append(arrays, first+i)
+			fmt.Fprintf(&s, " FETCH(args[%d])", first+i)
 		}
 	}
-	return arrays
+	return s.String()
 }
 
 // epilogueModule is the epilogue as a WGSL function, and the arrays that it binds behind the pass's own. It reads the

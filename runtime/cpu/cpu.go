@@ -7,12 +7,10 @@
 //
 // The C of a kernel begins with target.C and defines its function by the macro KERNEL, which stands for
 //
-//	void name(const gp_arg *args, u32 first, u32 last, const u32 *grid, const u64 *sizes, gp_store *store)
+//	void name(const gp_arg *args, u32 first, u32 last, const u32 *grid)
 //
 // It runs the workgroups first … last−1 of a dispatch of grid[0]·grid[1]·grid[2]; workgroup (x, y, z) is number
-// x + grid[0]·(y + grid[1]·z). Binding i is args[i]. The prelude of package native declares the types. The text may hold
-// sizes, and the C of a function that the kernel calls to store what it computes: see native.Source. Kernels whose texts
-// differ in sizes alone are compiled once.
+// x + grid[0]·(y + grid[1]·z). Binding i is args[i]. The prelude of package native declares the types.
 package cpu
 
 import (

@@ -20,7 +20,6 @@ import (
 	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
-	"github.com/gpupipe/gpupipe/shaders/native"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -291,38 +290,6 @@ func TestKernelsAreCompiledOnce(t *testing.T) {
 		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
 		assert.Equal(t, 1-opened, kernels()-before)
 	}
-}
-
-// Kernels that differ in sizes alone are compiled once, and so is a store that several kernels call.
-func TestSizesAreNoPartOfWhatIsCompiled(t *testing.T) {
-	command, kernels := fake(t, ":")
-	d := open(t, Options{Compiler: command})
-	before := kernels()
-	b := alloc(t, d, 4096)
-	p := &device.Program{Label: "sizes"}
-	for i, kernel := range []string{"KERNEL { for (u32 q = 0; q < N; q++) { f32 x = SUM + q; store(args, &x, 1, q, 0, 0, q); } }\n",
-		"KERNEL { f32 x = SUM; for (u32 q = 0; q < N; q++) store(args, &x, 1, 100 + q, 0, 0, q); }\n"} {
-		for _, n := range []int{3 + i, 5 + i} {
-			text := native.WithStore(target.C+"\n"+native.SizeLine("N", n)+native.SizeLine("SUM", 10*n)+kernel,
-				target.C+"\nSTORE { for (u64 q = 0; q < n; q++) ((f32 *)args[0].at)[at + q] += sums[q]; }\n")
-			p.Commands = append(p.Commands, device.Command{Shader: len(p.Shaders), Args: dispatchOf(b, 1).Args, Groups: [3]int{1, 1, 1}})
-			p.Shaders = append(p.Shaders, device.Shader{Label: "sizes", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1), WGSL: text})
-		}
-	}
-	l := checktest.Load(t, d, p)
-	assert.Equal(t, 3, kernels()-before, "two kernels and a store")
-	require.NoError(t, d.Run(l))
-	var got []float32
-	for _, w := range checktest.Words(checktest.Read(t, d, b, 0, 4096)) {
-		got = append(got, math.Float32frombits(w))
-	}
-	assert.Equal(t, []float32{80, 82, 84, 53, 54, 0}, got[:6])
-	assert.Equal(t, []float32{100, 100, 100, 100, 60, 60, 0}, got[100:107])
-
-	p.Shaders[0].WGSL = target.C + "\n" + native.SizeLine("N", "many") + "KERNEL { }\n"
-	_, err := d.Load(p)
-	require.ErrorIs(t, err, device.ErrValidation)
-	require.ErrorContains(t, err, "size N: ")
 }
 
 // CFlags are the compiler's last arguments, and kernels that were kept for other arguments are not used.

@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// function is a function of a loaded library.
-type function struct{ library, at unsafe.Pointer }
+// kernel is a loaded library and its function.
+type kernel struct{ library, function unsafe.Pointer }
 
 // load loads a library from memory: what was checked is what runs, whatever happens to files. Systems without memory
 // files, or where such files may not be executed, load it from a private file.
-func load(library []byte, symbol string) (*function, error) {
+func load(library []byte, symbol string) (*kernel, error) {
 	handle, inMemory := fromMemory(library)
 	if handle == nil {
 		var onDisk error
@@ -35,15 +35,15 @@ func load(library []byte, symbol string) (*function, error) {
 	}
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
-	f := &function{library: handle, at: C.dlsym(handle, name)}
-	if f.at == nil {
-		f.free()
+	k := &kernel{library: handle, function: C.dlsym(handle, name)}
+	if k.function == nil {
+		k.free()
 		return nil, fmt.Errorf("the compiled library lacks %s", symbol)
 	}
-	return f, nil
+	return k, nil
 }
 
-func (f *function) free() { C.dlclose(f.library) }
+func (k *kernel) free() { C.dlclose(k.library) }
 
 const mfdExec = 0x10 // MFD_EXEC, since Linux 6.3
 

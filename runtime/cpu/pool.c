@@ -97,7 +97,7 @@ static int spin(gp_pool *p, _Atomic uint32_t *word, uint32_t value, int until) {
 // run runs the groups first … last-1.
 static void run(const gp_command *c, uint32_t first, uint32_t last) {
 	if (c->kernel) {
-		c->kernel(c->args, first, last, c->grid, c->sizes, c->store);
+		c->kernel(c->args, first, last, c->grid);
 		return;
 	}
 	uint64_t from = (uint64_t)first * GP_COPY_BLOCK, to = (uint64_t)last * GP_COPY_BLOCK;

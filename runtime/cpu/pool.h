@@ -11,18 +11,13 @@ typedef struct {
 	unsigned long long bytes;
 } gp_arg;
 
-// gp_store stores what it computes of n sums, for kernels of matrix products. The prelude says what the arguments are.
-typedef void (*gp_store)(const gp_arg *args, const float *sums, uint64_t n, uint64_t at, uint32_t b, uint32_t i, uint32_t j);
-
 // gp_kernel runs the workgroups first … last-1 of a dispatch of grid[0]·grid[1]·grid[2] workgroups.
-typedef void (*gp_kernel)(const gp_arg *args, uint32_t first, uint32_t last, const uint32_t *grid, const uint64_t *sizes, gp_store store);
+typedef void (*gp_kernel)(const gp_arg *args, uint32_t first, uint32_t last, const uint32_t *grid);
 
 // gp_command is a dispatch, or a copy if kernel is NULL. Its groups may run on different threads at once.
 typedef struct {
 	gp_kernel kernel;
-	gp_store store; // for the kernel, or NULL
 	const gp_arg *args;
-	const uint64_t *sizes;
 	uint32_t grid[3];
 	uint32_t groups;    // workgroups, or blocks of GP_COPY_BLOCK bytes of a copy
 	uint32_t max_taken; // groups that a thread takes at a time; at least 1

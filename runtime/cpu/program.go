@@ -26,7 +26,6 @@ type loaded struct {
 	// The rest is used by the queue's goroutine.
 	commands []C.gp_command // C memory
 	args     unsafe.Pointer // C memory: the arguments of all commands
-	sizes    unsafe.Pointer // C memory: the sizes of all commands
 }
 
 // Load compiles and binds p.
@@ -48,20 +47,14 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 }
 
 // bind makes the list of commands.
-func (l *loaded) bind(p *device.Program, compiled []kernel) error {
+func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
 	if len(p.Commands) == 0 {
 		return nil
 	}
-	arguments, count := 0, 0 // of arguments and sizes
+	arguments := 0
 	for i := range p.Commands {
-		c := &p.Commands[i]
-		arguments += len(c.Args)
-		if c.Shader != device.Copy {
-			count += len(compiled[c.Shader].sizes)
-		}
+		arguments += len(p.Commands[i].Args)
 	}
-	l.sizes = C.calloc(C.size_t(count+1), C.sizeof_uint64_t)
-	sizes := unsafe.Slice((*C.uint64_t)(l.sizes), count+1)
 	l.args = C.calloc(C.size_t(arguments+1), C.sizeof_gp_arg)
 	args := unsafe.Slice((*C.gp_arg)(l.args), arguments+1)
 	memory := C.calloc(C.size_t(len(p.Commands)), C.sizeof_gp_command)
@@ -77,22 +70,10 @@ func (l *loaded) bind(p *device.Program, compiled []kernel) error {
 			l.free()
 			return l.d.owner.Named("load", p.Shaders[c.Shader].Label, err)
 		}
-		k := &compiled[c.Shader]
-		k.setCall(&l.commands[i], sizes)
-		args, sizes = args[len(c.Args):], sizes[len(k.sizes):]
+		l.commands[i].kernel = C.gp_kernel(compiled[c.Shader].function)
+		args = args[len(c.Args):]
 	}
 	return nil
-}
-
-// setCall sets the functions and the sizes of a dispatch.
-func (k *kernel) setCall(to *C.gp_command, sizes []C.uint64_t) {
-	for i, size := range k.sizes {
-		sizes[i] = C.uint64_t(size)
-	}
-	to.kernel, to.sizes = C.gp_kernel(k.function.at), &sizes[0]
-	if k.store != nil {
-		to.store = C.gp_store(k.store.at)
-	}
 }
 
 func copyCommand(c *device.Command) C.gp_command {
@@ -162,6 +143,5 @@ func (l *loaded) Release() {
 func (l *loaded) free() {
 	C.free(unsafe.Pointer(unsafe.SliceData(l.commands)))
 	C.free(l.args)
-	C.free(l.sizes)
-	l.commands, l.args, l.sizes = nil, nil, nil
+	l.commands, l.args = nil, nil
 }

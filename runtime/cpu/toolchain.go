@@ -24,11 +24,11 @@ func FindToolchain(cache string) (*Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := build(context.Background(), t.compiler, trial)
+	k, err := build(context.Background(), t.compiler, trial)
 	if err != nil {
 		return nil, fmt.Errorf("the C compiler does not work: %w", err)
 	}
-	f.free()
+	k.free()
 	return t, nil
 }
 

@@ -44,9 +44,9 @@ type Spec struct {
 	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
 	//
 	// or one that returns the bits of a 16-bit TypeC as a u32. args are those of the pass: its own three, which are
-	// given, and behind them those that the epilogue accesses; arrays are those that have an element for each of C's.
-	// A kernel calls it once for each element of C, in any order.
-	EpilogueC func(own []Binding) (c string, arrays []int)
+	// given, and behind them those that the epilogue reads. A kernel calls it once for each element of C, in any order.
+	// Names that begin with mm_ are the kernel's.
+	EpilogueC func(own []Binding) string
 }
 
 // fewRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high

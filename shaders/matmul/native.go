@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	translator "github.com/gpupipe/gpupipe/shaders/native"
 )
 
 // The C of the passes. Sizes of registers and vectors are the compiler's to know: a text serves all instruction sets.
@@ -21,8 +20,8 @@ var (
 	nativePack string
 	//go:embed native/tile.c
 	nativeTile string
-	//go:embed native/tiles.c
-	nativeTiles string
+	//go:embed native/whole.c
+	nativeWhole string
 	//go:embed native/panels.c
 	nativePanels string
 	//go:embed native/product.c
@@ -31,8 +30,6 @@ var (
 	nativeReduce string
 	//go:embed native/vector.c
 	nativeVector string
-	//go:embed native/store.c
-	nativeStore string
 )
 
 // native is how a product is cut. Threads take groups of few rows. Consecutive groups with the same columns are computed
@@ -96,9 +93,8 @@ func (s Spec) flat() Spec {
 		return s
 	}
 	if epilogue, m := s.EpilogueC, s.M; epilogue != nil {
-		s.EpilogueC = func(own []Binding) (string, []int) {
-			text, arrays := epilogue(own)
-			return text + fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)\n", m, m), arrays
+		s.EpilogueC = func(own []Binding) string {
+			return epilogue(own) + fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)", m, m)
 		}
 	}
 	s.Batch, s.M = 1, s.Batch*s.M
@@ -216,35 +212,28 @@ func (n native) kernel(name string, cost float64) Kernel {
 	c, part := n.sums(&k)
 	t := nativeText(s, n.splits == 1)
 	n.define(t, panels, part)
-	k.Passes = append(k.Passes, t.pass(nativeTile+nativeTiles+nativePanels+nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
+	k.Passes = append(k.Passes, t.pass(nativeTile+nativeWhole+nativePanels+nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
 	if n.splits > 1 {
 		k.Passes = append(k.Passes, n.reduce(part, c))
 	}
 	return k
 }
 
-// define adds the sizes of the product; a matrix of packed B has panels of so many elements. The sums lie in C if they are
-// what is stored, and if no vector of them crosses the end of a row. If N is a multiple of 1024, rows of C map to the same
-// cache sets and evict each other. Sums that are loaded again for each block of k's then lie in an array of the block.
+// define adds the sizes of the product; a matrix of packed B has panels of so many elements.
 func (n native) define(t *text, panels, part int) {
-	inside := n.split > n.steps
-	t.size("IN_PLACE", !t.epilogue() && n.spec.N%16 == 0 && (n.spec.N%1024 > 0 || !inside))
-	t.size("ROWS_INSIDE", inside)
-	mirrors := n.spec.TypeA == F32
-	if n.packA || mirrors {
+	if n.packA || n.symmetric() {
 		t.define("PACKED", n.spec.TypeA)
 	}
-	t.define("MIRRORS", mirrors)
+	t.define("SYMMETRIC", n.symmetric())
 	t.define("PACK_A", n.packA)
-	t.size("PACK_B", n.packB)
-	t.size("SYMMETRIC", n.symmetric())
-	t.size("PANELS", panels)
-	t.size("PART", part)
-	t.size("ROWS", n.rows)
-	t.size("COLUMNS", n.columns)
-	t.size("BLOCK", n.block)
-	t.size("STEPS", n.steps)
-	t.size("SPLIT", n.split)
+	t.define("PACK_B", n.packB)
+	t.define("PANELS", panels)
+	t.define("PART", part)
+	t.define("ROWS", n.rows)
+	t.define("COLUMNS", n.columns)
+	t.define("BLOCK", n.block)
+	t.define("STEPS", n.steps)
+	t.define("SPLIT", n.split)
 }
 
 // sums returns where the product stores its sums: in C, or where there are several splits as parts of so many elements,
@@ -282,9 +271,9 @@ func (k *Kernel) pack(s Spec, panels int) Binding {
 	to := k.scratch(4 * panels * matrices)
 	t := nativeText(s, false)
 	t.define("PACKED", s.TypeB)
-	t.size("PANELS", panels)
+	t.define("PANELS", panels)
 	t.define("PACK_COLUMNS", columns)
-	t.size("PACK_STEPS", steps)
+	t.define("PACK_STEPS", steps)
 	k.Passes = append(k.Passes, t.pass(nativePack, matrices*ceilDiv(s.N, columns)*ceilDiv(s.K, steps), Binding{Operand: B}, to))
 	return to
 }
@@ -294,9 +283,9 @@ func (n native) reduce(part int, parts Binding) Pass {
 	s := n.spec
 	rows := max(1, 1<<13/(s.N*n.splits))
 	t := nativeText(s, true)
-	t.size("ROWS", rows)
-	t.size("SPLITS", n.splits)
-	t.size("PART", part)
+	t.define("ROWS", rows)
+	t.define("SPLITS", n.splits)
+	t.define("PART", part)
 	first, others := parts, parts
 	first.Size, others.Offset, others.Size = 4*part, parts.Offset+4*part, parts.Size-4*part
 	return t.pass(nativeReduce, ceilDiv(s.Batch*s.M, rows), first, others, Binding{Operand: C})
@@ -312,10 +301,8 @@ func (k *Kernel) scratch(bytes int) Binding {
 func nativeVectorKernel(s Spec) Kernel {
 	columns := min(512, roundUp(ceilDiv(s.N, vectorGroups), panelColumns))
 	t := nativeText(s, true)
-	t.WriteString("#undef M\n")
-	t.define("M", s.M)
-	t.size("COLUMNS", columns)
-	t.size("STEPS", min(2048, roundUp(s.K, 16)))
+	t.define("COLUMNS", columns)
+	t.define("STEPS", min(2048, roundUp(s.K, 16)))
 	cost := 4.0
 	if s.M <= vectorRowsMost {
 		cost = 0.5
@@ -330,100 +317,53 @@ func nativeNaiveKernel(s Spec) Kernel {
 		Passes: []Pass{t.pass(nativeNaive, s.Batch*s.M, Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
-// text builds the C of a pass: the definitions, then the code, then the function that stores C by the epilogue. Sizes are
-// not part of what is compiled.
+// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The epilogue comes first,
+// so that the macros of the code do not change it.
 type text struct {
 	strings.Builder
 	spec  Spec
 	store bool // the pass stores C
-	fixed bool // sizes are constants
 }
 
 func nativeText(s Spec, store bool) *text {
 	t := &text{spec: s, store: store}
-	t.shape()
+	for _, d := range []struct {
+		name  string
+		value any
+	}{
+		{"BATCH", s.Batch}, {"M", s.M}, {"N", s.N}, {"K", s.K}, {"STRIDE_A", s.BatchStrideA}, {"STRIDE_B", s.BatchStrideB},
+		{"TRANS_A", s.TransA}, {"TRANS_B", s.TransB}, {"A", s.TypeA}, {"B", s.TypeB},
+	} {
+		t.define(d.name, d.value)
+	}
+	c := F32
+	if store {
+		c = s.TypeC
+	}
+	t.define("C", c)
 	return t
 }
 
-// shape adds the shape of the operands.
-func (t *text) shape() {
-	s := t.spec
-	for _, size := range []struct {
-		name  string
-		value int
-	}{{"BATCH", s.Batch}, {"M", s.M}, {"N", s.N}, {"K", s.K}, {"STRIDE_A", s.BatchStrideA}, {"STRIDE_B", s.BatchStrideB}} {
-		t.size(size.name, size.value)
-	}
-}
-
-// operandMacros are the macros of what operands are, and what code has that uses them.
-func (s Spec) operandMacros() []operandMacro {
-	return []operandMacro{{"TRANS_A", "TRANS_A", s.TransA}, {"TRANS_B", "TRANS_B", s.TransB}, {"A", "A_T", s.TypeA}, {"B", "B_T", s.TypeB}}
-}
-
-type operandMacro struct {
-	name, used string
-	value      any
-}
-
-// epilogue reports whether the pass stores C by the spec's epilogue.
-func (t *text) epilogue() bool { return t.store && t.spec.EpilogueC != nil }
-
 // define adds a macro.
 func (t *text) define(name string, value any) {
-	fmt.Fprintf(t, "#define %s %v\n", name, inC(value))
-}
-
-// inC returns a value as it is written in C.
-func inC(value any) any {
 	switch v := value.(type) {
 	case bool:
-		return map[bool]int{true: 1}[v]
+		value = map[bool]int{true: 1}[v]
 	case graph.DType:
-		return map[graph.DType]string{F32: "f32", F16: "f16", BF16: "bf16"}[v]
+		value = map[graph.DType]string{F32: "f32", F16: "f16", BF16: "bf16"}[v]
 	}
-	return value
+	fmt.Fprintf(t, "#define %s %v\n", name, value)
 }
 
-// size adds a size.
-func (t *text) size(name string, value any) {
-	if t.fixed {
-		t.define(name, value)
-		return
-	}
-	t.WriteString(translator.SizeLine(name, inC(value)))
-}
-
-// pass returns the pass of the code, which begins with its comment. It adds what the code uses of the operands, and for code
-// that fetches C ahead the set of what to fetch.
+// pass returns the pass of the code, which begins with its comment.
 func (t *text) pass(code string, groups int, bindings ...Binding) Pass {
-	var store string
-	fetched := "args[2]"
-	if t.epilogue() {
-		epilogue, arrays := t.spec.EpilogueC(bindings)
-		element := "f32"
-		if t.spec.TypeC.Float16() {
-			element = "u16"
-		}
-		store = target.C + "\n" + epilogue + "\n#define C " + element + "\n" + nativeStore
-		for _, i := range arrays {
-			fetched += fmt.Sprintf(" args[%d]", i)
-		}
-	}
-	for _, m := range t.spec.operandMacros() {
-		if strings.Contains(code, m.used) {
-			t.define(m.name, m.value)
-		}
-	}
-	if strings.Contains(code, "FETCHED") {
-		t.WriteString(translator.SizeLine("FETCHED", fetched))
-	}
-	kernel := target.C + "\n" + t.String() + nativeCommon + "\n" + code
-	if store != "" {
-		kernel = translator.WithStore(kernel, store)
+	var head string
+	epilogue := t.store && t.spec.EpilogueC != nil
+	if epilogue {
+		head = t.spec.EpilogueC(bindings) + "\n#define EPILOGUE\n"
 	}
 	return Pass{
-		WGSL: kernel, Bindings: bindings, Epilogue: t.epilogue(),
+		WGSL: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,
 		Workgroup: [3]int{1, 1, 1}, Groups: [3]int{groups, 1, 1},
 	}
 }

@@ -158,14 +158,14 @@ func symmetricSpecs() (out []Spec) {
 }
 
 // testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
-func testEpilogue(c Element) func([]Binding) (string, []int) {
-	return func(own []Binding) (string, []int) {
+func testEpilogue(c Element) func([]Binding) string {
+	return func(own []Binding) string {
 		value := fmt.Sprintf("2.0f * acc + (f32)i + 100.0f * (f32)b + ((const f32 *)args[%d].at)[j]", len(own))
 		if c == F32 {
-			return "static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) { return " + value + "; }", nil
+			return "static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) { return " + value + "; }"
 		}
 		return "static inline u32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) {\n" +
-			"union { f32 f; u32 u; } x = {" + value + "};\nreturn (x.u + 0x7fff + (x.u >> 16 & 1)) >> 16;\n}", nil
+			"union { f32 f; u32 u; } x = {" + value + "};\nreturn (x.u + 0x7fff + (x.u >> 16 & 1)) >> 16;\n}"
 	}
 }
 

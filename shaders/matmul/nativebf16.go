@@ -127,24 +127,23 @@ func (p pairs) kernel() Kernel {
 func (p pairs) define(t *text, line, matrixA, part int) {
 	t.define(p.unit.macro, 1)
 	t.define("GRAIN", p.unit.K)
-	t.size("IN_PLACE", !t.epilogue() && p.spec.N%p.unit.panel == 0)
+	t.define("LINE", line)
+	t.define("MATRIX_A", matrixA)
+	t.define("PART", part)
+	t.define("ROWS", p.rows)
+	t.define("COLUMNS", p.columns)
 	t.define("BLOCK", p.block)
-	t.define("PITCH", pairSteps+pairPad)
-	t.size("LINE", line)
-	t.size("MATRIX_A", matrixA)
-	t.size("PART", part)
-	t.size("ROWS", p.rows)
-	t.size("COLUMNS", p.columns)
-	t.size("STEPS", p.steps)
-	t.size("SPLIT", p.split)
+	t.define("STEPS", p.steps)
+	t.define("PITCH", p.steps+pairPad)
+	t.define("SPLIT", p.split)
 }
 
 // text is the beginning of a pass's text.
 func (p pairs) text(store bool) *text {
 	t := nativeText(p.spec, store)
 	t.define("PANEL", p.unit.panel)
-	t.size("PADDED", p.padded)
-	t.size("PANELS", p.panels())
+	t.define("PADDED", p.padded)
+	t.define("PANELS", p.panels())
 	return t
 }
 
@@ -159,7 +158,7 @@ func (p pairs) packB(k *Kernel) Binding {
 	to := k.scratch(2 * p.panels() * matrices)
 	t := p.text(false)
 	t.define("PACK_COLUMNS", columns)
-	t.size("PACK_STEPS", steps)
+	t.define("PACK_STEPS", steps)
 	k.Passes = append(k.Passes, t.pass(nativePairs, matrices*ceilDiv(s.N, columns)*ceilDiv(p.padded, steps), Binding{Operand: B}, to))
 	return to
 }
@@ -175,10 +174,10 @@ func (p pairs) transposeA(k *Kernel, line, matrix int) Binding {
 	to := k.scratch(2 * s.M * line * matrices)
 	t := p.text(false)
 	t.define("PACK_A", true)
-	t.size("LINE", line)
-	t.size("MATRIX_A", matrix)
+	t.define("LINE", line)
+	t.define("MATRIX_A", matrix)
 	t.define("PACK_ROWS", rows)
-	t.size("PACK_STEPS", steps)
+	t.define("PACK_STEPS", steps)
 	k.Passes = append(k.Passes, t.pass(nativePairs, matrices*ceilDiv(s.M, rows)*ceilDiv(s.K, steps), Binding{Operand: A}, to))
 	return to
 }

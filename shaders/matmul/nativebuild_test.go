@@ -18,9 +18,9 @@ import (
 
 // nativeBuild collects kernels to compile into one program.
 type nativeBuild struct {
-	dir       string
-	functions []string // the C of kernels and of their stores, each once
-	commands  []string // files of the passes to run
+	dir      string
+	kernels  []string // each text once
+	commands []string // files of the passes to run
 }
 
 func newNativeBuild(t testing.TB) *nativeBuild {
@@ -29,16 +29,13 @@ func newNativeBuild(t testing.TB) *nativeBuild {
 	return b
 }
 
-// function returns the number of a function, from 1 on, or 0 for none. Kernels of equal text share one.
-func (b *nativeBuild) function(source string) int {
-	if source == "" {
-		return 0
+// kernel returns the index of a kernel's text. Passes of equal text, such as those that pack, share one kernel.
+func (b *nativeBuild) kernel(text string) int {
+	if i := slices.Index(b.kernels, text); i >= 0 {
+		return i
 	}
-	if i := slices.Index(b.functions, source); i >= 0 {
-		return i + 1
-	}
-	b.functions = append(b.functions, source)
-	return len(b.functions)
+	b.kernels = append(b.kernels, text)
+	return len(b.kernels) - 1
 }
 
 // add writes the file that runs a kernel on a case's operands, and returns the name of its results.
@@ -72,13 +69,7 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 		if p.Epilogue {
 			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
 		}
-		source, err := translator.Parse(p.WGSL)
-		require.NoError(t, err)
-		number(b.function(source.Kernel), b.function(source.Store), len(source.Sizes))
-		for _, size := range source.Sizes {
-			number(int(size))
-		}
-		number(p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
+		number(b.kernel(p.WGSL), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
 		for _, x := range bindings {
 			if x.Operand != Scratch {
 				x.Size = len(buffers[x.Operand])
@@ -102,17 +93,18 @@ func (b *nativeBuild) run(t testing.TB, cc string, flags ...string) {
 func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, flags ...string) string {
 	flags = append(flags, "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
 		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-aggressive-loop-optimizations", "-Werror")
-	var table, list strings.Builder
-	objects := make([]string, len(b.functions))
-	errs := make([]error, len(b.functions))
+	table := "#include \"prelude.h\"\ntypedef void kernel(const gp_arg *, u32, u32, const u32 *);\n"
+	var list strings.Builder
+	objects := make([]string, len(b.kernels))
+	errs := make([]error, len(b.kernels))
 	var wait sync.WaitGroup
 	slots := make(chan bool, 2)
-	for i, text := range b.functions {
-		fmt.Fprintf(&table, "void gp_%d(void);\n", i)
-		fmt.Fprintf(&list, ", gp_%d", i)
+	for i, text := range b.kernels {
+		table += fmt.Sprintf("kernel gp_%d;\n", i)
+		fmt.Fprintf(&list, "gp_%d, ", i)
 		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
 		objects[i] = file + ".o"
-		head := fmt.Sprintf("#define GP_NAME gp_%d\n", i)
+		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
 		require.NoError(t, os.WriteFile(file, []byte(translator.Prelude(text)+head+text), 0o600))
 		wait.Go(func() {
 			slots <- true
@@ -128,7 +120,7 @@ func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, fl
 		require.NoError(t, err)
 	}
 	file, program := filepath.Join(b.dir, "table.c"), filepath.Join(b.dir, "program")
-	require.NoError(t, os.WriteFile(file, []byte(table.String()+"void (*functions[])(void) = {0"+list.String()+"};\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(table+"kernel *kernels[] = {"+list.String()+"};\n"), 0o600))
 	args := append(flags, "-I", b.dir, "-o", program, filepath.Join("testdata", main), file)
 	out, err := exec.Command(cc, append(append(args, objects...), libraries...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -13,6 +13,8 @@ var (
 	nativeGroupedNaive string
 	//go:embed native/groups.c
 	nativeGroups string
+	//go:embed native/groupedtiles.c
+	nativeGroupedTiles string
 	//go:embed native/grouped.c
 	nativeGrouped string
 )
@@ -73,7 +75,7 @@ func (p grouped) kernel(name string, cost float64) Kernel {
 	}
 	t := groupedText(s)
 	p.define(t, panels, 0)
-	k.Passes = append(k.Passes, t.pass(nativeTile+nativeTiles+nativePanels+nativeGroups+nativeGrouped, p.groupCount(p.rows),
+	k.Passes = append(k.Passes, t.pass(nativeTile+nativeGroupedTiles+nativePanels+nativeGroups+nativeGrouped, p.groupCount(p.rows),
 		Binding{Operand: A}, b, Binding{Operand: C}, Binding{Operand: Offsets}))
 	return k
 }
@@ -95,8 +97,8 @@ func groupedText(s Spec) *text {
 
 // defineGroups adds what the groups of a product are.
 func (t *text) defineGroups(s Spec) {
-	t.size("GROUPS", s.Groups)
-	t.size("GROUPED", s.grouped())
+	t.define("GROUPS", s.Groups)
+	t.define("GROUPED", s.grouped())
 	t.define("GROUPED_SUMS", s.Grouping == graph.GroupedSums)
 }
 

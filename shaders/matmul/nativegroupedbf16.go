@@ -45,6 +45,8 @@ func (p groupedPairs) kernel() Kernel {
 		b = p.packSums(&k)
 	} else {
 		b = p.packB(&k)
+		// Tiles are whole: the rows that a group leaves are computed as a tile's.
+		p.spec.M = roundUp(s.M, p.block)
 	}
 	t := p.text(true)
 	t.defineGroups(s)
@@ -64,7 +66,7 @@ func (p groupedPairs) packSums(k *Kernel) Binding {
 	t.defineGroups(p.spec)
 	t.define("GRAIN", p.unit.K)
 	t.define("PACK_COLUMNS", columns)
-	t.size("PACK_STEPS", steps)
+	t.define("PACK_STEPS", steps)
 	k.Passes = append(k.Passes, t.pass(nativeGroups+nativeGroupedPairs, column*ceilDiv(p.padded, steps), Binding{Operand: B}, to, Binding{Operand: Offsets}))
 	return to
 }

@@ -138,7 +138,6 @@ func (p terms) kernel() Kernel {
 		t.defineGroups(p.spec)
 		code, bindings = nativeGroups+nativeAMX+nativeTerms, append(bindings, Binding{Operand: Offsets})
 	}
-	t.define("WHOLE", !t.epilogue() && p.spec.N%16 == 0)
 	t.define("GROUP_B", p.groupB)
 	t.define("SYMMETRIC", p.symmetric())
 	t.define("PART", part)
@@ -156,8 +155,7 @@ func (p terms) kernel() Kernel {
 
 // text is the beginning of a pass's text.
 func (p terms) text(store bool) *text {
-	t := &text{spec: p.spec, store: store, fixed: true}
-	t.shape()
+	t := nativeText(p.spec, store)
 	t.define("PADDED", p.padded)
 	t.define("PANELS", p.panelBytes()/4)
 	return t

@@ -36,13 +36,14 @@ func Prelude(source string) string {
 	return scalars
 }
 
-// Unit returns the translation unit of C that defines a function by KERNEL or STORE, and the function's name, which
-// differs from those of others. Compilers call the unit's file by the given name, and its first line is that of the source.
+// Unit returns the translation unit of a kernel in C and the name of its function, which differs from those of other
+// kernels. Compilers call the unit's file by the given name, and its first line is that of the source.
 func Unit(source, file string) (unit, symbol string) {
 	prelude := Prelude(source)
 	sum := sha256.Sum256([]byte(prelude + source))
 	symbol = "gp_" + hex.EncodeToString(sum[:8])
-	return fmt.Sprintf("%s\n#define GP_NAME %s\n#line 1 %q\n%s", prelude, symbol, file, source), symbol
+	return fmt.Sprintf("%s\n#define KERNEL void %s(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n#line 1 %q\n%s",
+		prelude, symbol, file, source), symbol
 }
 
 // Options are promises about a source.

@@ -20,12 +20,6 @@ void *memset(void *to, int byte, __SIZE_TYPE__ n);
 // gp_arg is a binding.
 typedef struct { void *at; u64 bytes; } gp_arg;
 
-// gp_store stores what it computes of n sums: those of row i of matrix b from column j on. The first of them is element
-// number at of all matrices. A unit defines one with STORE, or a kernel with KERNEL. See package runtime/cpu.
-typedef void gp_store(const gp_arg *args, const f32 *sums, u64 n, u64 at, u32 b, u32 i, u32 j);
-#define STORE void GP_NAME(const gp_arg *args, const f32 *sums, u64 n, u64 at, u32 b, u32 i, u32 j)
-#define KERNEL void GP_NAME(const gp_arg *args, u32 first, u32 last, const u32 *grid, const u64 *sizes, gp_store *store)
-
 #if defined(__AVX512F__)
 #define VEC_BYTES 64
 #elif defined(__AVX__)

@@ -1,6 +1,6 @@
 // Package cc compiles C with the machine's compiler and keeps the results on disk.
 //
-// A Compiler turns one translation unit into one shared library. Each function is a library of its own: linking is part of
+// A Compiler turns one translation unit into one shared library. Each kernel is a library of its own: linking is part of
 // the call that compiles, which costs about 4 ms of 20, and programs that have a kernel in common share its file. So
 // there is one kind of cached file, and no file depends on which other kernels a program has.
 package cc

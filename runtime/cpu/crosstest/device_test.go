@@ -4,7 +4,6 @@ package crosstest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,26 +37,18 @@ type crossDevice struct {
 	compiler *cc.Compiler
 	harness  harness
 
-	mu        sync.Mutex
-	owner     *base.Owner[*buffer, *loaded]
-	files     int
-	functions map[string]*compiled // by the C
+	mu      sync.Mutex
+	owner   *base.Owner[*buffer, *loaded]
+	files   int
+	kernels map[kernelKey]*compiled
 }
 
-// kernel is a shader's functions and its sizes.
-type kernel struct {
-	function, store *compiled
-	sizes           []uint64
+type kernelKey struct {
+	source string
+	inside bool
 }
 
-// none is the store of a kernel that has none.
-var none = func() *compiled {
-	done := make(chan struct{})
-	close(done)
-	return &compiled{done: done, library: "-", symbol: "-"}
-}()
-
-// compiled is a function; library and symbol are set when done is closed.
+// compiled is a kernel; library and symbol are set when done is closed.
 type compiled struct {
 	done            chan struct{}
 	library, symbol string
@@ -74,7 +65,7 @@ type loaded struct {
 	base.Program
 	d       *crossDevice
 	program *device.Program
-	kernels []kernel
+	kernels []*compiled
 }
 
 // open returns a device with the limits of the CPU's, except for the matrices.
@@ -86,7 +77,7 @@ func open(t *testing.T, b build) *crossDevice {
 	like, err := cpu.Open(cpu.Options{Threads: 1})
 	require.NoError(t, err)
 	defer like.Close()
-	d := &crossDevice{dir: dir, functions: map[string]*compiled{}}
+	d := &crossDevice{dir: dir, kernels: map[kernelKey]*compiled{}}
 	d.compiler, err = cc.Find(cc.Options{Command: b.compiler, Last: b.flags})
 	require.NoError(t, err)
 	d.harness, err = newHarness(dir, b)
@@ -139,54 +130,43 @@ func (d *crossDevice) Load(p *device.Program) (device.Loaded, error) {
 	return l, err
 }
 
-// compile compiles the functions that the device does not have yet.
-func (d *crossDevice) compile(p *device.Program) ([]kernel, error) {
+// compile compiles the kernels that the device does not have yet.
+func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
 	slots := make(chan struct{}, runtime.NumCPU())
-	begin := func(source string) *compiled {
-		c := d.functions[source]
-		if c == nil {
-			c = &compiled{done: make(chan struct{})}
-			d.functions[source] = c
-			go func() {
-				defer close(c.done)
-				slots <- struct{}{}
-				c.err = d.build(c, source)
-				<-slots
-			}()
-		}
-		return c
-	}
-	all := make([]kernel, len(p.Shaders))
+	all := make([]*compiled, len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
-		text := s.WGSL
-		if !s.C() {
-			k, err := native.Translate(text, native.Options{Inside: s.Inside})
-			if err != nil {
-				return nil, err
-			}
-			text = k.C
+		key := kernelKey{s.WGSL, s.Inside}
+		if all[i] = d.kernels[key]; all[i] != nil {
+			continue
 		}
-		source, err := native.Parse(text)
-		if err != nil {
-			return nil, err
-		}
-		all[i] = kernel{function: begin(source.Kernel), store: none, sizes: source.Sizes}
-		if source.Store != "" {
-			all[i].store = begin(source.Store)
-		}
+		c := &compiled{done: make(chan struct{})}
+		all[i], d.kernels[key] = c, c
+		go func() {
+			defer close(c.done)
+			slots <- struct{}{}
+			c.err = d.build(c, s)
+			<-slots
+		}()
 	}
 	next := 0
-	return base.Compile(d.owner, p, func(*device.Shader) (kernel, error) {
-		k := all[next]
+	return base.Compile(d.owner, p, func(*device.Shader) (*compiled, error) {
+		c := all[next]
 		next++
-		<-k.function.done
-		<-k.store.done
-		return k, errors.Join(k.function.err, k.store.err)
+		<-c.done
+		return c, c.err
 	})
 }
 
-func (d *crossDevice) build(c *compiled, source string) error {
+func (d *crossDevice) build(c *compiled, s *device.Shader) error {
+	source := s.WGSL
+	if !s.C() {
+		k, err := native.Translate(source, native.Options{Inside: s.Inside})
+		if err != nil {
+			return err
+		}
+		source = k.C
+	}
 	var unit string
 	unit, c.symbol = native.Unit(source, cc.Unit)
 	library, _, err := d.compiler.Compile(context.Background(), unit, c.symbol)

@@ -63,18 +63,13 @@ func (h *harness) stop() error {
 }
 
 // dispatch runs one command. What the process prints before it dies is the error.
-func (h *harness) dispatch(k kernel, c *device.Command) error {
+func (h *harness) dispatch(k *compiled, c *device.Command) error {
 	if h.process == nil {
 		if err := h.start(); err != nil {
 			return err
 		}
 	}
-	line := fmt.Sprintf("%s %s %s %s %d %d %d %d", k.function.library, k.function.symbol, k.store.library, k.store.symbol,
-		c.Groups[0], c.Groups[1], c.Groups[2], len(k.sizes))
-	for _, size := range k.sizes {
-		line += fmt.Sprint(" ", size)
-	}
-	line += fmt.Sprint(" ", len(c.Args))
+	line := fmt.Sprintf("%s %s %d %d %d %d", k.library, k.symbol, c.Groups[0], c.Groups[1], c.Groups[2], len(c.Args))
 	for _, a := range c.Args {
 		line += fmt.Sprintf(" %s %d %d", a.Buffer.(*buffer).path, a.Offset, a.Size)
 	}

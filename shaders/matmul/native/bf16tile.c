@@ -1,8 +1,7 @@
 // The product of matrices of bf16 by an instruction that adds products of pairs of k's to f32 sums. args[0] is A, whose
 // rows lie LINE elements apart and whose matrices MATRIX_A; args[1] are the panels of B; args[2] is C, or where
 // SPLITS > 1 the partial sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes
-// BLOCK of the rows at a time, and STEPS of the k's, at most PITCH. Steps are multiples of GRAIN, and each sum adds them
-// in order.
+// BLOCK of the rows at a time, and STEPS of the k's. Steps are multiples of GRAIN, and each sum adds them in order.
 //
 // The instructions are assembly: compilers spend 0.1 s of each kernel on a header of intrinsics.
 
@@ -113,34 +112,44 @@ MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, in
 	static __attribute__((noinline)) void name(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin) { \
 		mm_tile(a, b, steps, c, ld, begin, rows, vecs); \
 	}
+#define NARROW (N % PANEL > 0 && N % PANEL <= LANES) // the last panel has one vector
+#if M >= TILE
 MM_TILE(mm_whole, TILE, 2)
-MM_TILE(mm_rest4, 4, 2)
-MM_TILE(mm_rest2, 2, 2)
-MM_TILE(mm_rest1, 1, 2)
+#if NARROW
 MM_TILE(mm_whole_narrow, TILE, 1)
-MM_TILE(mm_rest1_narrow, 1, 1)
+#endif
+#endif
+#if M % TILE
+MM_TILE(mm_rest, (M % TILE), 2)
+#if NARROW
+MM_TILE(mm_rest_narrow, (M % TILE), 1)
+#endif
+#endif
 
-// mm_any adds to the sums of a tile of any place: rows are at least TILE, or what M leaves of it, in smaller tiles.
-// The last panel may have one vector.
+// mm_any adds to the sums of a tile of any place: rows are at least TILE, or what M leaves of it.
 MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, u64 rows, u64 columns) {
+#if NARROW
 	if (columns <= LANES) {
-		if (rows >= TILE) mm_whole_narrow(a, b, steps, c, ld, begin);
-		else for (u64 r = 0; r < rows; r++) mm_rest1_narrow(a + r * PITCH, b, steps, c + r * ld, ld, begin);
+#if M >= TILE
+		if (rows >= TILE) { mm_whole_narrow(a, b, steps, c, ld, begin); return; }
+#endif
+#if M % TILE
+		mm_rest_narrow(a, b, steps, c, ld, begin);
+#endif
 		return;
 	}
-	if (rows >= TILE) {
-		mm_whole(a, b, steps, c, ld, begin);
-		return;
-	}
-	u64 r = 0;
-	for (; r + 4 <= rows; r += 4) mm_rest4(a + r * PITCH, b, steps, c + r * ld, ld, begin);
-	if (rows & 2) mm_rest2(a + r * PITCH, b, steps, c + r * ld, ld, begin), r += 2;
-	if (rows & 1) mm_rest1(a + r * PITCH, b, steps, c + r * ld, ld, begin);
+#endif
+#if M >= TILE
+	if (rows >= TILE) { mm_whole(a, b, steps, c, ld, begin); return; }
+#endif
+#if M % TILE
+	mm_rest(a, b, steps, c, ld, begin);
+#endif
 }
 #endif
 
 // mm_copy copies rows of A, and adds zeros up to whole tiles and steps.
-MM_INLINE void mm_copy(const u64 *sizes, u16 *to, const u16 *from, u64 rows, u64 steps) {
+MM_INLINE void mm_copy(u16 *to, const u16 *from, u64 rows, u64 steps) {
 	u64 r = 0, zeros = STEP_ROUND(steps) - steps;
 	for (; r < rows; r++) {
 		__builtin_memcpy(to + r * PITCH, from + r * LINE, 2 * steps);

@@ -1,8 +1,5 @@
-// Every pass is this file and others, behind the definitions of TRANS_A, TRANS_B, and A and B, the element types: f32, f16
-// or bf16. BATCH, M, N, K, STRIDE_A and STRIDE_B (elements between matrices) are elements of the parameter sizes, as most
-// other sizes are: a text serves all shapes. CALL is what functions pass on that use sizes or store results.
-#define CALL_PARAMETERS const gp_arg *args, const u64 *sizes, gp_store *store
-#define CALL args, sizes, store
+// Every pass is this file and one of the others, behind the definitions of its sizes: BATCH, M, N, K, STRIDE_A,
+// STRIDE_B (elements between matrices), TRANS_A, TRANS_B, and A, B and C, the element types: f32, f16 or bf16.
 
 #define VL (VEC_BYTES / 4) // lanes of a vector
 #define NR (2 * VL)        // columns of a register tile, and of a panel of packed B
@@ -22,6 +19,7 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+typedef unsigned short u16;
 typedef u32 vecw __attribute__((vector_size(VEC_BYTES)));
 typedef u16 vech __attribute__((vector_size(VEC_BYTES / 2)));
 typedef f32 vec4 __attribute__((vector_size(16)));
@@ -81,12 +79,21 @@ MM_INLINE void mm_rows4(vec4 a, vec4 b, vec4 c, vec4 d, vec4 *rows) {
 
 #define A_T MM_CALL(mm_t_, A)
 #define B_T MM_CALL(mm_t_, B)
+#define C_T MM_CALL(mm_t_, C)
 
-// mm_store stores the first n sums, those of row i of matrix b from column j on: by the epilogue in C, or in c as they are.
-MM_INLINE void mm_store(CALL_PARAMETERS, f32 *c, const f32 *sums, u64 n, u32 b, u32 i, u32 j) {
-	const u64 at = ((u64)b * M + i) * N + j;
-	if (store) store(args, sums, n, at, b, i, j);
-	else __builtin_memcpy(c + at, sums, n * sizeof(f32));
+#ifdef EPILOGUE
+#define VALUE(acc, b, i, j) epilogue(args, acc, b, i, j)
+#else
+#define VALUE(acc, b, i, j) (acc)
+#endif
+
+// mm_store stores the first n sums, those of row i of matrix b from column j on. The loop counts columns, so that the
+// compiler knows that those of a vector are neighbors in the epilogue's arrays.
+MM_INLINE void mm_store(const gp_arg *args, C_T *c, const f32 *sums, u64 n, u32 b, u32 i, u32 j) {
+	const u32 end = j + (u32)n;
+	c += ((u64)b * M + i) * N;
+	#pragma omp simd
+	for (u32 q = j; q < end; q++) c[q] = (C_T)VALUE(sums[(u64)q - j], b, i, q);
 }
 
 #ifdef PACKED // the type of the operand that the pass packs

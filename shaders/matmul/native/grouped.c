@@ -4,12 +4,14 @@
 KERNEL {
 	const A_T *a = args[0].at;
 	const f32 *b = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	const u32 *offsets = args[3].at;
 #if PACK_A
-	f32 panels[(HEIGHT + MR - 1) / MR * MR * STEPS] __attribute__((aligned(64)));
+	f32 panels[(BLOCK + MR - 1) / MR * MR * STEPS] __attribute__((aligned(64)));
 #endif
-	f32 block[IN_PLACE ? 1 : HEIGHT * COLUMNS] __attribute__((aligned(64)));
+#if !IN_PLACE
+	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
+#endif
 	for (u32 group = first; group < last; group++) {
 #if GROUPED_SUMS
 		u64 at = group, row_blocks = (M + ROWS - 1) / ROWS, column_blocks = (N + COLUMNS - 1) / COLUMNS;
@@ -19,21 +21,26 @@ KERNEL {
 		const f32 *matrix = b;
 #else
 		u64 row_blocks = M / ROWS + GROUPS, j0 = group / row_blocks * COLUMNS, n = 0, k0 = 0, k1 = K, i0, i1;
-		u64 e = mm_rows(sizes, offsets, group % row_blocks, &i0, &i1);
+		u64 e = mm_rows(offsets, group % row_blocks, &i0, &i1);
 		const f32 *matrix = b + e * (PACK_B ? PANELS : STRIDE_B);
 #endif
 		u64 j1 = MIN(j0 + COLUMNS, N);
-		for (u64 i = i0; i < i1; i += HEIGHT) {
-			u64 rows = MIN(HEIGHT, i1 - i);
-			f32 *sums = IN_PLACE ? c + (n * M + i) * N + j0 : block;
-			const u64 ld = IN_PLACE ? N : COLUMNS;
+		for (u64 i = i0; i < i1; i += BLOCK) {
+			u64 rows = MIN(BLOCK, i1 - i);
+#if IN_PLACE
+			f32 *sums = c + (n * M + i) * N + j0;
+			const u64 ld = N;
+#else
+			f32 *sums = block;
+			const u64 ld = COLUMNS;
+#endif
 			if (k0 == k1)
 				for (u64 r = 0; r < rows; r++) __builtin_memset(sums + r * ld, 0, (j1 - j0) * sizeof(f32));
 			for (u64 k = k0; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k);
 				const A_T *lines = a + (TRANS_A ? k * M + i : i * K + k);
 #if PACK_A
-				mm_pack_block(sizes, panels, lines, rows, steps);
+				mm_pack_block(panels, lines, rows, steps);
 #endif
 				u64 tile = 0;
 				for (u64 j = j0; j < j1; j += NR) {
@@ -45,12 +52,14 @@ KERNEL {
 #else
 						const f32 *x = from;
 #endif
-						mm_place place = {mm_ahead(sizes, from, lines, tile++, (j - j0) / NR, rows, steps), args, sizes, (n * M + i + r) * N + j};
-						mm_any(sizes, x, y, steps, sums + r * ld + (j - j0), ld, k == k0, &place, ROWS_INSIDE ? r == 0 : i == i0, MIN(MR, rows - r), N - j);
+						mm_place place = {mm_ahead(from, lines, tile++, (j - j0) / NR, rows, steps), args, (n * M + i + r) * N + j};
+						mm_any(x, y, steps, sums + r * ld + (j - j0), ld, k == k0, &place, ROWS_INSIDE ? r == 0 : i == i0, MIN(MR, rows - r), N - j);
 					}
 				}
 			}
-			for (u64 r = 0; !IN_PLACE && r < rows; r++) mm_store(CALL, c, block + r * COLUMNS, j1 - j0, n, i + r, j0);
+#if !IN_PLACE
+			for (u64 r = 0; r < rows; r++) mm_store(args, c, block + r * COLUMNS, j1 - j0, n, i + r, j0);
+#endif
 		}
 	}
 }

@@ -11,7 +11,7 @@
 
 KERNEL {
 	const u16 *a = args[0].at, *b = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	const u32 *offsets = args[3].at;
 	u16 panel[BLOCK * PITCH] __attribute__((aligned(64)));
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
@@ -25,18 +25,20 @@ KERNEL {
 		const u16 *panels = b + MM_PLACE(k0, n) * PANEL;
 #else
 		u64 row_blocks = GROUPED / ROWS + GROUPS, j0 = group / row_blocks * COLUMNS, n = 0, k0 = 0, k1 = K, i0, i1;
-		const u16 *panels = b + mm_rows(sizes, offsets, group % row_blocks, &i0, &i1) * PANELS;
+		const u16 *panels = b + mm_rows(offsets, group % row_blocks, &i0, &i1) * PANELS;
 #endif
 		u64 j1 = MIN(j0 + COLUMNS, N);
 		for (u64 i = i0; i < i1; i += BLOCK) {
 			u64 rows = MIN(BLOCK, i1 - i), grains = MM_GRAINS(rows), ld = COLUMNS;
 			f32 *sums = block;
-			if (IN_PLACE && rows == grains) sums = c + (n * M + i) * N + j0, ld = N;
+#if !defined(EPILOGUE) && N % PANEL == 0
+			if (rows == grains) sums = (f32 *)c + (n * M + i) * N + j0, ld = N;
+#endif
 			if (k0 == k1)
 				for (u64 r = 0; r < rows; r++) __builtin_memset(sums + r * ld, 0, (j1 - j0) * sizeof(f32));
 			for (u64 k = k0; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k);
-				mm_copy(sizes, panel, a + i * LINE + k, rows, steps);
+				mm_copy(panel, a + i * LINE + k, rows, steps);
 				for (u64 r = rows; r < grains; r++) __builtin_memset(panel + r * PITCH, 0, 2 * STEP_ROUND(steps));
 				for (u64 j = j0; j < j1; j += PANEL)
 					for (u64 r = 0; r < rows; r += TILE)
@@ -44,7 +46,7 @@ KERNEL {
 							k == k0, grains - r, N - j);
 			}
 			if (sums == block)
-				for (u64 r = 0; r < rows; r++) mm_store(CALL, c, block + r * COLUMNS, j1 - j0, n, i + r, j0);
+				for (u64 r = 0; r < rows; r++) mm_store(args, c, block + r * COLUMNS, j1 - j0, n, i + r, j0);
 		}
 	}
 	mm_release();

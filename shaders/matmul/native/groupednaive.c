@@ -3,7 +3,7 @@
 KERNEL {
 	const A_T *a = args[0].at;
 	const B_T *b = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	const u32 *offsets = args[3].at;
 	for (u32 group = first; group < last; group++) {
 		u64 n = group / M, i = group % M, k0 = 0, k1 = K, e = 0;
@@ -17,7 +17,7 @@ KERNEL {
 			for (u64 k = k0; k < k1; k++)
 				s = fma_f32(MM_CALL(mm_widen_, A)(a[TRANS_A ? k * M + i : i * K + k]),
 					MM_CALL(mm_widen_, B)(b[e * STRIDE_B + (TRANS_B ? j * K + k : k * N + j)]), s);
-			mm_store(CALL, c, &s, 1, n, i, j);
+			c[(n * M + i) * N + j] = (C_T)VALUE(s, (u32)n, (u32)i, (u32)j);
 		}
 	}
 }

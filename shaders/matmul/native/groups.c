@@ -4,7 +4,7 @@
 #if GROUPED_ROWS
 // mm_rows finds the rows of a block, from *i0 to *i1, and returns the group that they belong to. There are at most
 // GROUPED / ROWS + GROUPS blocks; those that are too many have no rows.
-MM_INLINE u64 mm_rows(const u64 *sizes, const u32 *offsets, u64 block, u64 *i0, u64 *i1) {
+MM_INLINE u64 mm_rows(const u32 *offsets, u64 block, u64 *i0, u64 *i1) {
 	u64 begin = 0;
 	for (u64 e = 0; e < GROUPS; e++) {
 		u64 end = e + 1 < GROUPS ? MIN(offsets[e + 1], GROUPED) : GROUPED, blocks;

@@ -2,7 +2,7 @@
 KERNEL {
 	const A_T *a = args[0].at;
 	const B_T *b = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	for (u32 group = first; group < last; group++) {
 		u64 n = group / M, i = group % M;
 		for (u64 j = 0; j < N; j++) {
@@ -10,7 +10,7 @@ KERNEL {
 			for (u64 k = 0; k < K; k++)
 				s = fma_f32(MM_CALL(mm_widen_, A)(a[n * STRIDE_A + (TRANS_A ? k * M + i : i * K + k)]),
 					MM_CALL(mm_widen_, B)(b[n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j)]), s);
-			mm_store(CALL, c, &s, 1, n, i, j);
+			c[(n * M + i) * N + j] = (C_T)VALUE(s, (u32)n, (u32)i, (u32)j);
 		}
 	}
 }

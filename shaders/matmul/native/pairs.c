@@ -14,7 +14,7 @@ MM_INLINE void mm_store4(void *p, vec4 v) { __builtin_memcpy(p, &v, 16); }
 
 #if PACK_A
 // args[0] is A, [K][M], args[1] its transpose, rows of LINE elements. A group has PACK_ROWS × PACK_STEPS of a matrix.
-MM_INLINE void mm_turn(const u64 *sizes, u16 *to, const u16 *from) { // 8 × 8
+MM_INLINE void mm_turn(u16 *to, const u16 *from) { // 8 × 8
 	vec4 low[4], high[4], rows[8];
 	#pragma GCC unroll 4
 	for (int q = 0; q < 4; q++) {
@@ -38,7 +38,7 @@ KERNEL {
 		u16 *turned = to + n * MATRIX_A;
 		u64 eights = i0 + (i1 - i0) / 8 * 8, whole = k0 + (k1 - k0) / 8 * 8;
 		for (u64 i = i0; i < eights; i += 8)
-			for (u64 k = k0; k < whole; k += 8) mm_turn(sizes, turned + i * LINE + k, a + k * M + i);
+			for (u64 k = k0; k < whole; k += 8) mm_turn(turned + i * LINE + k, a + k * M + i);
 		for (u64 i = i0; i < i1; i++)
 			for (u64 k = i < eights ? whole : k0; k < k1; k++) turned[i * LINE + k] = a[k * M + i];
 	}
@@ -48,7 +48,7 @@ KERNEL {
 // args[0] is B, args[1] the panels, of PANELS elements a matrix. A group packs PACK_STEPS of the k's of PACK_COLUMNS
 // columns of a matrix.
 #if TRANS_B
-MM_INLINE void mm_pack_pairs(const u64 *sizes, u16 *to, const u16 *from, u64 columns, u64 steps, u64 padded) {
+MM_INLINE void mm_pack_pairs(u16 *to, const u16 *from, u64 columns, u64 steps, u64 padded) {
 	u64 fours = columns / 4 * 4, whole = steps / 8 * 8;
 	for (u64 k = 0; k < whole; k += 8) {
 		for (u64 j = 0; j < fours; j += 4) {
@@ -64,7 +64,7 @@ MM_INLINE void mm_pack_pairs(const u64 *sizes, u16 *to, const u16 *from, u64 col
 			to[k / 2 * 2 * PANEL + 2 * j + k % 2] = j < columns && k < steps ? from[j * K + k] : 0;
 }
 #else
-MM_INLINE void mm_pack_pairs(const u64 *sizes, u16 *to, const u16 *from, u64 columns, u64 steps, u64 padded) {
+MM_INLINE void mm_pack_pairs(u16 *to, const u16 *from, u64 columns, u64 steps, u64 padded) {
 	for (u64 k = 0; k < padded; k += 2, to += 2 * PANEL, from += 2 * N) {
 		if (columns == PANEL && k + 1 < steps) {
 			mm_pair *pairs = (mm_pair *)to;
@@ -89,7 +89,7 @@ KERNEL {
 		u64 most = TRANS_B ? k1 - k0 : 2; // rows of B are read in order
 		for (u64 k = k0; k < k1; k += most)
 			for (u64 j = j0; j < j1; j += PANEL)
-				mm_pack_pairs(sizes, to + n * PANELS + j * PADDED + k * PANEL, from + n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j),
+				mm_pack_pairs(to + n * PANELS + j * PADDED + k * PANEL, from + n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j),
 					MIN(PANEL, N - j), MIN(most, K - MIN(k, K)), most);
 	}
 }

@@ -1,6 +1,6 @@
 #if PACK_A
 // mm_pack_block packs the rows of a block, a panel of MR rows after the other.
-MM_INLINE void mm_pack_block(const u64 *sizes, f32 *to, const A_T *lines, u64 rows, u64 steps) {
+MM_INLINE void mm_pack_block(f32 *to, const A_T *lines, u64 rows, u64 steps) {
 #if TRANS_A
 	u64 whole = rows / MR * MR;
 	for (u64 k = 0; k < steps; k++) { // in the order in which A lies in memory

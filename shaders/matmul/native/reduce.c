@@ -2,7 +2,7 @@
 // stores ROWS of the rows of all matrices. The parts are added in order.
 KERNEL {
 	const f32 *begin = args[0].at, *parts = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	for (u32 group = first; group < last; group++) {
 		u64 end = MIN((u64)(group + 1) * ROWS, BATCH * M);
 		for (u64 row = (u64)group * ROWS; row < end; row++) {
@@ -14,7 +14,7 @@ KERNEL {
 					const f32 *more = parts + part * PART + row * N + j;
 					for (u64 q = 0; q < n; q++) sums[q] += more[q];
 				}
-				mm_store(CALL, c, sums, n, row / M, row % M, j);
+				mm_store(args, c, sums, n, row / M, row % M, j);
 			}
 		}
 	}

@@ -138,8 +138,8 @@ KERNEL {
 	} while (0)
 
 // While sums are computed, what comes next is fetched: FETCH_ROWS lines of the next block of A, and of B where a group
-// packs it, of FETCH_BYTES every cell, and the elements of FETCHED, a set of C and of the arrays that the epilogue
-// accesses. A prefetch of any address is harmless.
+// packs it, of FETCH_BYTES every cell, and the elements of C and of the arrays that the epilogue accesses. A prefetch of
+// any address is harmless.
 #define CALLS (BLOCK / CELL_LINES * ((COLUMNS + CELL_LINES - 1) / CELL_LINES)) // of mm_sums a block
 #define CELLS (STEPS / CELL_STEPS)                                             // of a line of a block
 #define UP(x, y) (((x) + (y) - 1) / (y))
@@ -149,13 +149,17 @@ KERNEL {
 #define A_FETCH_BYTES UP((TRANS_A ? BLOCK : STEPS) * sizeof(f32), CELLS)
 #define B_FETCH_ROWS UP(STEPS, CALLS)
 #define B_FETCH_BYTES UP(COLUMNS * sizeof(f32), CELLS)
+#ifndef EPILOGUE_ARRAYS
+#define EPILOGUE_ARRAYS(FETCH)
+#endif
+#define FETCH(arg) __builtin_prefetch((const char *)(arg).at + at * 4, 1, 2), __builtin_prefetch((const char *)(arg).at + at * 4 + 64, 1, 2);
 
 // mm_place is what is fetched.
 typedef struct {
 	const char *a, *b;
 	const gp_arg *args; // the kernel's
 	u64 at;             // the first element of C
-	u64 arrays;         // those of FETCHED whose elements are fetched
+	int c;              // whether C is fetched
 } mm_place;
 
 MM_INLINE void mm_fetch(const char *from, u64 rows, u64 line, u64 bytes) {
@@ -179,7 +183,8 @@ MM_INLINE void mm_sums(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, in
 		if (down > 1) MM_READ(2, below, 4 * ld);
 		if (down > 1 && right > 1) MM_READ(3, below + 16, 4 * ld);
 	}
-	u64 row = 0, most = place->arrays ? 16 * down : 0;
+	const gp_arg *args = place->args;
+	u64 row = 0, most = place->c ? 16 * down : 0;
 	for (u64 q = 0; q < cells; q++, a += CELL, b += CELL) {
 		MM_A(2); MM_B(0); MM_DOTS;
 		mm_fetch(place->a + q * A_FETCH_BYTES, A_FETCH_ROWS, A_LINE, A_FETCH_BYTES);
@@ -189,10 +194,9 @@ MM_INLINE void mm_sums(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, in
 #endif
 		MM_B(1); MM_DOTS;
 		for (u64 end = MIN(most, (q + 1) * UP(CELL_LINES, CELLS)); row < end; row++) {
-			for (u64 arrays = place->arrays; arrays; arrays &= arrays - 1) {
-				const f32 *from = (const f32 *)place->args[__builtin_ctzll(arrays)].at + place->at + row * N;
-				__builtin_prefetch(from, 1, 2), __builtin_prefetch(from + 16, 1, 2);
-			}
+			u64 at = place->at + row * N;
+			FETCH(args[2])
+			EPILOGUE_ARRAYS(FETCH)
 		}
 		MM_A(0); MM_DOTS;
 		MM_B(2); MM_DOTS;
@@ -214,13 +218,13 @@ MM_INLINE void mm_any(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, int
 
 // Where the product is SYMMETRIC, only cells on the diagonal and above it are computed. The others mirror them.
 
-// The sums of rows lie in C where WHOLE, which are of whole tiles of columns, if tiles of rows are whole too. Otherwise
-// they lie in a block, of one panel of columns where that has all k's.
+// The sums of rows lie in C where they are what is stored, and tiles are whole. Otherwise they lie in a block, of one
+// panel of columns where that has all k's.
 #ifndef GROUPED_SUMS
 #define GROUPED_SUMS 0
 #endif
 #define ONCE (SPLIT <= STEPS && !GROUPED_SUMS)
-#if !WHOLE
+#if defined(EPILOGUE) || N % 16
 #define IN_PLACE(rows) 0
 #elif GROUPED_ROWS
 #define IN_PLACE(rows) ((rows) % 16 == 0)
@@ -255,7 +259,7 @@ MM_INLINE void mm_mirror_cell(f32 *to, const f32 *from, u64 ld_to, u64 ld, u64 r
 
 KERNEL {
 	const f32 *a = args[0].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	u32 cells[BLOCK / CELL_LINES * CELLS * CELL] __attribute__((aligned(64)));
 #if GROUP_B
 	u32 y[CELLS * CELL] __attribute__((aligned(64)));
@@ -265,7 +269,7 @@ KERNEL {
 	for (u32 group = first; group < last; group++) {
 #if GROUPED_ROWS
 		u64 row_blocks = GROUPED / ROWS + GROUPS, j0 = group / row_blocks * COLUMNS, n = 0, split = 0, k0 = 0, k1 = K, i0, i1;
-		u64 matrix = mm_rows(sizes, GROUP_OFFSETS, group % row_blocks, &i0, &i1);
+		u64 matrix = mm_rows(GROUP_OFFSETS, group % row_blocks, &i0, &i1);
 #else
 		u64 at = group, row_blocks = (M + ROWS - 1) / ROWS, column_blocks = (N + COLUMNS - 1) / COLUMNS;
 		u64 i0 = at % row_blocks * ROWS, i1 = MIN(i0 + ROWS, M);
@@ -290,7 +294,7 @@ KERNEL {
 			const u64 rows = MIN(BLOCK, i1 - i), place = split * PART + (n * M + i) * N;
 			const int in_place = IN_PLACE(rows);
 			const u64 ld = in_place ? N : BLOCK_LINE;
-			f32 *sums = in_place ? c + place + j0 : block;
+			f32 *sums = in_place ? (f32 *)c + place + j0 : block;
 			for (u64 r = 0; GROUPED_SUMS && k0 == k1 && r < rows; r++) __builtin_memset(sums + r * ld, 0, (j1 - j0) * sizeof(f32));
 			for (u64 k = k0; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k), count = UP(steps, CELL_STEPS), call = 0;
@@ -308,7 +312,7 @@ KERNEL {
 					const u32 *y = panels + (j / CELL_LINES * (PADDED / CELL_STEPS) + k / CELL_STEPS) * CELL;
 #endif
 					for (u64 r = 0; r < end; r += CELL_LINES, call++) {
-						mm_place fetched = {.args = args, .at = place + r * N + j, .arrays = (in_place ? begin : last) ? FETCHED : 0};
+						mm_place fetched = {.args = args, .at = place + r * N + j, .c = in_place ? begin : last};
 						fetched.a = next + MIN(call * A_FETCH_ROWS, A_LINES) * A_LINE;
 #if GROUP_B && !TRANS_B
 						fetched.b = (const char *)(b + (k + STEPS + call * B_FETCH_ROWS) * N + j0);
@@ -316,24 +320,24 @@ KERNEL {
 						mm_any(cells + r / CELL_LINES * count * CELL, y, count, sums + r * ld + (!in_place && ONCE ? 0 : j - j0), ld, begin, &fetched, rows - r, N - j);
 					}
 					for (u64 r = 0; ONCE && !in_place && r < end; r++)
-						mm_store(CALL, c + split * PART, block + r * CELL_LINES, MIN(CELL_LINES, j1 - j), n, i + r, j);
+						mm_store(args, c + split * PART, block + r * CELL_LINES, MIN(CELL_LINES, j1 - j), n, i + r, j);
 #if SYMMETRIC
 					for (u64 r = 0; last && r < above; r += CELL_LINES) {
 						if (in_place) {
-							f32 *whole = c + split * PART + n * M * N;
+							f32 *whole = (f32 *)c + split * PART + n * M * N;
 							mm_mirror_cell(whole + j * N + i + r, whole + (i + r) * N + j, N, N, above - r, N - j);
 							continue;
 						}
 						f32 mirror[CELL_LINES * CELL_LINES] __attribute__((aligned(64)));
 						mm_mirror_cell(mirror, block + r * CELL_LINES, CELL_LINES, CELL_LINES, above - r, N - j);
 						for (u64 q = 0; q < MIN(CELL_LINES, N - j); q++)
-							mm_store(CALL, c, mirror + q * CELL_LINES, MIN(CELL_LINES, above - r), n, j + q, i + r);
+							mm_store(args, c, mirror + q * CELL_LINES, MIN(CELL_LINES, above - r), n, j + q, i + r);
 					}
 #endif
 				}
 			}
 			for (u64 r = 0; !ONCE && !in_place && r < rows; r++)
-				mm_store(CALL, c + split * PART, block + r * COLUMNS, j1 - j0, n, i + r, j0);
+				mm_store(args, c + split * PART, block + r * COLUMNS, j1 - j0, n, i + r, j0);
 		}
 	}
 	mm_release();

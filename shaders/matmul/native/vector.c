@@ -1,5 +1,5 @@
 // The product of few rows, where reading B once is all the work: args[0] is A, args[1] B, args[2] C. A group computes
-// COLUMNS of a matrix, STEPS of the k's at a time. Both are multiples of NR. M is a constant here: sums stay in registers.
+// COLUMNS of a matrix, STEPS of the k's at a time. Both are multiples of NR.
 
 #define B_LOAD MM_CALL(mm_load_, B)
 #define A_WIDEN MM_CALL(mm_widen_, A)
@@ -23,7 +23,7 @@ MM_INLINE vec4 mm_quad(vecf x) {
 }
 
 // mm_add adds the products along k, which is contiguous in B, to the sums of the columns. A lane adds every VL-th k.
-MM_INLINE void mm_add(const u64 *sizes, const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *sums) {
+MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *sums) {
 	for (u64 j = 0; j < columns; j += 4) {
 		const B_T *lines[4];
 		for (u64 q = 0; q < 4; q++) lines[q] = b + MIN(j + q, columns - 1) * K;
@@ -53,11 +53,11 @@ MM_INLINE void mm_add(const u64 *sizes, const f32 *a, const B_T *b, u64 columns,
 }
 #else
 // mm_steps adds the products of count of the k's to the sums of the columns, which are contiguous in B.
-MM_INLINE void mm_steps(const u64 *sizes, const f32 *a, const B_T *b, u64 columns, f32 *sums, const int count) {
+MM_INLINE void mm_steps(const f32 *a, const B_T *b, u64 columns, f32 *sums, const int count) {
 	for (u64 j = 0; j < columns; j += VL) {
 		vecf x[4];
 		#pragma GCC unroll 4
-		for (int q = 0; q < count; q++) x[q] = columns - j < VL ? mm_part(b + q * N + j, columns - j) : B_LOAD(b + q * N + j);
+		for (int q = 0; q < count; q++) x[q] = columns - j < VL ? mm_part(b + q * (u64)N + j, columns - j) : B_LOAD(b + q * (u64)N + j);
 		#pragma GCC unroll 4
 		for (u64 i = 0; i < M; i++) {
 			vecf s = *(const vecfu *)(sums + i * COLUMNS + j);
@@ -68,17 +68,17 @@ MM_INLINE void mm_steps(const u64 *sizes, const f32 *a, const B_T *b, u64 column
 	}
 }
 
-MM_INLINE void mm_add(const u64 *sizes, const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *sums) {
+MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *sums) {
 	u64 k = 0;
-	for (; k + 4 <= steps; k += 4) mm_steps(sizes, a + k, b + k * N, columns, sums, 4);
-	for (; k < steps; k++) mm_steps(sizes, a + k, b + k * N, columns, sums, 1);
+	for (; k + 4 <= steps; k += 4) mm_steps(a + k, b + k * N, columns, sums, 4);
+	for (; k < steps; k++) mm_steps(a + k, b + k * N, columns, sums, 1);
 }
 #endif
 
 KERNEL {
 	const A_T *a = args[0].at;
 	const B_T *b = args[1].at;
-	f32 *c = args[2].at;
+	C_T *c = args[2].at;
 	f32 wide[M * STEPS] __attribute__((aligned(64))), sums[M * COLUMNS] __attribute__((aligned(64)));
 	for (u32 group = first; group < last; group++) {
 		u64 blocks = (N + COLUMNS - 1) / COLUMNS, j0 = group % blocks * COLUMNS, n = group / blocks, columns = MIN(COLUMNS, N - j0);
@@ -90,8 +90,8 @@ KERNEL {
 					wide[i * STEPS + k] = A_WIDEN(a[n * STRIDE_A + (TRANS_A ? (k0 + k) * M + i : i * K + k0 + k)]);
 				for (u64 k = steps; k < (steps + VL - 1) / VL * VL; k++) wide[i * STEPS + k] = 0;
 			}
-			mm_add(sizes, wide, b + n * STRIDE_B + (TRANS_B ? j0 * K + k0 : k0 * N + j0), columns, steps, sums);
+			mm_add(wide, b + n * STRIDE_B + (TRANS_B ? j0 * K + k0 : k0 * N + j0), columns, steps, sums);
 		}
-		for (u64 i = 0; i < M; i++) mm_store(CALL, c, sums + i * COLUMNS, columns, n, i, j0);
+		for (u64 i = 0; i < M; i++) mm_store(args, c, sums + i * COLUMNS, columns, n, i, j0);
 	}
 }

@@ -15,14 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef void kernel(const gp_arg *, u32, u32, const u32 *, const u64 *, gp_store *);
-extern void (*functions[])(void);
+typedef void kernel(const gp_arg *, u32, u32, const u32 *);
+extern kernel *kernels[];
 void openblas_set_num_threads(int);
 
 enum { TURNS = 11 };
 static int threads;
 
-typedef struct { kernel *k; gp_store *store; u32 groups, count, max_taken; gp_arg args[8]; u64 sizes[32]; } pass;
+typedef struct { kernel *k; u32 groups, count, max_taken; gp_arg args[8]; } pass;
 
 static pass *work;
 static _Atomic u32 epoch, next, done, active;
@@ -34,7 +34,7 @@ static void take(void) {
 	while (first < p->groups) {
 		u32 half = (p->groups - first + 1) / 2, n = half < p->max_taken ? half : p->max_taken;
 		if (!atomic_compare_exchange_weak(&next, &first, first + n)) continue;
-		p->k(p->args, first, first + n, grid, p->sizes, p->store);
+		p->k(p->args, first, first + n, grid);
 		first = atomic_load(&next);
 	}
 }
@@ -55,7 +55,7 @@ static void run(pass *p, u32 n) {
 		work = p + i;
 		if (threads == 1) {
 			u32 grid[3] = {work->groups, 1, 1};
-			work->k(work->args, 0, work->groups, grid, work->sizes, work->store);
+			work->k(work->args, 0, work->groups, grid);
 			continue;
 		}
 		atomic_store(&next, 0);
@@ -99,9 +99,7 @@ static job load(const char *file) {
 	w.passes = number(f);
 	for (u32 i = 0; i < w.passes; i++) {
 		pass *p = &w.p[i];
-		p->k = (kernel *)functions[number(f)], p->store = (gp_store *)functions[number(f)];
-		for (u32 j = 0, n = number(f); j < n; j++) p->sizes[j] = number(f);
-		p->groups = number(f), p->count = number(f);
+		p->k = kernels[number(f)], p->groups = number(f), p->count = number(f);
 		p->max_taken = (p->groups + 4 * threads - 1) / (4 * threads);
 		for (u32 j = 0; j < p->count; j++) {
 			u32 b = number(f), offset = number(f), size = number(f);

@@ -1,9 +1,8 @@
 // Runs kernels: run FILE, which holds 32-bit numbers: the number of buffers, and for each its bytes and its contents,
-// padded to four; then the number of passes, and for each the indices of its kernel and of its store, the number of its
-// sizes and the sizes, its groups, the number of its arguments, and for each the buffer, the offset and the size. The
-// program runs all passes three times, with the groups in order, one by one backwards, and in ranges of three from both
-// ends, and writes buffer 2 to FILE.out after each. Buffers have exactly their size, so that sanitizers see what lies
-// outside.
+// padded to four; then the number of passes, and for each the index of its kernel, its groups, the number of its
+// arguments, and for each the buffer, the offset and the size. The program runs all passes three times, with the groups
+// in order, one by one backwards, and in ranges of three from both ends, and writes buffer 2 to FILE.out after each.
+// Buffers have exactly their size, so that sanitizers see what lies outside.
 #include "prelude.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +12,8 @@
 #include <unistd.h>
 #endif
 
-typedef void kernel(const gp_arg *, u32, u32, const u32 *, const u64 *, gp_store *);
-extern void (*functions[])(void);
+typedef void kernel(const gp_arg *, u32, u32, const u32 *);
+extern kernel *kernels[];
 
 static u32 number(FILE *f) {
 	u32 x;
@@ -22,17 +21,17 @@ static u32 number(FILE *f) {
 	return x;
 }
 
-static void dispatch(kernel *k, const gp_arg *args, u32 groups, const u64 *sizes, gp_store *store, int order) {
+static void dispatch(kernel *k, const gp_arg *args, u32 groups, int order) {
 	u32 grid[3] = {groups, 1, 1};
-	if (order == 0) k(args, 0, groups, grid, sizes, store);
+	if (order == 0) k(args, 0, groups, grid);
 	if (order == 1)
-		for (u32 g = groups; g-- > 0;) k(args, g, g + 1, grid, sizes, store);
+		for (u32 g = groups; g-- > 0;) k(args, g, g + 1, grid);
 	if (order == 2)
 		for (u32 low = 0, high = groups; low < high;) {
 			u32 from = high - low > 3 ? high - 3 : low;
-			k(args, from, high, grid, sizes, store);
+			k(args, from, high, grid);
 			high = from;
-			if (low < high) k(args, low, low + 1, grid, sizes, store), low++;
+			if (low < high) k(args, low, low + 1, grid), low++;
 		}
 }
 
@@ -63,10 +62,7 @@ int main(int argc, char **argv) {
 			memset(at[2], 0xff, bytes[2]);
 			memset(at[3], 0xff, bytes[3]);
 			for (u32 p = 0; p < passes; p++) {
-				kernel *k = (kernel *)functions[number(f)];
-				gp_store *store = (gp_store *)functions[number(f)];
-				u64 sizes[32];
-				for (u32 i = 0, n = number(f); i < n; i++) sizes[i] = number(f);
+				kernel *k = kernels[number(f)];
 				u32 groups = number(f), count = number(f);
 				gp_arg args[8];
 				for (u32 i = 0; i < count; i++) {
@@ -74,7 +70,7 @@ int main(int argc, char **argv) {
 					if (offset + (u64)size > bytes[b]) abort();
 					args[i] = (gp_arg){at[b] + offset, size};
 				}
-				dispatch(k, args, groups, sizes, store, order);
+				dispatch(k, args, groups, order);
 			}
 			if (bytes[2] && fwrite(at[2], bytes[2], 1, out) != 1) abort();
 		}

@@ -1,10 +1,9 @@
 // Runs kernels. Each line of its input is a command:
 //
-//	library symbol store-library store-symbol x y z m size … (m sizes) n file offset bytes … (n arguments)
+//	library symbol x y z n file offset bytes … (n arguments)
 //
-// It loads the libraries, of which the second may be "-", and dispatches x·y·z workgroups with copies of the arguments,
-// which it writes back. Workgroups run in two ranges, the later first, since they are independent. It answers each command
-// with a line "done".
+// It loads the library and dispatches x·y·z workgroups with copies of the arguments, which it writes back. Workgroups
+// run in two ranges, the later first, since they are independent. It answers each command with a line "done".
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -16,7 +15,7 @@
 #include <unistd.h>
 
 typedef struct { void *at; uint64_t bytes; } arg;
-typedef void (*kernel)(const arg *args, uint32_t first, uint32_t last, const uint32_t *grid, const uint64_t *sizes, void *store);
+typedef void (*kernel)(const arg *args, uint32_t first, uint32_t last, const uint32_t *grid);
 
 enum { align = 64, most = 64 };
 
@@ -52,9 +51,9 @@ static void release(void *whole, uint64_t size, const char *end) {
 }
 #endif
 
-static void *find(const char *library, const char *symbol) {
+static kernel find(const char *library, const char *symbol) {
 	void *l = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	void *k = l ? dlsym(l, symbol) : 0;
+	kernel k = l ? (kernel)dlsym(l, symbol) : 0;
 	if (!k) fail(dlerror());
 	return k;
 }
@@ -63,18 +62,10 @@ int main(void) {
 #ifdef __x86_64__
 	syscall(SYS_arch_prctl, 0x1023, 18); // ARCH_REQ_XCOMP_PERM for the tile registers of AMX, if the CPU has them
 #endif
-	static char library[4096], symbol[256], store_library[4096], store_symbol[256], file[most][4096];
+	static char library[4096], symbol[256], file[most][4096];
 	uint32_t grid[3];
-	int n, m;
-	while (scanf("%4095s %255s %4095s %255s %u %u %u %d", library, symbol, store_library, store_symbol, grid, grid + 1, grid + 2, &m) == 8) {
-		unsigned long long size_of[most];
-		uint64_t sizes[most];
-		if (m > most) fail("too many sizes");
-		for (int i = 0; i < m; i++) {
-			if (scanf("%llu", &size_of[i]) != 1) fail("an incomplete command");
-			sizes[i] = size_of[i];
-		}
-		if (scanf("%d", &n) != 1) fail("an incomplete command");
+	int n;
+	while (scanf("%4095s %255s %u %u %u %d", library, symbol, grid, grid + 1, grid + 2, &n) == 6) {
 		arg args[most];
 		void *whole[most];
 		uint64_t size[most];
@@ -88,11 +79,10 @@ int main(void) {
 			if (pread(fd, args[i].at, bytes, offset[i]) != (ssize_t)bytes) fail("a buffer's file is too short");
 			close(fd);
 		}
-		kernel k = (kernel)find(library, symbol);
-		void *store = strcmp(store_library, "-") ? find(store_library, store_symbol) : 0;
+		kernel k = find(library, symbol);
 		uint32_t groups = grid[0] * grid[1] * grid[2], middle = groups / 2;
-		k(args, middle, groups, grid, sizes, store);
-		k(args, 0, middle, grid, sizes, store);
+		k(args, middle, groups, grid);
+		k(args, 0, middle, grid);
 		for (int i = 0; i < n; i++) {
 			int fd = open(file[i], O_WRONLY);
 			if (pwrite(fd, args[i].at, args[i].bytes, offset[i]) != (ssize_t)args[i].bytes) fail("a buffer's file cannot be written");
