@@ -31,16 +31,16 @@ $(ONE):
 # A larger heap takes less collection, in compilers, in linters and in tests.
 test test-all suite lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
 
-# internal/tier divides the tests in two, and internal/tally counts them. What test-all finds unchanged since test, it
-# takes from Go's cache.
+# internal/tier divides the tests in two, and internal/tally counts them. Results of packages without such tests stay in
+# Go's cache from one command to the other.
 COUNTED := -vet=off -json $(LONG:%=./%) ./... | go run ./internal/tally
 
-test: setup ## the tests that a user relies on (8 minutes on two cores with nothing installed)
+test: setup ## what a user relies on: every op, backend, golden run, bits, crashes, clusters
 	GPUPIPE_TESTS=core $(TESTS) $(COUNTED) -rest "make test-all"
 
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
-test-all: setup-all cross vet ## every test, other compilers and browsers, and lint: what continuous integration adds
+test-all: setup-all cross vet ## every test, with other compilers and browsers, and lint: what continuous integration runs
 	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
 
 suite:

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/testdevice"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
@@ -30,7 +30,7 @@ func serveAsWorker() {
 // openInWorker opens a device; "webgpu:0 lost 1s" is lost after that time.
 func openInWorker(name string) (device.Device, error) {
 	name, after, doomed := strings.Cut(name, " lost ")
-	dev, err := testdevice.Open(name)
+	dev, err := gputest.Open(name)
 	if err != nil {
 		return nil, err
 	}
