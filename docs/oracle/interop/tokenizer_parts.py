@@ -283,7 +283,7 @@ def golden(path, parts, count):
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--seed", type=int, default=1)
-    a.add_argument("--files", type=int, default=1500)
+    a.add_argument("--files", type=int, default=400)
     a.add_argument("--golden")
     a = a.parse_args()
     path = a.golden or str(Path(os.environ.get("SCRATCH", "/tmp")) / "parts.json")
