@@ -50,7 +50,7 @@ class Parts:
         r = self.r
         if self.flag(0.4):
             return r.choice(TEXTS)
-        own = r.choice(TEXTS) + r.choice(TEXTS)
+        own = r.choice(TEXTS) + r.choice(TEXTS) or " "
         return "".join(r.choice(own) if self.flag(0.9) else r.choice(ADDED + [" ", "  "]) for _ in range(r.randint(1, 30)))
 
     def pattern(self):
@@ -289,8 +289,10 @@ def main():
     path = a.golden or str(Path(os.environ.get("SCRATCH", "/tmp")) / "parts.json")
     errors = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # panics of the library
-    golden(path, Parts(a.seed), a.files)
-    os.dup2(errors, 2)
+    try:
+        golden(path, Parts(a.seed), a.files)
+    finally:
+        os.dup2(errors, 2)
     if a.golden:
         return
     done = subprocess.run(["go", "test", "./pipeline/tokenizer", "-run", "^TestGoldenParts$", "-count=1", "-v", "-args", "-parts", path],
