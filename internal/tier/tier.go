@@ -33,8 +33,8 @@ func Rest(t testing.TB) {
 }
 
 // Some returns the cases of a test that this run tries: all of them, or in the core those that keep chooses, given their
-// index. A test without cases for the core is skipped. A test that calls it
-// several times does so in both tiers, so that the counts agree.
+// index. A test without cases for the core is skipped. A test that calls Some several times does so in both tiers, so that
+// the counts agree.
 func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
 	tried := cases
@@ -51,6 +51,11 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 		t.Skip(Left)
 	}
 	return tried
+}
+
+// First chooses the first n cases.
+func First[T any](n int) func(i int, c T) bool {
+	return func(i int, _ T) bool { return i < n }
 }
 
 // Every chooses one case in n, from the first on.

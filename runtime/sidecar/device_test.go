@@ -27,7 +27,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestExecution(t *testing.T) {
-	for _, name := range tier.Some(t, backends(), first) {
+	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
 		t.Run(name, func(t *testing.T) { checktest.Execute(t, opens(name)) })
 	}
 }
@@ -55,7 +55,7 @@ func TestRingsGoRound(t *testing.T) {
 
 // A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimer(t *testing.T) {
-	for _, name := range tier.Some(t, backends(), first) {
+	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
 		checktest.Timer(t, opens(name))
 	}
 	d := opens("untimed")(t, 0)

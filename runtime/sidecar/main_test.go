@@ -114,9 +114,6 @@ func backends() []string {
 	return []string{"webgpu"}
 }
 
-// first chooses the first backend for the core of the tests: that others work in a worker, too, is for the rest.
-func first(i int, _ string) bool { return i == 0 }
-
 // hung is a device whose Close does not end.
 type hung struct{ device.Device }
 

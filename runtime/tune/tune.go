@@ -58,7 +58,7 @@ type kernel struct {
 
 // progress counts timings.
 type progress struct {
-	onTimed   func(Timing)    // nil: nobody is interested
+	onTimed   func(Timing)    // nil: timings are not reported
 	timed     int             // kernels timed since Open
 	announced map[string]bool // kernels announced and not timed yet, by key
 }
