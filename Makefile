@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all suite lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -23,28 +23,37 @@ TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${G
 LONG := cmd/tab runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
-ONE := $(filter test-%,$(MAKECMDGOALS))
+ONE := $(filter-out test-all test-rest,$(filter test-%,$(MAKECMDGOALS)))
 .PHONY: $(ONE)
 $(ONE):
 	$(TESTS) ./$(@:test-%=%)
 
 # A larger heap takes less collection, in compilers, in linters and in tests.
-test test-all suite lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
+test test-all test-rest suite rest lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
 
-# internal/tier divides the tests in two, and internal/tally counts them. Results of packages without such tests stay in
-# Go's cache from one command to the other.
-COUNTED := -vet=off -json $(LONG:%=./%) ./... | go run ./internal/tally
+# internal/tier divides the tests in two, and internal/tally counts them. make test keeps its counts for make test-rest.
+# Results of packages without such tests stay in Go's cache from one command to the other.
+TALLY := go run ./internal/tally
+SUITE := $(TESTS) -vet=off -json
+PACKAGES := $(LONG:%=./%) ./...
+COUNTS := build/tests.json
 
 test: setup ## what a user relies on: every op, backend, golden run, bits, crashes, clusters
-	GPUPIPE_TESTS=core $(TESTS) $(COUNTED) -rest "make test-all"
+	GPUPIPE_TESTS=core $(SUITE) $(PACKAGES) | $(TALLY) -rest "make test-all" -keep $(COUNTS)
 
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
-test-all: setup-all cross vet ## every test, with other compilers and browsers, and lint: what continuous integration runs
+test-all: setup-all cross vet ## every test, with other compilers and browsers, and lint
 	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
 
+test-rest: setup-all cross vet ## after make test: what make test-all adds to it, as continuous integration runs it
+	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm
+
 suite:
-	$(TESTS) $(COUNTED)
+	$(SUITE) $(PACKAGES) | $(TALLY)
+
+rest:
+	left=$$($(TALLY) -left $(COUNTS)) && $(SUITE) $$left | $(TALLY) -after $(COUNTS)
 
 lint-wasm:
 	@$(MAKE) --no-print-directory staticcheck

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/chromium"
 	"github.com/gpupipe/gpupipe/internal/httpserver"
-	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/pipeline/watch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,12 +25,18 @@ import (
 
 var screenshots = flag.String("screenshots", "", "folder for screenshots of the page of gpupipe watch")
 
+// inBrowser begins a test of pages, which lasts an hour at most.
+func inBrowser(t *testing.T) context.Context {
+	t.Helper()
+	chromium.Rest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // watchPage opens the page of some runs in a browser.
 func watchPage(ctx context.Context, t *testing.T, dir string) *chromium.Tab {
 	t.Helper()
-	if chromium.Unwanted() {
-		t.Skip("omitted: CHROMIUM=none")
-	}
 	w := watch.New(dir)
 	s, err := httpserver.Start(httpserver.Options{Address: "0", Handler: w.Handler(), Public: watch.Public})
 	require.NoError(t, err)
@@ -54,9 +59,7 @@ func evaluate[T any](ctx context.Context, t *testing.T, tab *chromium.Tab, expre
 
 // The page shows a run of two stages on the CPU while it trains: its loss and the utilization of its stages change.
 func TestWatchALiveRun(t *testing.T) {
-	tier.Rest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := inBrowser(t)
 	dir := t.TempDir()
 	runs := filepath.Join(dir, "runs")
 	tab := watchPage(ctx, t, runs)
@@ -97,9 +100,7 @@ func TestWatchALiveRun(t *testing.T) {
 
 // The page of a run that diverged shows NaN and infinite values as such: among the newest values, and in the charts.
 func TestWatchADivergedRun(t *testing.T) {
-	tier.Rest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := inBrowser(t)
 	dir := t.TempDir()
 	metrics := filepath.Join(dir, "metrics.jsonl")
 	finite := `{"step":1,"tokens":64,"loss":5,"grad_norm":1,"val_loss":6,"tokens_per_s":100}` + "\n"
@@ -124,9 +125,7 @@ func TestWatchADivergedRun(t *testing.T) {
 
 // The page shows the newest load of every expert of a mixture.
 func TestWatchExperts(t *testing.T) {
-	tier.Rest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := inBrowser(t)
 	dir := t.TempDir()
 	write := func(name, line string) {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
@@ -182,9 +181,7 @@ func photograph(ctx context.Context, t *testing.T, tab *chromium.Tab) {
 // The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged. Texts
 // of the run are no HTML.
 func TestWatchALongRun(t *testing.T) {
-	tier.Rest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := inBrowser(t)
 	dir := filepath.Join(t.TempDir(), "<u>run")
 	require.NoError(t, os.Mkdir(dir, 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(`{"step":1,"event":"<u>note","text":"<u>text"}`+"\n"), 0o666))

@@ -27,7 +27,6 @@ import (
 	"github.com/gpupipe/gpupipe/internal/chromium"
 	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/testdevice"
-	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
@@ -196,10 +195,7 @@ func run(t *testing.T, h *coordinator.Host, onStep func(train.Progress)) []train
 const stepsVariable = "GPUPIPE_TAB_STEPS"
 
 func TestTab(t *testing.T) {
-	tier.Rest(t)
-	if chromium.Unwanted() {
-		t.Skip("CHROMIUM=none")
-	}
+	chromium.Rest(t)
 	page := &coordinator.BrowserOptions{Address: "localhost:0", Files: build(t)}
 	native := host(t, nil)
 	for _, name := range []string{"a", "b", "c"} {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/examples/browser/trainer"
 	"github.com/gpupipe/gpupipe/internal/chromium"
-	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -126,10 +125,7 @@ func load(t *testing.T, c trainer.Config) trainer.Hooks {
 }
 
 func TestPage(t *testing.T) {
-	tier.Rest(t)
-	if chromium.Unwanted() {
-		t.Skip("CHROMIUM=none")
-	}
+	chromium.Rest(t)
 	dir := build(t)
 	t.Run("trains as this machine does, with hooks", func(t *testing.T) {
 		got := use(t, dir, "hooks")

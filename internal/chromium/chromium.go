@@ -15,9 +15,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/tier"
 )
 
 // Variable is the environment variable that names the browser. With the value None, what needs a browser is omitted.
@@ -30,8 +32,14 @@ const (
 var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, name one in " + Variable +
 	", or omit what needs one with " + Variable + "=" + None)
 
-// Unwanted reports whether the user omits what needs a browser.
-func Unwanted() bool { return os.Getenv(Variable) == None }
+// Rest leaves a test that needs a browser to make test-all, and skips it there if the user omits what needs one.
+func Rest(t testing.TB) {
+	t.Helper()
+	tier.Rest(t)
+	if os.Getenv(Variable) == None {
+		t.Skip("omitted: " + Variable + "=" + None)
+	}
+}
 
 // Find returns the path of a Chromium.
 func Find() (string, error) {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -21,16 +20,13 @@ func page(script string) http.Handler {
 
 func run(t *testing.T, p Page, limit time.Duration) ([]byte, error) {
 	t.Helper()
-	if Unwanted() {
-		t.Skip("omitted: CHROMIUM=none")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	return p.Run(ctx)
 }
 
 func TestRun(t *testing.T) {
-	tier.Rest(t)
+	Rest(t)
 	var out strings.Builder
 	r, err := run(t, Page{Handler: page(`
 		(async () => {
@@ -53,10 +49,7 @@ func (s stopper) Write(b []byte) (int, error) {
 
 // A page that posts no result lasts until the context ends, and the error has its console.
 func TestSilentPage(t *testing.T) {
-	tier.Rest(t)
-	if Unwanted() {
-		t.Skip("omitted: CHROMIUM=none")
-	}
+	Rest(t)
 	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 	defer stop()
 	_, err := Page{Handler: page(`
@@ -80,7 +73,7 @@ func TestNoBrowser(t *testing.T) {
 
 // A browser that ends at once is an error at once.
 func TestBrowserThatEnds(t *testing.T) {
-	tier.Rest(t)
+	Rest(t)
 	t.Setenv(Variable, "false")
 	_, err := run(t, Page{Handler: page("")}, time.Hour)
 	require.ErrorContains(t, err, "ended before the page had posted a result")

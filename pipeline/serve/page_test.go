@@ -9,24 +9,24 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/chromium"
-	"github.com/gpupipe/gpupipe/internal/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// The page streams the text that the API gives, with the token of its URL's fragment.
-func TestPage(t *testing.T) {
-	tier.Rest(t)
+func TestPageIsServed(t *testing.T) {
 	url, _ := guarded(t, trained(t))
 	r, err := http.Get(url + "/")
 	require.NoError(t, err)
 	require.NoError(t, r.Body.Close())
 	assert.Equal(t, http.StatusOK, r.StatusCode)
 	assert.Equal(t, policy, r.Header.Get("Content-Security-Policy"))
-	if chromium.Unwanted() {
-		t.Skip("omitted: CHROMIUM=none")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+}
+
+// The page streams the text that the API gives, with the token of its URL's fragment.
+func TestPage(t *testing.T) {
+	chromium.Rest(t)
+	url, _ := guarded(t, trained(t))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	_, body, err := post(url, testToken, `{"model": "m", "prompt": "the cat", "max_tokens": 9, "temperature": 0.5, "seed": 3}`)
 	require.NoError(t, err)
@@ -56,11 +56,8 @@ func TestPage(t *testing.T) {
 
 // Enter sends a message of a chat, whose speed is shown. A message that fails stands in the field again.
 func TestPageChat(t *testing.T) {
-	tier.Rest(t)
-	if chromium.Unwanted() {
-		t.Skip("omitted: CHROMIUM=none")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	chromium.Rest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	url, _ := guarded(t, chatting(t, "{{ messages[-1].content }}"))
 	tab, err := chromium.Open(ctx, url+"/#token="+testToken)

@@ -237,13 +237,12 @@ func TestVariantsRefuseBadShapes(t *testing.T) {
 	})
 }
 
-// If naga is installed, every variant must also translate to MSL and HLSL.
+// Every variant translates to MSL and HLSL.
 func TestVariantsTranslate(t *testing.T) {
 	tier.Rest(t)
 	naga, err := exec.LookPath("naga")
 	if err != nil {
-		t.Log("no naga on this machine: only WGSL was checked")
-		return
+		t.Skip("naga is not on PATH")
 	}
 	seen := map[string]bool{}
 	for _, c := range testCases() {

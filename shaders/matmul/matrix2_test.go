@@ -51,7 +51,7 @@ func float16Cases() []testCase {
 // Every variant assembles to a valid module, whose workgroup size and bindings are those of its pass.
 func TestMatrix2VariantsAreValid(t *testing.T) {
 	tier.Rest(t)
-	v, known := validator{path: filepath.Join(t.TempDir(), "m.spv")}, true // known: the installed tools know the instructions
+	v, known := newValidator(t), true // known: the installed spirv-as knows the instructions
 	for _, c := range float16Cases() {
 		ks := matrix2Variants(c.spec, flexibleLimits())
 		if s := c.spec; s.Batch > 1 && (s.BatchStrideA%8 > 0 || s.BatchStrideB%8 > 0 || s.M*s.N%4 > 0) {
@@ -73,6 +73,10 @@ func TestMatrix2VariantsAreValid(t *testing.T) {
 		}
 		known = known && sameAsTools(t, ks[0].Passes[0].WGSL)
 	}
+	v.counted(t)
+	if !known {
+		t.Run("spirv-as", func(t *testing.T) { t.Skip("the installed spirv-as is older than tensor addressing") })
+	}
 }
 
 // sameAsTools compares our assembler's output with that of the installed spirv-as. It reports whether spirv-as knows
@@ -85,7 +89,6 @@ func sameAsTools(t *testing.T, text string) bool {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	out, err := exec.Command("spirv-as", "--target-env", "spv1.6", "-o", path+".spv", path).CombinedOutput()
 	if strings.Contains(string(out), "Invalid capability") {
-		t.Logf("the installed spirv-as is older than tensor addressing (%s)", strings.TrimSpace(string(out)))
 		return false
 	}
 	require.NoError(t, err, "spirv-as (Debian's spirv-tools): %s", out)

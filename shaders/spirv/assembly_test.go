@@ -91,7 +91,7 @@ func TestAssemblyIsThatOfSPIRVTools(t *testing.T) {
 	assert.Equal(t, [3]int{8, 4, 2}, m.Workgroup)
 	assert.Equal(t, map[uint32]Binding{0: {}, 1: {Written: true}}, m.Bindings)
 	if runtime.GOOS != "linux" {
-		return
+		t.Skip("spirv-as is for Linux, where modules are used")
 	}
 	valid(t, m)
 	dir := t.TempDir()
