@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -123,6 +123,9 @@ lint: vet staticcheck ## gofmt, vet and staticcheck
 
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
+
+replay: ## which kernels differ from those of the commit BASE (HEAD), with how the texts differ
+	@.ci/replay.sh $(BASE)
 
 # WORK is any of A, B, A-moe, B-moe, smollm2-135m; PEERS_FLAGS are those of docs/oracle/peers/peers.py. OpenBLAS's rates need libopenblas-dev.
 WORK ?= A B
