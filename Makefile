@@ -20,9 +20,10 @@ demo: setup-build ## train a small model on real text, then sample from it (with
 # lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. Tests
 # link in half the time without tables for debuggers. What takes longest begins first.
 TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -ldflags=-w -timeout 2h
-LONG := cmd/tab runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
+LONG := cmd/tab runtime/sidecar runtime/devicetest/compute runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe \
+	shaders/matmul pipeline/runs/verify pipeline/train/... runtime/cpu/crosstest
 
-# make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
+# make test-pipeline/engine tests one package. Rules with % do not match names with a slash.
 ONE := $(filter-out test-all test-rest,$(filter test-%,$(MAKECMDGOALS)))
 .PHONY: $(ONE)
 $(ONE):
@@ -31,9 +32,10 @@ $(ONE):
 # A larger heap takes less collection, in compilers, in linters and in tests.
 test test-all test-rest suite rest lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
 
-# internal/tier divides the tests in two, and internal/tally counts them. make test keeps its counts for make test-rest.
+# internal/testing/tier divides the tests in two, and internal/testing/tally counts them. make test keeps its counts for
+# make test-rest.
 # Results of packages without such tests stay in Go's cache from one command to the other.
-TALLY := go run ./internal/tally
+TALLY := go run ./internal/testing/tally
 SUITE := $(TESTS) -vet=off -json
 PACKAGES := $(LONG:%=./%) ./...
 COUNTS := build/tests.json
@@ -65,9 +67,9 @@ quick: ## what needs no GPU driver: gofmt, vet, staticcheck, the tests of the po
 	.ci/quick.sh
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
-WASI_TESTS := graph graph/fuse graph/plan pipeline/schedule pipeline/partition pipeline/trace pipeline/checkpoint/safetensors
+WASI_TESTS := graph graph/fuse graph/plan pipeline/schedule pipeline/layout/partition pipeline/trace pipeline/checkpoint/safetensors
 SHORT_WASI_TESTS := graph/autodiff graph/eval graph/split runtime/device runtime/null internal/strictyaml
-PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
+PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/engine/stage
 # Every build of WebAssembly trims paths, as that of the pages does, and packages that import gRPC have the tag
 # grpcnotrace, as in .ci/tab.sh. So each package is compiled once.
 TEST_WASM := GOARCH=wasm go test -trimpath -vet=off -short -timeout 1h
@@ -178,4 +180,4 @@ clean: ## remove what was built (runs are kept)
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
-	@echo 'make test-DIR         the tests of one package, such as make test-pipeline/stage'
+	@echo 'make test-DIR         the tests of one package, such as make test-pipeline/engine'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests every package whose tests need neither a device nor a browser: those that import no backend that computes and
 # start no Chromium; without equaltest, which trains for as long as a third of the others take. They run the core of
-# their cases: internal/tier. Arguments are passed on to go test. On Linux a tiny model trains on the CPU, too.
+# their cases: internal/testing/tier. Arguments are passed on to go test. On Linux a tiny model trains on the CPU, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

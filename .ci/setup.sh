@@ -242,8 +242,8 @@ install_lavapipe() {
 
 # ---- Chromium, for the tests of what runs in pages
 
-# Those that internal/chromium looks for. Ubuntu's chromium-browser only asks to install a snap: it does not count until that
-# is there.
+# The names that internal/testing/chromium looks for. Ubuntu's chromium-browser only asks to install a snap: it does not
+# count until that is there.
 find_browser() {
   local b
   for b in ${CHROMIUM:+"$CHROMIUM"} chromium google-chrome google-chrome-stable chromium-browser chrome \

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/require"
 )
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -4,7 +4,7 @@ import (
 	"math"
 	"strings"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 )
 
 func hostileCalls() []hostile {

@@ -3,7 +3,7 @@ package wasm
 import (
 	"slices"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 )
 
 func refusedModules() []hostile {

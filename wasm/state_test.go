@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/codecache"
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -6,10 +6,10 @@ import (
 	"os"
 	"regexp"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/pipebench"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	pipebench "github.com/gpupipe/gpupipe/pipeline/bench"
 	"github.com/gpupipe/gpupipe/pipeline/train"
-	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )

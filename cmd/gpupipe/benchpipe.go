@@ -8,9 +8,9 @@ import (
 	"os/exec"
 	"time"
 
-	pipebench "github.com/gpupipe/gpupipe/pipeline/bench"
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/pipebench"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 )

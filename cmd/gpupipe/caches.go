@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/codecache"
-	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/runtime/bench"
+	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/tune"

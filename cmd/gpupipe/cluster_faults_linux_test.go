@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/slowlink"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/slowlink"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"

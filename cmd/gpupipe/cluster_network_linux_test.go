@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/lossylink"
+	"github.com/gpupipe/gpupipe/internal/testing/lossylink"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

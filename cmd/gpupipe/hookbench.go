@@ -7,10 +7,10 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/hookbench"
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/wasm/bench"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -74,13 +74,13 @@ func (c *hookBenchCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	sandbox, err := bench.Run(a.ctx, long)
+	sandbox, err := hookbench.Run(a.ctx, long)
 	if err != nil {
 		return err
 	}
 	all = append([]measured{
-		figure("an empty call", "", float64(sandbox.Call.Nanoseconds())/1e3, "us", float64(bench.MostCall.Nanoseconds())/1e3, false),
-		figure("4 MB in and out", "", float64(sandbox.RoundTrip.Nanoseconds())/1e6, "ms", float64(bench.MostRoundTrip.Nanoseconds())/1e6, false),
+		figure("an empty call", "", float64(sandbox.Call.Nanoseconds())/1e3, "us", float64(hookbench.MostCall.Nanoseconds())/1e3, false),
+		figure("4 MB in and out", "", float64(sandbox.RoundTrip.Nanoseconds())/1e6, "ms", float64(hookbench.MostRoundTrip.Nanoseconds())/1e6, false),
 	}, all...)
 	return c.print(a, all)
 }

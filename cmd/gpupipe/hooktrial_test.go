@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/wasmtest"
+	"github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

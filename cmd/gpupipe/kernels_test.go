@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -76,7 +76,7 @@ func TestDumpOfSPIRV(t *testing.T) {
 		require.NoError(t, err)
 		b, err := dev.Alloc("b", 256)
 		require.NoError(t, err)
-		checktest.Load(t, dev, checktest.Increments(b, 1))
+		contract.Load(t, dev, contract.Increments(b, 1))
 		require.NoError(t, dev.Close())
 		wgsl, err := filepath.Glob(filepath.Join(dir, "increment-*.wgsl"))
 		require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
 // describeParameters is the number of parameters, and how many of them a token uses if these are fewer.

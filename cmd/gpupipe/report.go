@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/report"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/report"
 )
 
 type reportCommand struct {

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/report"
+	"github.com/gpupipe/gpupipe/pipeline/runs/verify"
 	"github.com/gpupipe/gpupipe/pipeline/train"
-	"github.com/gpupipe/gpupipe/pipeline/verify"
 	"github.com/gpupipe/gpupipe/runtime/profile"
-	"github.com/gpupipe/gpupipe/runtime/report"
 )
 
 // deviceTables shows the devices, and the limits of each.

@@ -10,7 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 )
 
 type selftestCommand struct {
@@ -94,29 +94,29 @@ func (c *selftestCommand) Run(a *app) error {
 // suite is the tests behind one row of the table. Its run reports whether it is complete.
 type suite struct {
 	name string
-	run  func(dev device.Device) (results []devicetest.Result, complete bool)
+	run  func(dev device.Device) (results []compute.Result, complete bool)
 }
 
 // suites lists the tests. Those that have not begun when the time has expired are omitted.
 func (c *selftestCommand) suites(expired func() bool) []suite {
-	check := devicetest.Check
-	chains := 3 * devicetest.RandomGraphs
-	once := func(dev device.Device, tasks []devicetest.Task) []devicetest.Result {
-		return devicetest.CheckOnce(dev, tasks, nil)
+	check := compute.Check
+	chains := 3 * compute.RandomGraphs
+	once := func(dev device.Device, tasks []compute.Task) []compute.Result {
+		return compute.CheckOnce(dev, tasks, nil)
 	}
 	if c.Quick {
 		chains, check = 24, once
 	}
-	whole := func(run func(device.Device) []devicetest.Result) func(device.Device) ([]devicetest.Result, bool) {
-		return func(dev device.Device) ([]devicetest.Result, bool) {
+	whole := func(run func(device.Device) []compute.Result) func(device.Device) ([]compute.Result, bool) {
+		return func(dev device.Device) ([]compute.Result, bool) {
 			if expired() {
 				return nil, false
 			}
 			return run(dev), true
 		}
 	}
-	each := func(tasks []devicetest.Task, check func(device.Device, []devicetest.Task) []devicetest.Result) func(device.Device) ([]devicetest.Result, bool) {
-		return func(dev device.Device) (results []devicetest.Result, complete bool) {
+	each := func(tasks []compute.Task, check func(device.Device, []compute.Task) []compute.Result) func(device.Device) ([]compute.Result, bool) {
+		return func(dev device.Device) (results []compute.Result, complete bool) {
 			if c.Within == 0 { // together: kernels of several tasks compile at once
 				return check(dev, tasks), true
 			}
@@ -124,23 +124,23 @@ func (c *selftestCommand) suites(expired func() bool) []suite {
 				if expired() {
 					return results, false
 				}
-				results = append(results, check(dev, []devicetest.Task{task})...)
+				results = append(results, check(dev, []compute.Task{task})...)
 			}
 			return results, true
 		}
 	}
-	all := []suite{{"loops", whole(devicetest.CheckLoops)}, {"16-bit floats", whole(devicetest.CheckConversions)}}
+	all := []suite{{"loops", whole(compute.CheckLoops)}, {"16-bit floats", whole(compute.CheckConversions)}}
 	for _, o := range graph.Catalogue() {
-		if tasks := devicetest.Cases(o); len(tasks) > 0 {
+		if tasks := compute.Cases(o); len(tasks) > 0 {
 			all = append(all, suite{o.Name(), each(tasks, check)})
 		}
 	}
-	all = append(all, suite{"graphs", each(devicetest.Graphs(), check)}, suite{"random graphs", each(devicetest.Chains(chains), once)},
-		suite{"random graphs of 16-bit floats", each(devicetest.MixedChains(min(chains, devicetest.RandomMixedGraphs)), once)})
+	all = append(all, suite{"graphs", each(compute.Graphs(), check)}, suite{"random graphs", each(compute.Chains(chains), once)},
+		suite{"random graphs of 16-bit floats", each(compute.MixedChains(min(chains, compute.RandomMixedGraphs)), once)})
 	return slices.DeleteFunc(all, func(s suite) bool { return !strings.Contains(s.name, c.Filter) })
 }
 
-func summarise(name string, results []devicetest.Result) selftestLine {
+func summarise(name string, results []compute.Result) selftestLine {
 	l := selftestLine{Op: name, Runs: len(results), OK: true}
 	cases, worst := map[string]bool{}, -1.0
 	for _, r := range results {

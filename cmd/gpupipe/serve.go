@@ -10,7 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/httpserver"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
-	"github.com/gpupipe/gpupipe/pipeline/serve"
+	"github.com/gpupipe/gpupipe/pipeline/inference/serve"
 )
 
 type serveCommand struct {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/pipeline/runs"
-	"github.com/gpupipe/gpupipe/pipeline/study"
+	"github.com/gpupipe/gpupipe/pipeline/runs/study"
 )
 
 type studyCommand struct {

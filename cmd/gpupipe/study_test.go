@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/table"
-	"github.com/gpupipe/gpupipe/pipeline/study"
+	"github.com/gpupipe/gpupipe/pipeline/runs/study"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

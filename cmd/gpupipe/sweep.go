@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/pipeline/runs"
-	"github.com/gpupipe/gpupipe/pipeline/sweep"
+	"github.com/gpupipe/gpupipe/pipeline/runs/sweep"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/sweep"
+	"github.com/gpupipe/gpupipe/pipeline/runs/sweep"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -22,7 +22,7 @@ func goldenMerges(t *testing.T) (text string, merges map[string][]string) {
 		Text   string
 		Merges map[string][]string
 	}
-	raw, err := os.ReadFile("../../pipeline/tokenizer/testdata/golden_trained.json")
+	raw, err := os.ReadFile("../../pipeline/data/tokenizer/testdata/golden_trained.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &golden))
 	require.NotEmpty(t, golden.Merges)

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"unicode/utf8"
 
+	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
-	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )

@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
 type evalCommand struct {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/verify"
+	"github.com/gpupipe/gpupipe/pipeline/runs/verify"
 )
 
 type verifyCommand struct {

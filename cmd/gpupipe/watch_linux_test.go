@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/chromium"
 	"github.com/gpupipe/gpupipe/internal/httpserver"
+	"github.com/gpupipe/gpupipe/internal/testing/chromium"
 	"github.com/gpupipe/gpupipe/pipeline/watch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

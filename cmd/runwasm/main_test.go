@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/chromium"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/chromium"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/examples/browser/trainer"
-	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/internal/testing/chromium"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"

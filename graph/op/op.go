@@ -5,7 +5,7 @@
 // Graphs are written with the functions. Binary functions broadcast as NumPy does. An invalid argument stops
 // graph.Build with an error that names the op and the scope. The tests of this package run every case of every
 // registered op: shape, value, gradient against central differences, and the text of elementwise kernels;
-// runtime/devicetest runs the same cases on devices.
+// runtime/devicetest/compute runs the same cases on devices.
 package op
 
 import (

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/usertest"
+	"github.com/gpupipe/gpupipe/internal/testing/usertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

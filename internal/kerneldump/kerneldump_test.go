@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +19,7 @@ func load(t *testing.T, dump device.Dump, labels ...string) {
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
 	for _, label := range labels {
-		p := checktest.Increments(b, 1)
+		p := contract.Increments(b, 1)
 		p.Shaders[0].Label = label
 		_, err = d.Load(p)
 		require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestFolder(t *testing.T) {
 	assert.Regexp(t, `^layers.0-backward-matmul-2-add-[0-9a-f]{8}\.wgsl$`, files[1].Name())
 	text, err := os.ReadFile(filepath.Join(dir, files[1].Name()))
 	require.NoError(t, err)
-	assert.Equal(t, "// layers.0 backward: matmul×2 add\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+checktest.Increment(1).WGSL, string(text))
+	assert.Equal(t, "// layers.0 backward: matmul×2 add\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).WGSL, string(text))
 }
 
 func TestFolderFails(t *testing.T) {
@@ -54,7 +54,7 @@ func TestFolderFails(t *testing.T) {
 	d := null.New(null.Options{Dump: dump})
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	_, err = d.Load(checktest.Increments(b, 1))
+	_, err = d.Load(contract.Increments(b, 1))
 	require.ErrorContains(t, err, `null:0: compile "increment": dumping kernels: `)
 }
 
@@ -62,7 +62,7 @@ func TestStream(t *testing.T) {
 	var out bytes.Buffer
 	dump := Stream(&out)
 	load(t, dump, "first", "second")
-	assert.Equal(t, "// first\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+checktest.Increment(1).WGSL+"\n", out.String())
+	assert.Equal(t, "// first\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).WGSL+"\n", out.String())
 	require.NoError(t, dump(device.Kernel{Shader: &device.Shader{}, Format: device.FormatSPIRV, Code: []byte{3, 2, 35, 7}}))
 	assert.NotContains(t, out.String(), "\a")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpupipe/gpupipe/internal/usertest"
+	"github.com/gpupipe/gpupipe/internal/testing/usertest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 

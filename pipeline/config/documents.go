@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"go.yaml.in/yaml/v3"
 )
 

@@ -2,7 +2,7 @@ package config
 
 import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"go.yaml.in/yaml/v3"
 )
 

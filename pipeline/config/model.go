@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/suggest"
-	"github.com/gpupipe/gpupipe/pipeline/gguf"
-	"github.com/gpupipe/gpupipe/pipeline/pretrained"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/gguf"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/pretrained"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 

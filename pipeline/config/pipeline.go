@@ -10,7 +10,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
@@ -207,8 +206,8 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 		return nil, err
 	case len(s.Actions[0]) > 0 && s.Actions[0][0].Kind == schedule.Evaluate:
 		return nil, fmt.Errorf("%s: it evaluates, expected a schedule that trains", p.Schedule)
-	case s.Batches > partition.Batches: // memory is planned for that many
-		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, partition.Batches)
+	case s.Batches > schedule.PatternBatches: // memory is planned for that many
+		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, schedule.PatternBatches)
 	}
 	for _, n := range []struct {
 		key        string

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
 // completeVocabulary fills in the tokenizer of the initial weights and the vocabulary of the tokenizer, unless they are

@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
 // Tokenizer is what this package needs of a tokenizer.

@@ -3,7 +3,7 @@ package engine
 import (
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 

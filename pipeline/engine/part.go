@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 )
 
 // Work is what the ranks of all processes of a pipeline do together: training, or an evaluation, on the batches From

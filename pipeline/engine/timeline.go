@@ -3,8 +3,8 @@ package engine
 import (
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
-	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/gguf"
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/gguf"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
 // ggufType is a number type of a GGUF file.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

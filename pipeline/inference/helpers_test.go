@@ -1,7 +1,7 @@
 package inference
 
 import (
-	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 )
 
 // onReference computes with the ops' references.

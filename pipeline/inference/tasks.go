@@ -6,7 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/tasks"
+	"github.com/gpupipe/gpupipe/pipeline/inference/tasks"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 

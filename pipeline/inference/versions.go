@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
-	"github.com/gpupipe/gpupipe/pipeline/weights"
 )
 
 // Version is a version of a run's weights at a step t. Without delay both are the same.

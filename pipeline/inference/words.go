@@ -3,7 +3,7 @@ package inference
 import (
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
 // tokenizer opens the named tokenizer; "": the model's own.

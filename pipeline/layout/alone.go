@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 

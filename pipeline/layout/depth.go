@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
@@ -108,8 +108,8 @@ const mostListed = 1 << 16
 // exact, if they are not too many.
 func simulatedBatches(c config.Config, p partition.Problem) int {
 	if p.Network == nil {
-		return partition.Batches
+		return schedule.PatternBatches
 	}
 	o := schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.MicrobatchesPerReplica(), Depth: c.Pipeline.Depth.Number()}
-	return max(partition.Batches, min(o.SteadyBatches(), mostListed/(o.Stages*c.Pipeline.Chunks*o.Microbatches)))
+	return max(schedule.PatternBatches, min(o.SteadyBatches(), mostListed/(o.Stages*c.Pipeline.Chunks*o.Microbatches)))
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )

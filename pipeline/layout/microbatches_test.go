@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"

@@ -25,6 +25,10 @@ func (o Options) extra(stage int) int {
 // warmup is the number of forwards before the first pair of a forward and a backward of 1f1b and 2bw.
 func (o Options) warmup(stage int) int { return o.Stages - 1 - stage + o.extra(stage) }
 
+// PatternBatches is a number of batches that shows the steady state of a schedule without links. The planner simulates
+// and plans memory for that many, so a schedule file has no more.
+const PatternBatches = 4
+
 // SteadyBatches is a number of batches after which Result.Steady is exact over links. A pipeline that waits for messages
 // repeats itself after as many microbatches as are in flight, so Steady has to cover a multiple of these, after a few
 // batches in which the pipeline settles.

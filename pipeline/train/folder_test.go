@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/lock"
-	"github.com/gpupipe/gpupipe/internal/runtest"
-	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"

@@ -3,7 +3,7 @@ package train
 import (
 	"context"
 
-	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
 )
 
 // measurePeaks finds out what the devices can compute at most, once, while they are idle.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/inference/tasks"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
-	"github.com/gpupipe/gpupipe/pipeline/tasks"
 )
 
 // Report receives what happens during a run, in order, from one goroutine.

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/inference/tasks"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
-	"github.com/gpupipe/gpupipe/pipeline/tasks"
 )
 
 // evaluation is what is measured of the weights after a step. It has a validation loss if there is a validation split.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,7 +19,7 @@ func BenchmarkRun(b *testing.B) {
 				const n = 1000
 				d := open(b, Options{Threads: threads})
 				buf := alloc(b, d, 1<<20)
-				l := checktest.Load(b, d, counting(buf, slices.Repeat([]int{groups}, n)...))
+				l := contract.Load(b, d, counting(buf, slices.Repeat([]int{groups}, n)...))
 				require.NoError(b, d.Run(l))
 				require.NoError(b, d.Sync())
 				b.ResetTimer()
@@ -33,7 +33,7 @@ func BenchmarkRun(b *testing.B) {
 	}
 	b.Run("roundtrip", func(b *testing.B) {
 		d := open(b, Options{})
-		l := checktest.Load(b, d, counting(alloc(b, d, 4096), 1))
+		l := contract.Load(b, d, counting(alloc(b, d, 4096), 1))
 		for range b.N {
 			require.NoError(b, d.Run(l))
 			require.NoError(b, d.Sync())
@@ -48,7 +48,7 @@ func BenchmarkTransfer(b *testing.B) {
 	buf, data := alloc(b, d, n), make([]byte, n)
 	for name, f := range map[string]func(){
 		"write": func() { require.NoError(b, d.Write(buf, 0, data)) },
-		"read":  func() { checktest.Read(b, d, buf, 0, n) },
+		"read":  func() { contract.Read(b, d, buf, 0, n) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(n)

@@ -5,9 +5,9 @@ package cpu_test
 import (
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/testdevice"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 )
 
 // The thousands of kernels of the suite stay in the user's cache for later runs.
-func TestConformance(t *testing.T) { devicetest.Run(t, testdevice.Device(t), 2) }
+func TestConformance(t *testing.T) { compute.Run(t, testdevice.Device(t), 2) }

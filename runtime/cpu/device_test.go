@@ -17,9 +17,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/codecache"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -76,8 +76,8 @@ func TestDispatches(t *testing.T) {
 		b := alloc(t, d, 4096)
 		p := &device.Program{Label: "number", Shaders: []device.Shader{number}, Commands: []device.Command{dispatchOf(b, 1)}}
 		p.Commands[0].Groups = [3]int{5, 7, 11}
-		require.NoError(t, d.Run(checktest.Load(t, d, p)))
-		words := checktest.Words(checktest.Read(t, d, b, 0, 4096))
+		require.NoError(t, d.Run(contract.Load(t, d, p)))
+		words := contract.Words(contract.Read(t, d, b, 0, 4096))
 		for i := range uint32(5 * 7 * 11) {
 			require.Equal(t, i*1000000+50000+700+11+1, words[i])
 		}
@@ -104,11 +104,11 @@ func TestPoolUnderStress(t *testing.T) {
 				want[k] += runs
 			}
 		}
-		l := checktest.Load(t, d, p)
+		l := contract.Load(t, d, p)
 		for range runs {
 			require.NoError(t, d.Run(l))
 		}
-		require.Equal(t, want, checktest.Words(checktest.Read(t, d, b, 0, 4*words)), "%d threads", threads)
+		require.Equal(t, want, contract.Words(contract.Read(t, d, b, 0, 4*words)), "%d threads", threads)
 	}
 }
 
@@ -127,13 +127,13 @@ for (int i = 0; i < %[1]d; i++) s += x[i] * x[%[1]d - 1 - i]; ((f32 *)args[1].at
 		assert.Equal(t, threads, d.Threads())
 		x, y, z := alloc(t, d, 4*rows*columns), alloc(t, d, 4*rows), alloc(t, d, 4*rows*columns)
 		require.NoError(t, d.Write(x, 0, input))
-		l := checktest.Load(t, d, &device.Program{Label: "sums", Shaders: []device.Shader{sum}, Commands: []device.Command{
+		l := contract.Load(t, d, &device.Program{Label: "sums", Shaders: []device.Shader{sum}, Commands: []device.Command{
 			{Args: []device.Range{{Buffer: x, Size: x.Size()}, {Buffer: y, Size: y.Size()}}, Groups: [3]int{rows, 1, 1}},
 			{Shader: device.Copy, Args: []device.Range{{Buffer: x, Size: x.Size()}, {Buffer: z, Size: z.Size()}}}, // by several threads
 		}})
 		for range 5 {
 			require.NoError(t, d.Run(l))
-			got := append(checktest.Read(t, d, y, 0, y.Size()), checktest.Read(t, d, z, 0, z.Size())...)
+			got := append(contract.Read(t, d, y, 0, y.Size()), contract.Read(t, d, z, 0, z.Size())...)
 			if first == nil {
 				first = got
 				assert.True(t, string(input) == string(got[4*rows:]))
@@ -156,9 +156,9 @@ func TestTooManyWorkgroups(t *testing.T) {
 func TestTimedCommands(t *testing.T) {
 	d := open(t, Options{Threads: 2})
 	b := alloc(t, d, 1<<20)
-	l := checktest.Load(t, d, counting(b, 1, 1<<18, 1))
+	l := contract.Load(t, d, counting(b, 1, 1<<18, 1))
 	require.NoError(t, d.Run(l)) // makes the buffer's pages
-	times, wall := checktest.RunTimed(t, d, l)
+	times, wall := contract.RunTimed(t, d, l)
 	require.Len(t, times, 3)
 	assert.Greater(t, times[1], times[0])
 	assert.LessOrEqual(t, times[0]+times[1]+times[2], wall)
@@ -169,12 +169,12 @@ func TestTwoDevices(t *testing.T) {
 	for range 2 {
 		d := open(t, Options{Threads: 3}) // more in all than there may be cores
 		b := alloc(t, d, 4<<10)
-		l := checktest.Load(t, d, counting(b, slices.Repeat([]int{1 << 10}, 200)...))
+		l := contract.Load(t, d, counting(b, slices.Repeat([]int{1 << 10}, 200)...))
 		wait.Go(func() {
 			for range 20 {
 				assert.NoError(t, d.Run(l))
 			}
-			assert.EqualValues(t, 4000, checktest.Words(checktest.Read(t, d, b, 0, 4096))[1023])
+			assert.EqualValues(t, 4000, contract.Words(contract.Read(t, d, b, 0, 4096))[1023])
 		})
 	}
 	wait.Wait()
@@ -184,7 +184,7 @@ func TestTwoDevices(t *testing.T) {
 func TestCloseWhileRunning(t *testing.T) {
 	d := open(t, Options{Threads: 2})
 	b := alloc(t, d, 64<<10)
-	l := checktest.Load(t, d, counting(b, slices.Repeat([]int{16 << 10}, 2000)...))
+	l := contract.Load(t, d, counting(b, slices.Repeat([]int{16 << 10}, 2000)...))
 	for range 3 {
 		require.NoError(t, d.Run(l))
 	}
@@ -193,7 +193,7 @@ func TestCloseWhileRunning(t *testing.T) {
 	require.NoError(t, d.Close())
 	data, err := r.Wait()
 	require.NoError(t, err)
-	assert.Equal(t, []uint32{6000}, checktest.Words(data))
+	assert.Equal(t, []uint32{6000}, contract.Words(data))
 	assert.ErrorIs(t, d.Run(l), device.ErrClosed)
 }
 
@@ -252,8 +252,8 @@ func TestCompilers(t *testing.T) {
 	for _, name := range compilers(t) {
 		d := open(t, Options{Compiler: name})
 		b := alloc(t, d, 4096)
-		require.NoError(t, d.Run(checktest.Load(t, d, counting(b, 1000))))
-		assert.EqualValues(t, 1, checktest.Words(checktest.Read(t, d, b, 0, 4096))[999])
+		require.NoError(t, d.Run(contract.Load(t, d, counting(b, 1000))))
+		assert.EqualValues(t, 1, contract.Words(contract.Read(t, d, b, 0, 4096))[999])
 	}
 }
 
@@ -285,9 +285,9 @@ func TestKernelsAreCompiledOnce(t *testing.T) {
 		for range 2 {
 			p := counting(b, 3)
 			p.Shaders = append(p.Shaders, p.Shaders[0])
-			require.NoError(t, d.Run(checktest.Load(t, d, p)))
+			require.NoError(t, d.Run(contract.Load(t, d, p)))
 		}
-		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		assert.EqualValues(t, 2, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 		assert.Equal(t, 1-opened, kernels()-before)
 	}
 }
@@ -302,8 +302,8 @@ func TestCFlags(t *testing.T) {
 		d := open(t, o)
 		b := alloc(t, d, 16)
 		p := &device.Program{Label: "factor", Shaders: []device.Shader{shader("factor", 1, "((u32 *)args[0].at)[group] = FACTOR;")}, Commands: []device.Command{dispatchOf(b, 1)}}
-		require.NoError(t, d.Run(checktest.Load(t, d, p)))
-		assert.EqualValues(t, 3+i%2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		require.NoError(t, d.Run(contract.Load(t, d, p)))
+		assert.EqualValues(t, 3+i%2, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 		assert.Equal(t, i < 2, kernels() > before)
 	}
 	last, err := os.ReadFile(command + ".last")
@@ -323,7 +323,7 @@ func TestKeptFileThatDoesNotLoad(t *testing.T) {
 	load := func() {
 		d := open(t, Options{CacheDir: dir})
 		trials = kept()
-		checktest.Load(t, d, counting(alloc(t, d, 4096), 3))
+		contract.Load(t, d, counting(alloc(t, d, 4096), 3))
 	}
 	load()
 	files := slices.DeleteFunc(kept(), func(f string) bool { return slices.Contains(trials, f) })
@@ -342,7 +342,7 @@ func TestCacheOfOthers(t *testing.T) {
 	require.ErrorContains(t, err, "chmod go-w")
 	require.Error(t, MakeCache(dir))
 	d := open(t, Options{})
-	checktest.Load(t, d, counting(alloc(t, d, 4096), 3))
+	contract.Load(t, d, counting(alloc(t, d, 4096), 3))
 }
 
 // A compiler's failure is the error of the kernel, and the device goes on.
@@ -362,7 +362,7 @@ func TestBadCompilers(t *testing.T) {
 			_, err := d.Load(p)
 			require.ErrorContains(t, err, `cpu:0: compile "count": `+command+c.want)
 			assert.NotErrorIs(t, err, device.ErrValidation)
-			require.NoError(t, d.Run(checktest.Load(t, d, counting(b, 3))))
+			require.NoError(t, d.Run(contract.Load(t, d, counting(b, 3))))
 		})
 	}
 }
@@ -392,7 +392,7 @@ func TestOneBadKernel(t *testing.T) {
 	_, err := d.Load(p)
 	require.ErrorContains(t, err, `compile "bad"`)
 	assert.Equal(t, 2, kernels()-trials)
-	checktest.Load(t, d, counting(b, 3))
+	contract.Load(t, d, counting(b, 3))
 	assert.Equal(t, 2, kernels()-trials)
 }
 
@@ -422,7 +422,7 @@ func TestDump(t *testing.T) {
 		dumped = append(dumped, k)
 		return nil
 	}})
-	checktest.Load(t, d, counting(alloc(t, d, 4096), 3))
+	contract.Load(t, d, counting(alloc(t, d, 4096), 3))
 	require.Len(t, dumped, 1)
 	assert.Equal(t, device.FormatC, dumped[0].Format)
 	assert.Equal(t, count().WGSL, string(dumped[0].Code))

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -46,7 +46,7 @@ func refuse(t *testing.T, call, bits uint32) {
 func restricted(t *testing.T, what string) {
 	dir := t.TempDir()
 	d := open(t, Options{CacheDir: dir})
-	checktest.Load(t, d, counting(alloc(t, d, 4096), 1)) // fills the cache
+	contract.Load(t, d, counting(alloc(t, d, 4096), 1)) // fills the cache
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), refuseVariable+"="+what, cacheVariable+"="+dir)
 	out, err := cmd.CombinedOutput()
@@ -84,8 +84,8 @@ func TestNoMemoryFiles(t *testing.T) {
 	refuse(t, unix.SYS_MEMFD_CREATE, 0)
 	_, err := fromMemory([]byte("library"))
 	require.ErrorContains(t, err, "memory file: operation not permitted")
-	require.NoError(t, d.Run(checktest.Load(t, d, counting(b, 9))))
-	assert.EqualValues(t, 1, checktest.Words(checktest.Read(t, d, b, 0, 64))[8])
+	require.NoError(t, d.Run(contract.Load(t, d, counting(b, 9))))
+	assert.EqualValues(t, 1, contract.Words(contract.Read(t, d, b, 0, 64))[8])
 	left, err := os.ReadDir(tmp)
 	require.NoError(t, err)
 	assert.Empty(t, left)

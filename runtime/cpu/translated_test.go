@@ -8,9 +8,9 @@ import (
 	"math"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -31,8 +31,8 @@ func translated(t *testing.T, wgsl string, invocations, n int, words ...uint32) 
 		p := &device.Program{Label: "p", Shaders: []device.Shader{{Label: "translated", WGSL: wgsl, Workgroup: [3]int{invocations, 1, 1},
 			WorkgroupMemory: 16 << 10, Bindings: []device.Access{device.ReadOnly, device.ReadWrite}}}}
 		p.Commands = []device.Command{{Args: []device.Range{{Buffer: in, Size: in.Size()}, {Buffer: out, Size: out.Size()}}, Groups: [3]int{1, 1, 1}}}
-		require.NoError(t, d.Run(checktest.Load(t, d, p)), compiler)
-		got := checktest.Words(checktest.Read(t, d, out, 0, out.Size()))
+		require.NoError(t, d.Run(contract.Load(t, d, p)), compiler)
+		got := contract.Words(contract.Read(t, d, out, 0, out.Size()))
 		if first == nil {
 			first = got
 		}
@@ -88,9 +88,9 @@ func TestDenormalsAreZero(t *testing.T) {
 	s := device.Shader{Label: "scale", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 1), WGSL: `
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { x[g.x] = select(x[g.x] * 1e30, x[g.x] * 0.5, g.x % 2u == 1u); }`}
-	require.NoError(t, d.Run(checktest.Load(t, d, &device.Program{Label: "scale", Shaders: []device.Shader{s},
+	require.NoError(t, d.Run(contract.Load(t, d, &device.Program{Label: "scale", Shaders: []device.Shader{s},
 		Commands: []device.Command{{Args: []device.Range{{Buffer: x, Size: 4 * n}}, Groups: [3]int{n / 64, 1, 1}}}})))
-	assert.Equal(t, make([]uint32, n), checktest.Words(checktest.Read(t, d, x, 0, 4*n)))
+	assert.Equal(t, make([]uint32, n), contract.Words(contract.Read(t, d, x, 0, 4*n)))
 }
 
 // The built-in functions are as accurate as WGSL demands, or better, over all kinds of arguments.

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,17 +18,17 @@ func importing(_ *testing.T, budget int64) device.Device {
 }
 
 func TestImport(t *testing.T) {
-	checktest.Import(t, importing)
-	checktest.ImportRefused(t, New(Options{}))
+	contract.Import(t, importing)
+	contract.ImportRefused(t, New(Options{}))
 }
 
 // A device that is wrapped imports as it would by itself.
 func TestFaultyImport(t *testing.T) {
 	never := func(faulty.Op, string) error { return nil }
-	checktest.Import(t, func(t *testing.T, budget int64) device.Device {
+	contract.Import(t, func(t *testing.T, budget int64) device.Device {
 		return &faulty.Device{Device: importing(t, budget), Before: never}
 	})
-	checktest.ImportRefused(t, &faulty.Device{Device: New(Options{}), Before: never})
+	contract.ImportRefused(t, &faulty.Device{Device: New(Options{}), Before: never})
 }
 
 func TestTransfersCount(t *testing.T) {
@@ -37,7 +37,7 @@ func TestTransfersCount(t *testing.T) {
 	require.NoError(t, err)
 	b, err := d.Import("block", m.Bytes, m.Unmap)
 	require.NoError(t, err)
-	checktest.Transfer(t, d, device.Range{Buffer: b, Size: 64}, device.Range{Buffer: b, Offset: 64, Size: 64})
+	contract.Transfer(t, d, device.Range{Buffer: b, Size: 64}, device.Range{Buffer: b, Offset: 64, Size: 64})
 	assert.Equal(t, Counts{Transfers: 1, BytesTransferred: 64}, d.Counts())
 	require.NoError(t, d.Close())
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,7 +18,7 @@ func TestRefusals(t *testing.T) {
 	limits.MaxBindings, limits.OffsetAlignment, limits.MaxBindingSize = 4, 32, 1<<20
 	for name, o := range map[string]Options{"default": {}, "given": {Limits: &limits}} {
 		t.Run(name, func(t *testing.T) {
-			checktest.Run(t, func(t *testing.T, budget int64) device.Device {
+			contract.Run(t, func(t *testing.T, budget int64) device.Device {
 				o.MemoryBudget = budget
 				return New(o)
 			})
@@ -32,7 +32,7 @@ func TestCounts(t *testing.T) {
 	assert.Equal(t, target.DefaultLimits(), d.Limits())
 	b, err := d.Alloc("b", 1024)
 	require.NoError(t, err)
-	l, err := d.Load(&device.Program{Shaders: []device.Shader{checktest.Increment(1)}, Commands: []device.Command{
+	l, err := d.Load(&device.Program{Shaders: []device.Shader{contract.Increment(1)}, Commands: []device.Command{
 		{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}},
 		{Args: []device.Range{{Buffer: b, Offset: 256, Size: 256}}, Groups: [3]int{1, 1, 1}},
 		{Shader: device.Copy, Args: []device.Range{{Buffer: b, Size: 512}, {Buffer: b, Offset: 512, Size: 512}}},
@@ -64,7 +64,7 @@ func TestLatency(t *testing.T) {
 		b, err := d.Alloc("b", 8)
 		require.NoError(t, err)
 		load := func(label string) device.Loaded {
-			l, err := d.Load(&device.Program{Label: label, Shaders: []device.Shader{checktest.Increment(1)},
+			l, err := d.Load(&device.Program{Label: label, Shaders: []device.Shader{contract.Increment(1)},
 				Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 8}}, Groups: [3]int{1, 1, 1}}}})
 			require.NoError(t, err)
 			return l

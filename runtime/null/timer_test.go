@@ -8,16 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 )
 
 func TestCommandsTakeNoTime(t *testing.T) {
 	d := New(Options{})
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	l, err := d.Load(checktest.Increments(b, 3))
+	l, err := d.Load(contract.Increments(b, 3))
 	require.NoError(t, err)
-	times, _ := checktest.RunTimed(t, d, l)
+	times, _ := contract.RunTimed(t, d, l)
 	assert.Equal(t, make([]time.Duration, 3), times)
 	assert.EqualValues(t, 3, d.Counts().Dispatches)
 	require.NoError(t, d.Close())

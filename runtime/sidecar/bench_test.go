@@ -13,7 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
@@ -123,8 +123,8 @@ func manyCalls(t testing.TB, d device.Device) func() error {
 	b, err := d.Alloc("b", 4096)
 	require.NoError(t, err)
 	t.Cleanup(b.Release)
-	l := checktest.Load(t, d, checktest.Increments(b, 1))
-	data := checktest.Pattern(4096, 1)
+	l := contract.Load(t, d, contract.Increments(b, 1))
+	data := contract.Pattern(4096, 1)
 	return func() error {
 		var reads []device.Pending
 		for range 200 {
@@ -149,7 +149,7 @@ func BenchmarkCall(b *testing.B) {
 	for name, d := range map[string]device.Device{"here": null.New(null.Options{}), "there": opened(b, options("null"))} {
 		buffer, err := d.Alloc("b", 4096)
 		require.NoError(b, err)
-		l := checktest.Load(b, d, checktest.Increments(buffer, 1))
+		l := contract.Load(b, d, contract.Increments(buffer, 1))
 		b.Run(name+"/run", func(b *testing.B) {
 			for b.Loop() {
 				require.NoError(b, d.Run(l))
@@ -166,7 +166,7 @@ func BenchmarkCall(b *testing.B) {
 			defer big.Release()
 			b.SetBytes(64 << 20)
 			for b.Loop() {
-				checktest.Read(b, d, big, 0, 64<<20)
+				contract.Read(b, d, big, 0, 64<<20)
 			}
 		})
 		b.Run(name+"/write64MiB", func(b *testing.B) {

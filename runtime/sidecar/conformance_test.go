@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/internal/tier"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,16 +24,16 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, name string) {
 	d := opened(t, options(name))
 	if *whole {
-		devicetest.Run(t, d, 0)
+		compute.Run(t, d, 0)
 		return
 	}
-	tasks := devicetest.Chains(10)
+	tasks := compute.Chains(10)
 	for _, op := range []string{"embedding_grad", "softmax", "cast", "random_bits", "concat"} {
 		o, err := graph.NewOp(op)
 		require.NoError(t, err)
-		tasks = append(tasks, devicetest.Cases(o)...)
+		tasks = append(tasks, compute.Cases(o)...)
 	}
-	results := devicetest.CheckOnce(d, tasks, nil)
+	results := compute.CheckOnce(d, tasks, nil)
 	require.Len(t, results, len(tasks))
 	for _, r := range results {
 		require.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/require"
 )
 
-func opens(name string) checktest.Open {
+func opens(name string) contract.Open {
 	return func(t *testing.T, budget int64) device.Device {
 		d, err := Open(options(fmt.Sprint(name, " ", budget)))
 		require.NoError(t, err)
@@ -22,13 +22,13 @@ func opens(name string) checktest.Open {
 
 func TestRefusals(t *testing.T) {
 	for _, name := range append(backends(), "null") {
-		t.Run(name, func(t *testing.T) { checktest.Run(t, opens(name)) })
+		t.Run(name, func(t *testing.T) { contract.Run(t, opens(name)) })
 	}
 }
 
 func TestExecution(t *testing.T) {
 	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
-		t.Run(name, func(t *testing.T) { checktest.Execute(t, opens(name)) })
+		t.Run(name, func(t *testing.T) { contract.Execute(t, opens(name)) })
 	}
 }
 
@@ -56,12 +56,12 @@ func TestRingsGoRound(t *testing.T) {
 // A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimer(t *testing.T) {
 	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
-		checktest.Timer(t, opens(name))
+		contract.Timer(t, opens(name))
 	}
 	d := opens("untimed")(t, 0)
 	defer d.Close()
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	_, err = d.(device.Timer).RunTimed(checktest.Load(t, d, checktest.Increments(b, 1)))
+	_, err = d.(device.Timer).RunTimed(contract.Load(t, d, contract.Increments(b, 1)))
 	require.ErrorIs(t, err, device.ErrNoTimestamps)
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -27,7 +27,7 @@ func beHost() {
 	if err != nil {
 		panic(err)
 	}
-	l, err := d.Load(checktest.Increments(b, 1))
+	l, err := d.Load(contract.Increments(b, 1))
 	if err != nil {
 		panic(err)
 	}

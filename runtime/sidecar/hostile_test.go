@@ -15,7 +15,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -283,7 +283,7 @@ func TestRefusedClients(t *testing.T) {
 
 // Invalid commands end the connection, and nothing is carried out unchecked.
 func TestHostileHosts(t *testing.T) {
-	program := func(b uint64) *device.Program { return checktest.Increments(handle(b), 1) }
+	program := func(b uint64) *device.Program { return contract.Increments(handle(b), 1) }
 	alloc := &command{op: opAlloc, id: 1, label: "b", n: 1024}
 	load := &command{op: opLoad, id: 2, program: program(1)}
 	for name, c := range map[string]struct {
@@ -342,7 +342,7 @@ func TestMisuseBeyondTheHost(t *testing.T) {
 	e := c.next(t)
 	require.Equal(t, evFailed, e.kind)
 	require.ErrorIs(t, e.err, device.ErrValidation)
-	p := checktest.Increments(handle(1), 1)
+	p := contract.Increments(handle(1), 1)
 	p.Commands[0].Args[0].Size = 4096
 	c.say(&command{op: opLoad, id: 3, program: p})
 	require.ErrorIs(t, c.next(t).err, device.ErrValidation)
@@ -372,7 +372,7 @@ func TestHostsWithoutMeasure(t *testing.T) {
 			s := serve(t, t.Context(), func(string) (device.Device, error) { return openTest("hangs run") })
 			client := s.greeted(t)
 			client.say(&command{op: opAlloc, id: 1, n: 1024})
-			client.say(&command{op: opLoad, id: 2, program: checktest.Increments(handle(1), 1)})
+			client.say(&command{op: opLoad, id: 2, program: contract.Increments(handle(1), 1)})
 			client.say(&command{op: opRun, id: 2})
 			for range c.n {
 				client.say(c.m)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -32,7 +32,7 @@ func newRig(t *testing.T, o Options) rig {
 	var err error
 	r.b, err = r.Alloc("b", 1024)
 	require.NoError(t, err)
-	r.l = checktest.Load(t, r, checktest.Increments(r.b, 1))
+	r.l = contract.Load(t, r, contract.Increments(r.b, 1))
 	return r
 }
 
@@ -41,7 +41,7 @@ func (r rig) lost(t *testing.T, words ...string) {
 	t.Helper()
 	began := time.Now()
 	_, alloc := r.Alloc("c", 4)
-	_, load := r.Load(checktest.Increments(r.b, 2))
+	_, load := r.Load(contract.Increments(r.b, 2))
 	_, read := r.Read(r.b, 0, 4)
 	_, timed := r.RunTimed(r.l)
 	for _, err := range []error{alloc, load, read, timed, r.Run(r.l), r.Write(r.b, 0, make([]byte, 4)), r.Sync()} {
@@ -211,7 +211,7 @@ func TestCompilingIsNotHung(t *testing.T) {
 		d := opened(t, o)
 		b, err := d.Alloc("b", 1024)
 		require.NoError(t, err)
-		l := checktest.Load(t, d, kernels(b, 6))
+		l := contract.Load(t, d, kernels(b, 6))
 		require.NoError(t, d.Run(l))
 		require.NoError(t, d.Sync())
 		require.NoError(t, d.Close())
@@ -220,10 +220,10 @@ func TestCompilingIsNotHung(t *testing.T) {
 
 // kernels is a program of n kernels.
 func kernels(b device.Buffer, n int) *device.Program {
-	p := checktest.Increments(b, n)
+	p := contract.Increments(b, n)
 	p.Shaders = nil
 	for i := range n {
-		p.Shaders = append(p.Shaders, checktest.Increment(1))
+		p.Shaders = append(p.Shaders, contract.Increment(1))
 		p.Shaders[i].WGSL += fmt.Sprintf("// %d", i)
 		p.Commands[i].Shader = i
 	}
@@ -263,7 +263,7 @@ func TestErrorsOfEnqueuedWork(t *testing.T) {
 	require.ErrorIs(t, r.Write(r.b, 0, make([]byte, 4)), device.ErrValidation)
 	require.EqualError(t, r.Sync(), `null:0: run "increments": validation failed: boom`)
 	require.NoError(t, r.Sync())
-	checktest.Read(t, r, r.b, 0, 4)
+	contract.Read(t, r, r.b, 0, 4)
 	require.NoError(t, r.Run(r.l))
 	require.ErrorIs(t, r.Close(), device.ErrValidation)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
 
@@ -15,5 +15,5 @@ func TestConformance(t *testing.T) {
 	dev, err := vulkan.Open(0, vulkan.Options{CacheDir: t.TempDir()})
 	require.NoError(t, err)
 	defer dev.Close()
-	devicetest.Run(t, dev, 1)
+	compute.Run(t, dev, 1)
 }

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	vk "github.com/vulkan-go/vulkan"
@@ -60,13 +60,13 @@ func alloc(t testing.TB, d *Device, size int64) device.Buffer {
 	return b
 }
 
-func TestRefusals(t *testing.T) { checktest.Run(t, opened) }
+func TestRefusals(t *testing.T) { contract.Run(t, opened) }
 
-func TestExecution(t *testing.T) { checktest.Execute(t, opened) }
+func TestExecution(t *testing.T) { contract.Execute(t, opened) }
 
 func TestTimer(t *testing.T) {
 	tier.Rest(t)
-	checktest.Timer(t, opened)
+	contract.Timer(t, opened)
 }
 
 func TestAdapters(t *testing.T) {
@@ -153,7 +153,7 @@ func TestSourcesAreCompiledOnce(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	b := alloc(t, d, 256)
 	for range 2 {
-		checktest.Load(t, d, checktest.Increments(b, 3))
+		contract.Load(t, d, contract.Increments(b, 3))
 	}
 	assert.Len(t, d.kernels.pipelines, 1)
 	assert.Len(t, d.kernels.layouts, 1)
@@ -169,8 +169,8 @@ func TestOutOfMemory(t *testing.T) {
 	require.ErrorIs(t, err, device.ErrOutOfMemory)
 	require.ErrorContains(t, err, `vulkan:0: alloc "huge": out of device memory`)
 	b := alloc(t, d, 256)
-	require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 1))))
-	assert.EqualValues(t, 1, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+	require.NoError(t, d.Run(contract.Load(t, d, contract.Increments(b, 1))))
+	assert.EqualValues(t, 1, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 }
 
 // There is a barrier where a command depends on another, and nowhere else.
@@ -205,8 +205,8 @@ func TestBarriersFollowTheCode(t *testing.T) {
 	for i := range int64(15) { // each needs the one before
 		program.Commands = append(program.Commands, device.Command{Args: []device.Range{at(i), at(i + 1)}, Groups: [3]int{1, 1, 1}})
 	}
-	require.NoError(t, d.Run(checktest.Load(t, d, program)))
-	assert.EqualValues(t, 15, checktest.Words(checktest.Read(t, d, b, 15*256, 256))[63])
+	require.NoError(t, d.Run(contract.Load(t, d, program)))
+	assert.EqualValues(t, 15, contract.Words(contract.Read(t, d, b, 15*256, 256))[63])
 }
 
 func TestBlocksAreShared(t *testing.T) {
@@ -241,7 +241,7 @@ func lose(d *Device) {
 func TestLoss(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	b := alloc(t, d, 16<<20)
-	l := checktest.Load(t, d, checktest.Increments(b, 1))
+	l := contract.Load(t, d, contract.Increments(b, 1))
 	require.NoError(t, d.Run(l))
 	r, err := d.Read(b, 0, 8<<20)
 	require.NoError(t, err)
@@ -249,7 +249,7 @@ func TestLoss(t *testing.T) {
 	if _, err = r.Wait(); err != nil { // it may have completed before
 		assert.ErrorIs(t, err, device.ErrLost)
 	}
-	checktest.Lost(t, d, b, l, `vulkan:0: run "increments": device lost`)
+	contract.Lost(t, d, b, l, `vulkan:0: run "increments": device lost`)
 }
 
 // The bindings keep lists of structs with finalizers, which may free them while the driver reads them.
@@ -271,14 +271,14 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 		b := alloc(t, d, 256)
 		want := 0
 		for i := range 40 {
-			s := checktest.Increment(1)
+			s := contract.Increment(1)
 			s.WGSL = strings.Replace(s.WGSL, "1u", fmt.Sprint(i, "u"), 1)
-			p := checktest.Increments(b, 2)
+			p := contract.Increments(b, 2)
 			p.Shaders[0] = s
-			require.NoError(t, d.Run(checktest.Load(t, d, p)))
+			require.NoError(t, d.Run(contract.Load(t, d, p)))
 			want += 2 * i
 		}
-		assert.EqualValues(t, want, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		assert.EqualValues(t, want, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 	}
 }
 
@@ -291,8 +291,8 @@ func TestCaches(t *testing.T) {
 		d, err := Open(0, Options{CacheDir: dir})
 		require.NoError(t, err)
 		b := alloc(t, d, 256)
-		require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 2))))
-		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		require.NoError(t, d.Run(contract.Load(t, d, contract.Increments(b, 2))))
+		assert.EqualValues(t, 2, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 		defer func() { require.NoError(t, d.Close()) }()
 		return d.kernels.compiler.Translated()
 	}
@@ -316,7 +316,7 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-func TestLeaving(t *testing.T) { checktest.Leaving(t, opened(t, 0)) }
+func TestLeaving(t *testing.T) { contract.Leaving(t, opened(t, 0)) }
 
 // On a GPU, a kernel that promises in-bounds indices is compiled without checks, apart from the same text with checks.
 func TestTrusted(t *testing.T) {

@@ -6,20 +6,20 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestImport(t *testing.T) {
 	wantImport(t)
-	checktest.Import(t, opened)
+	contract.Import(t, opened)
 }
 
 func TestShared(t *testing.T) {
 	wantImport(t)
-	checktest.Shared(t, opened)
+	contract.Shared(t, opened)
 }
 
 // wantImport ends a test where a GPU's driver cannot import memory; Mesa's software adapter can.
@@ -32,7 +32,7 @@ func wantImport(t testing.TB) {
 func TestDriverWithoutImport(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	d.adapter.ImportAlignment = 0
-	checktest.ImportRefused(t, d)
+	contract.ImportRefused(t, d)
 }
 
 func TestRefusedMemory(t *testing.T) {
@@ -95,13 +95,13 @@ func BenchmarkBetweenDevices(b *testing.B) {
 		block[i], err = d.Import("block", m.Bytes, func() {})
 		require.NoError(b, err)
 	}
-	require.NoError(b, ds[0].Write(data[0], 0, checktest.Pattern(size, 0)))
+	require.NoError(b, ds[0].Write(data[0], 0, contract.Pattern(size, 0)))
 	whole := func(b device.Buffer) device.Range { return device.Range{Buffer: b, Size: size} }
 	ways := map[string]func(){
-		"staged": func() { require.NoError(b, ds[1].Write(data[1], 0, checktest.Read(b, ds[0], data[0], 0, size))) },
+		"staged": func() { require.NoError(b, ds[1].Write(data[1], 0, contract.Read(b, ds[0], data[0], 0, size))) },
 		"imported": func() {
-			checktest.Transfer(b, ds[0], whole(data[0]), whole(block[0]))
-			checktest.Transfer(b, ds[1], whole(block[1]), whole(data[1]))
+			contract.Transfer(b, ds[0], whole(data[0]), whole(block[0]))
+			contract.Transfer(b, ds[1], whole(block[1]), whole(data[1]))
 		},
 	}
 	for _, name := range []string{"staged", "imported"} {
@@ -113,7 +113,7 @@ func BenchmarkBetweenDevices(b *testing.B) {
 				require.NoError(b, ds[1].Sync())
 			}
 		})
-		assert.Equal(b, checktest.Pattern(size, 0), checktest.Read(b, ds[1], data[1], 0, size))
+		assert.Equal(b, contract.Pattern(size, 0), contract.Read(b, ds[1], data[1], 0, size))
 		require.NoError(b, ds[1].Write(data[1], 0, make([]byte, size)))
 	}
 }

@@ -12,11 +12,11 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,8 +80,8 @@ func TestSumsInParts(t *testing.T) {
 	require.NoError(t, err)
 	defer d.Close()
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
-	task := devicetest.Case(graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{f32(20, 600), f32(600, 24)}})
-	for _, r := range devicetest.Check(gpu{d}, []devicetest.Task{task}) {
+	task := compute.Case(graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{f32(20, 600), f32(600, 24)}})
+	for _, r := range compute.Check(gpu{d}, []compute.Task{task}) {
 		assert.True(t, r.OK(), "%s: %s", r.Candidate, r.Failure)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -70,7 +70,7 @@ func makeMistakes() error {
 		return err
 	}
 	d.queue.batch.hazards.reset() // the zeros of a are forgotten
-	if err := d.Write(a, 0, checktest.Pattern(256, 0)); err != nil {
+	if err := d.Write(a, 0, contract.Pattern(256, 0)); err != nil {
 		return err
 	}
 	if err := d.Sync(); err != nil {

@@ -3,7 +3,7 @@ package webgpu_test
 import (
 	"testing"
 
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/require"
 )
@@ -12,5 +12,5 @@ func TestConformance(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	devicetest.Run(t, dev, 0)
+	compute.Run(t, dev, 0)
 }

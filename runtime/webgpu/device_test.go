@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -30,7 +30,7 @@ func alloc(t testing.TB, d *Device, size int64) device.Buffer {
 }
 
 func TestRefusals(t *testing.T) {
-	checktest.Run(t, func(t *testing.T, budget int64) device.Device {
+	contract.Run(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(0, Options{MemoryBudget: budget})
 		require.NoError(t, err)
 		return d
@@ -38,7 +38,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestExecution(t *testing.T) {
-	checktest.Execute(t, func(t *testing.T, budget int64) device.Device {
+	contract.Execute(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(0, Options{MemoryBudget: budget})
 		require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
 		return d
@@ -47,20 +47,20 @@ func TestExecution(t *testing.T) {
 
 func TestTimer(t *testing.T) {
 	tier.Rest(t)
-	checktest.Timer(t, func(t *testing.T, budget int64) device.Device {
+	contract.Timer(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(0, Options{MemoryBudget: budget})
 		require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
 		return d
 	})
 }
 
-func TestLeaving(t *testing.T) { checktest.Leaving(t, open(t, 0)) }
+func TestLeaving(t *testing.T) { contract.Leaving(t, open(t, 0)) }
 
 func TestSourcesAreCompiledOnce(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 256)
 	for range 2 {
-		checktest.Load(t, d, checktest.Increments(b, 3))
+		contract.Load(t, d, contract.Increments(b, 3))
 	}
 	assert.Len(t, d.kernels.pipelines, 1)
 }
@@ -144,7 +144,7 @@ func lose(d *Device) {
 func TestLoss(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 16<<20)
-	l := checktest.Load(t, d, checktest.Increments(b, 1))
+	l := contract.Load(t, d, contract.Increments(b, 1))
 	require.NoError(t, d.Run(l))
 	r, err := d.Read(b, 0, 16<<20)
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestLoss(t *testing.T) {
 	if _, err = r.Wait(); err != nil { // it may have completed before
 		assert.ErrorIs(t, err, device.ErrLost)
 	}
-	checktest.Lost(t, d, b, l, `webgpu:0: run "increments": device lost: X`)
+	contract.Lost(t, d, b, l, `webgpu:0: run "increments": device lost: X`)
 }
 
 func TestLossReleasesWaiters(t *testing.T) {
@@ -180,7 +180,7 @@ func TestUncapturedError(t *testing.T) {
 		d.native.uncaptured._type = 1
 		d.native.uncaptured.msg[0] = 'X'
 	}
-	require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 1))))
+	require.NoError(t, d.Run(contract.Load(t, d, contract.Increments(b, 1))))
 	err := d.Sync()
 	require.ErrorIs(t, err, device.ErrValidation)
 	require.EqualError(t, err, `webgpu:0: sync "": validation failed: X`)

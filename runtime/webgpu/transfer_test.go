@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/require"
 )
 
 func benchTransfer(b *testing.B, n int, f func(d *Device, buf device.Buffer, data []byte)) {
 	d := open(b, 0)
 	buf := alloc(b, d, int64(n))
-	data := checktest.Pattern(n, 0)
+	data := contract.Pattern(n, 0)
 	f(d, buf, data)
 	b.SetBytes(int64(n))
 	b.ResetTimer()
@@ -27,7 +27,7 @@ func BenchmarkTransfer(b *testing.B) {
 			benchTransfer(b, n, func(d *Device, buf device.Buffer, data []byte) { require.NoError(b, d.Write(buf, 0, data)) })
 		})
 		b.Run("read/"+name, func(b *testing.B) {
-			benchTransfer(b, n, func(d *Device, buf device.Buffer, data []byte) { checktest.Read(b, d, buf, 0, int64(n)) })
+			benchTransfer(b, n, func(d *Device, buf device.Buffer, data []byte) { contract.Read(b, d, buf, 0, int64(n)) })
 		})
 	}
 }
@@ -36,7 +36,7 @@ func BenchmarkTransfer(b *testing.B) {
 func BenchmarkRun(b *testing.B) {
 	const n = 1000
 	d := open(b, 0)
-	l := checktest.Load(b, d, checktest.Increments(alloc(b, d, 256), n))
+	l := contract.Load(b, d, contract.Increments(alloc(b, d, 256), n))
 	b.Run("host", func(b *testing.B) {
 		for range b.N {
 			require.NoError(b, d.Run(l))
@@ -53,7 +53,7 @@ func BenchmarkRun(b *testing.B) {
 		require.NoError(b, d.Sync())
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/dispatch")
 	})
-	empty := checktest.Load(b, d, checktest.Increments(alloc(b, d, 256), 1))
+	empty := contract.Load(b, d, contract.Increments(alloc(b, d, 256), 1))
 	b.Run("roundtrip", func(b *testing.B) {
 		for range b.N {
 			require.NoError(b, d.Run(empty))

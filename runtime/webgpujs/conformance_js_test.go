@@ -9,7 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 )
 
 // What runs here is small, since browsers without a GPU compute very slowly: tasks of at most so many elements, and so
@@ -20,8 +20,8 @@ const (
 	randomGraphs = 12
 )
 
-func small(tasks []devicetest.Task) []devicetest.Task {
-	return slices.DeleteFunc(tasks, func(t devicetest.Task) bool {
+func small(tasks []compute.Task) []compute.Task {
+	return slices.DeleteFunc(tasks, func(t compute.Task) bool {
 		n := 0
 		for _, m := range []map[string]*graph.Tensor{t.Inputs, t.Variables} {
 			for _, x := range m {
@@ -34,8 +34,8 @@ func small(tasks []devicetest.Task) []devicetest.Task {
 
 func TestConformance(t *testing.T) {
 	d := open(t, 0)
-	claims := devicetest.Claims(d)
-	check := func(name string, tasks []devicetest.Task) {
+	claims := compute.Claims(d)
+	check := func(name string, tasks []compute.Task) {
 		t.Run(name, func(t *testing.T) {
 			if len(tasks) == 0 {
 				t.Error("no task is small enough")
@@ -48,12 +48,12 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	for _, o := range graph.Catalogue() {
-		if cases := devicetest.Cases(o); len(cases) > 0 { // sources have none
+		if cases := compute.Cases(o); len(cases) > 0 { // sources have none
 			check(o.Name(), small(cases))
 		}
 	}
-	check("graphs", small(devicetest.Graphs()))
-	check("chains", small(devicetest.Chains(randomGraphs)))
+	check("graphs", small(compute.Graphs()))
+	check("chains", small(compute.Chains(randomGraphs)))
 }
 
 // hardware reports a software adapter as a GPU.
@@ -75,14 +75,14 @@ func (d hardware) Limits() target.Limits {
 // kernels that differ in numbers only, it takes one.
 func TestKernelsAreValid(t *testing.T) {
 	d := open(t, 0)
-	tasks := slices.Concat(devicetest.Graphs(), devicetest.Chains(randomGraphs))
+	tasks := slices.Concat(compute.Graphs(), compute.Chains(randomGraphs))
 	for _, o := range graph.Catalogue() {
-		tasks = append(tasks, devicetest.Cases(o)...)
+		tasks = append(tasks, compute.Cases(o)...)
 	}
 	texts, modules := map[string]string{}, map[string]js.Value{}
 	invalid := d.scoped(func() {
 		for _, dev := range []device.Device{d, hardware{d}} {
-			for key, text := range devicetest.Texts(dev, tasks) {
+			for key, text := range compute.Texts(dev, tasks) {
 				if _, ok := texts[key]; !ok {
 					texts[key], modules[key] = text, d.gpu.Call("createShaderModule", object{"code": text})
 				}
@@ -109,20 +109,20 @@ func TestKernelsAreValid(t *testing.T) {
 func TestKernelsForGPUs(t *testing.T) {
 	d := hardware{open(t, 0)}
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
-	tasks := []devicetest.Task{
-		devicetest.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(32, 20), f32(20, 36)}}),
-		devicetest.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(2, 300), f32(300, 35)}, Tolerance: 1e-5}),
-		devicetest.Case(graph.Case{Op: &op.MatMulOp{TransB: true}, Inputs: []graph.Type{f32(2, 70), f32(35, 70)}, Tolerance: 1e-5}),
+	tasks := []compute.Task{
+		compute.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(32, 20), f32(20, 36)}}),
+		compute.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(2, 300), f32(300, 35)}, Tolerance: 1e-5}),
+		compute.Case(graph.Case{Op: &op.MatMulOp{TransB: true}, Inputs: []graph.Type{f32(2, 70), f32(35, 70)}, Tolerance: 1e-5}),
 	}
 	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		segmented := slices.IndexFunc(o.Cases(), func(c graph.Case) bool {
 			last := c.Inputs[len(c.Inputs)-1]
 			return last.Equal(graph.T(graph.U32, 2, 33))
 		})
-		tasks = append(tasks, devicetest.Case(o.Cases()[segmented+1])) // of several documents
+		tasks = append(tasks, compute.Case(o.Cases()[segmented+1])) // of several documents
 	}
 	found := map[string]bool{}
-	for _, r := range devicetest.Check(d, tasks) {
+	for _, r := range compute.Check(d, tasks) {
 		found[r.Candidate] = true
 		if !r.OK() {
 			t.Errorf("%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +20,7 @@ func open(t *testing.T, budget int64) *Device {
 }
 
 func TestRefusals(t *testing.T) {
-	checktest.Run(t, func(t *testing.T, budget int64) device.Device {
+	contract.Run(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(Options{MemoryBudget: budget})
 		require.NoError(t, err)
 		return d
@@ -45,11 +45,11 @@ func TestConcurrentUse(t *testing.T) {
 			b, err := d.Alloc("b", 1024)
 			assert.NoError(t, err)
 			defer b.Release()
-			l, err := d.Load(checktest.Increments(b, 3))
+			l, err := d.Load(contract.Increments(b, 3))
 			assert.NoError(t, err)
 			defer l.Release()
 			for i := range 20 {
-				assert.NoError(t, d.Write(b, 0, checktest.Pattern(1024, g+i)))
+				assert.NoError(t, d.Write(b, 0, contract.Pattern(1024, g+i)))
 				assert.NoError(t, d.Run(l))
 				r, err := d.Read(b, 0, 1024)
 				assert.NoError(t, err)
@@ -58,11 +58,11 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				got, err := r.Wait()
 				assert.NoError(t, err)
-				want := checktest.Words(checktest.Pattern(1024, g+i))
+				want := contract.Words(contract.Pattern(1024, g+i))
 				for k := range 64 {
 					want[k] += 3
 				}
-				assert.Equal(t, want, checktest.Words(got))
+				assert.Equal(t, want, contract.Words(got))
 			}
 		})
 	}
@@ -78,15 +78,15 @@ func TestCopies(t *testing.T) {
 	require.NoError(t, err)
 	b, err := d.Alloc("b", half)
 	require.NoError(t, err)
-	data := checktest.Pattern(half, 3)
+	data := contract.Pattern(half, 3)
 	require.NoError(t, d.Write(a, 0, data))
 	l, err := d.Load(&device.Program{Label: "copies", Commands: []device.Command{
 		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Size: half}, {Buffer: a, Offset: half, Size: half}}},
 		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Offset: half, Size: half}, {Buffer: b, Size: half}}}}})
 	require.NoError(t, err)
 	require.NoError(t, d.Run(l))
-	assert.True(t, string(data) == string(checktest.Read(t, d, b, 0, half)))
-	assert.Empty(t, checktest.Read(t, d, b, 0, 0))
+	assert.True(t, string(data) == string(contract.Read(t, d, b, 0, half)))
+	assert.Empty(t, contract.Read(t, d, b, 0, 0))
 }
 
 // More reads than may be in transit, without Wait.
@@ -94,11 +94,11 @@ func TestManyTransfers(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 4<<20)
 	require.NoError(t, err)
-	l, err := d.Load(checktest.Increments(b, 1))
+	l, err := d.Load(contract.Increments(b, 1))
 	require.NoError(t, err)
 	var last device.Pending
 	for i := range 20 {
-		require.NoError(t, d.Write(b, 0, checktest.Pattern(4<<20, i)))
+		require.NoError(t, d.Write(b, 0, contract.Pattern(4<<20, i)))
 		require.NoError(t, d.Run(l))
 		last, err = d.Read(b, 256, 4<<20-256)
 		require.NoError(t, err)
@@ -107,14 +107,14 @@ func TestManyTransfers(t *testing.T) {
 	}
 	got, err := last.Wait()
 	require.NoError(t, err)
-	assert.True(t, string(checktest.Pattern(4<<20, 19)[256:]) == string(got))
+	assert.True(t, string(contract.Pattern(4<<20, 19)[256:]) == string(got))
 }
 
 func TestShaderThatDoesNotCompile(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	p := checktest.Increments(b, 1)
+	p := contract.Increments(b, 1)
 	p.Shaders[0].Label = "bad one"
 	p.Shaders[0].WGSL += "\nfn f() -> f32 { return nothing; }\n"
 	_, err = d.Load(p)
@@ -123,7 +123,7 @@ func TestShaderThatDoesNotCompile(t *testing.T) {
 	assert.ErrorContains(t, err, "line 4: ")
 	assert.ErrorContains(t, err, "nothing")
 	require.NoError(t, d.Sync(), "the error is reported once")
-	_, err = d.Load(checktest.Increments(b, 1))
+	_, err = d.Load(contract.Increments(b, 1))
 	require.NoError(t, err)
 }
 
@@ -146,7 +146,7 @@ func TestErrorOfEnqueuedWork(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	l, err := d.Load(checktest.Increments(b, 1))
+	l, err := d.Load(contract.Increments(b, 1))
 	require.NoError(t, err)
 	b.(*buffer).gpu.Call("destroy") // behind the device's back
 	require.NoError(t, d.Run(l))

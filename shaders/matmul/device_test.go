@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/boundscheck"
+	"github.com/gpupipe/gpupipe/internal/testing/boundscheck"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/require"
 )

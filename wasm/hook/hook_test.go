@@ -13,7 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
 )

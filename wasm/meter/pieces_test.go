@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"

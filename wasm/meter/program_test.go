@@ -1,6 +1,6 @@
 package meter
 
-import w "github.com/gpupipe/gpupipe/internal/wasmtest"
+import w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 
 // generator writes a valid module that ends, out of bytes that decide everything: each loop counts down a local of its
 // own, and functions call only those behind them.

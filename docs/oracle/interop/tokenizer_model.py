@@ -6,7 +6,7 @@ $GPUPIPE is the program, $SCRATCH a folder for files. The last line of the outpu
 
     tokenizer_model.py [--seed N] [--folders N] [--golden FOLDER]
 
---golden writes models, side files and the ids of transformers for the tests of pipeline/tokenizer instead.
+--golden writes models, side files and the ids of transformers for the tests of pipeline/data/tokenizer instead.
 """
 import argparse
 import json

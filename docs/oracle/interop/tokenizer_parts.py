@@ -3,7 +3,7 @@
 normalizers, pre-tokenizers, models, post-processors, decoders and added tokens. Ids and decoded texts are equal, or the
 file is refused with an error that names the part; none is different.
 
-It writes the files with texts, ids and decoded texts; Go's test TestGoldenParts of pipeline/tokenizer compares them. The
+It writes the files with texts, ids and decoded texts; Go's test TestGoldenParts of pipeline/data/tokenizer compares them. The
 last line of the output is a summary. $SCRATCH is a folder for files.
 
     tokenizer_parts.py [--seed N] [--files N] [--golden FILE]
@@ -295,7 +295,7 @@ def main():
         os.dup2(errors, 2)
     if a.golden:
         return
-    done = subprocess.run(["go", "test", "./pipeline/tokenizer", "-run", "^TestGoldenParts$", "-count=1", "-v", "-args", "-parts", path],
+    done = subprocess.run(["go", "test", "./pipeline/data/tokenizer", "-run", "^TestGoldenParts$", "-count=1", "-v", "-args", "-parts", path],
                           cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         print(done.stdout[:8000])

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/gpupipe/gpupipe/internal/testing/slowlink"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

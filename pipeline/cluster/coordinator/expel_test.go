@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/runtest"
-	"github.com/gpupipe/gpupipe/internal/testdevice"
-	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"

@@ -18,7 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
 // HostOptions describe a coordinator.

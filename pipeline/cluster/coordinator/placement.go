@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
 // placement is where ranks are.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/gpupipe/gpupipe/internal/testing/slowlink"
 	"github.com/stretchr/testify/require"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/columntest"
+	"github.com/gpupipe/gpupipe/internal/testing/columntest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 )
 
 // TestMain runs the tests in pipeline/train, from which the paths of example hooks are relative.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/runtest"
-	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
+	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"

@@ -11,35 +11,35 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // sample returns some of the op cases, with at least one of each op, and some graphs.
-func sample(every, graphs int) []devicetest.Task {
-	var out []devicetest.Task
+func sample(every, graphs int) []compute.Task {
+	var out []compute.Task
 	for i, o := range graph.Catalogue() {
-		for j, t := range devicetest.Cases(o) {
+		for j, t := range compute.Cases(o) {
 			if j == 0 || (i+j)%every == 0 {
 				out = append(out, t)
 			}
 		}
 	}
-	all := devicetest.Graphs()
+	all := compute.Graphs()
 	for i := 0; i < len(all); i += every {
 		out = append(out, all[i])
 	}
-	return append(append(out, devicetest.Chains(graphs)...), devicetest.MixedChains(graphs)...)
+	return append(append(out, compute.Chains(graphs)...), compute.MixedChains(graphs)...)
 }
 
 // check compares the results of tasks with the reference, with all variants of their kernels, whose names it returns.
-func check(t *testing.T, d device.Device, tasks []devicetest.Task) (names []string) {
+func check(t *testing.T, d device.Device, tasks []compute.Task) (names []string) {
 	t.Helper()
-	for _, r := range devicetest.Check(d, tasks) {
+	for _, r := range compute.Check(d, tasks) {
 		assert.True(t, r.OK(), "%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
 		names = append(names, r.Candidate)
 	}
@@ -47,13 +47,13 @@ func check(t *testing.T, d device.Device, tasks []devicetest.Task) (names []stri
 }
 
 // sized reports whether a task's kernels have loops over tiles, whose edges depend on sizes.
-func sized(t devicetest.Task) bool {
+func sized(t compute.Task) bool {
 	return strings.Contains(t.Op, "matmul") || strings.Contains(t.Op, "attention")
 }
 
 // distinct leaves out tasks that add no statement. It keeps all products and attention.
-func distinct(d device.Device, tasks []devicetest.Task) (out []devicetest.Task) {
-	var others []devicetest.Task
+func distinct(d device.Device, tasks []compute.Task) (out []compute.Task) {
+	var others []compute.Task
 	for _, t := range tasks {
 		if sized(t) {
 			out = append(out, t)
@@ -61,7 +61,7 @@ func distinct(d device.Device, tasks []devicetest.Task) (out []devicetest.Task) 
 			others = append(others, t)
 		}
 	}
-	return append(out, devicetest.Novel(d, others)...)
+	return append(out, compute.Novel(d, others)...)
 }
 
 // need fails without a command of these packages.
@@ -128,8 +128,8 @@ func TestProductsOfBF16OnARM64(t *testing.T) {
 	assert.Contains(t, names, "native neon bf16 split 4")
 }
 
-func productsOfBF16() (out []devicetest.Task) {
-	for _, t := range devicetest.Cases(new(op.MatMulOp)) {
+func productsOfBF16() (out []compute.Task) {
+	for _, t := range compute.Cases(new(op.MatMulOp)) {
 		if strings.Contains(t.Name, "bf16") {
 			out = append(out, t)
 		}
@@ -144,7 +144,7 @@ func productsOfBF16() (out []devicetest.Task) {
 			if o.TransB {
 				slices.Reverse(b)
 			}
-			out = append(out, devicetest.Case(graph.Case{Op: o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.BF16, a...), graph.T(graph.BF16, b...)}}))
+			out = append(out, compute.Case(graph.Case{Op: o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.BF16, a...), graph.T(graph.BF16, b...)}}))
 		}
 	}
 	return out
@@ -157,7 +157,7 @@ func TestX86(t *testing.T) {
 	tasks := sample(12, 4)
 	for i, cpu := range []string{"x86-64", "haswell"} {
 		t.Run(cpu, func(t *testing.T) {
-			var some []devicetest.Task
+			var some []compute.Task
 			d := open(t, x86(t, cpu))
 			for j, task := range tasks {
 				if j%2 == i || sized(task) {

@@ -1,0 +1,62 @@
+package compute
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders"
+)
+
+// RandomGraphs is the number of random graphs that Run checks.
+const RandomGraphs = 60
+
+// RandomMixedGraphs is the number of random graphs with 16-bit floats that Run checks.
+const RandomMixedGraphs = 16
+
+// Run checks loops, conversions, every case of every op, and graphs that fuse on a device. Backends have different
+// shares: each has its own random graphs. Shares 0 and 1 are of the backends that run on software adapters, where they
+// divide the suite: see coverage. The core of the tests makes the first run of each claim and kernel variant.
+func Run(t *testing.T, dev device.Device, share uint32) {
+	c := &tiers{suite: newCoverage(dev, share)}
+	if !tier.All() {
+		c.core = &coverage{share: claimsOnly, seen: map[string]bool{}}
+	}
+	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
+	t.Run("conversions", func(t *testing.T) { report(t, CheckConversions(dev)) })
+	for _, o := range graph.Catalogue() {
+		t.Run(o.Name(), func(t *testing.T) { report(t, check(dev, Cases(o), c.takes)) })
+	}
+	t.Run("graphs", func(t *testing.T) { report(t, check(dev, Graphs(), c.takes)) })
+	first := uint64(share) * RandomGraphs
+	t.Run("chains", func(t *testing.T) { report(t, checkOnce(dev, ChainsFrom(first, RandomGraphs), c.takes)) })
+	t.Run("mixed chains", func(t *testing.T) { report(t, checkOnce(dev, MixedChains(RandomMixedGraphs), c.takes)) })
+	tier.Count(t, c.ran, c.all)
+}
+
+// tiers counts the runs of a suite, and which of them the core makes.
+type tiers struct {
+	suite, core *coverage // core is nil if all run
+	ran, all    int
+}
+
+func (c *tiers) takes(t Task, ks []shaders.Kernel) bool {
+	if !c.suite.takes(t, ks) {
+		return false
+	}
+	c.all++
+	if !c.core.takes(t, ks) {
+		return false
+	}
+	c.ran++
+	return true
+}
+
+func report(t *testing.T, results []Result) {
+	for _, r := range results {
+		if !r.OK() {
+			t.Errorf("%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
+		}
+	}
+}
