@@ -71,7 +71,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.resumes(), From: from, Plots: true, Report: r, Saves: &a.saves}
+	o := train.Options{Resume: c.resumes(), From: from, Plots: true, OpenDevice: a.openDevice, Report: r, Saves: &a.saves}
 	if len(base.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}
@@ -84,11 +84,16 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return err
 	}
 	defer o.Folder.Close()
-	err = train.Check(a.ctx, base, o)
+	var local []string
+	if ho.Local != nil {
+		local = ho.Local.Devices
+	}
+	o.Texts, err = train.Check(a.ctx, base, o, local)
 	r.line.clear()
 	if err != nil {
 		return beforeStart(a, err)
 	}
+	defer func() { err = errors.Join(err, o.Texts.Close()) }()
 	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
 		return usererror.New(err)

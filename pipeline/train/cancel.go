@@ -42,8 +42,8 @@ func (s *session) settle() error {
 }
 
 // canceled reports whether an error is that of devices closed by cancelPending, or of a call that noticed the end of
-// ctx first.
+// ctx first. Nothing was left to save then.
 func (s *session) canceled(ctx context.Context, err error) bool {
-	return len(s.cancels) > 0 && ctx.Err() != nil &&
-		(errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost) || errors.Is(err, ctx.Err()))
+	closed := len(s.cancels) > 0 && (errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost))
+	return ctx.Err() != nil && (closed || errors.Is(err, ctx.Err()))
 }

@@ -140,7 +140,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	j := t.job
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
-	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
+	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.texts.tok.Hash(),
 		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
 	if !j.config.Pipeline.Wire.Exact() {
 		s.Cut = t.session.cut()
@@ -217,7 +217,7 @@ func (t *trainer) endSave() {
 // contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are
 // written.
 func (j *job) contents(e Variables) checkpoint.Contents {
-	c := checkpoint.Contents{Config: j.modelJSON(), Files: tokenizer.Files(j.corpus.tok, j.model.Size().SeqLen)}
+	c := checkpoint.Contents{Config: j.modelJSON(), Files: tokenizer.Files(j.corpus.texts.tok, j.model.Size().SeqLen)}
 	c.Files[config.SavedFile] = j.config.SavedYAML()
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()

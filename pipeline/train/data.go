@@ -9,77 +9,46 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
-	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
 // corpus is the text of a run, as tokens and as batches of windows.
 type corpus struct {
-	tok        tokenizer.Tokenizer
-	trainText  *data.Corpus
-	valText    *data.Corpus // nil without a validation split
-	train, val *data.Batcher
-	predicted  *predicted // by an evaluation; nil: not counted yet
-	entropy    float64    // of single tokens of the validation text (of the training text without one), in nats
+	texts      *Texts
+	train, val *data.Batcher // val is nil without a validation split
+	predicted  *predicted    // by an evaluation; nil: not counted yet
+	entropy    float64       // of single tokens of the validation text (of the training text without one), in nats
 }
 
-// openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.
-func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
-	if err := tokenizer.CheckRows(tok, c.Model.VocabSize); err != nil {
-		if c.Init.From != "" {
-			return nil, fmt.Errorf("data.tokenizer: %w; init.extend_vocab: true adds rows to those of init.from (%s)", err, c.Init.From)
-		}
-		return nil, fmt.Errorf("model.vocab_size: found %d: %w", c.Model.VocabSize, err)
-	}
-	framing := c.Data.Framing()
-	framed, err := framing.Frame(tok)
-	if err != nil {
-		return nil, fmt.Errorf("data.bos: %w", err)
-	}
-	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed, Framing: &framing,
-		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Aligned: c.Data.Aligned, Progress: progress}
-	for _, s := range c.Data.Mix {
-		o.Mix = append(o.Mix, data.Source(s))
-	}
-	if len(o.Val) > 0 {
-		o.ValFraction = 0
-	}
-	d := &corpus{tok: tok}
-	if d.trainText, d.valText, err = data.Load(ctx, o); err != nil {
-		return nil, inConfig(err)
-	}
-	if err := d.deal(c, valBatch); err != nil {
-		return nil, errors.Join(err, d.close())
-	}
-	return d, nil
-}
-
-func (d *corpus) deal(c config.Config, valBatch int) (err error) {
+// deal makes batches of texts. valBatch is the number of sequences per batch of an evaluation.
+func (t *Texts) deal(c config.Config, valBatch int) (*corpus, error) {
+	d := &corpus{texts: t}
 	b := data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize, Shuffle: c.Data.Shuffle, Seed: c.Data.Seed}
 	if c.Data.Documents() {
 		b.Pack, b.DocumentMask = c.Data.Pack, c.Data.DocumentMask
-		ends, err := d.ends(c.Data)
+		ends, err := t.ends(c.Data)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		b.SetEnds(ends)
 	}
-	if d.train, err = data.NewBatcher(d.trainText, b); err != nil {
+	var err error
+	if d.train, err = data.NewBatcher(t.train, b); err != nil {
 		var named *fielderror.Error
 		if errors.As(err, &named) {
-			return inConfig(err)
+			return nil, inConfig(err)
 		}
-		return fmt.Errorf("data.train: %w", err)
+		return nil, fmt.Errorf("data.train: %w", err)
 	}
-	text := d.trainText
-	if d.valText != nil {
-		text = d.valText
+	text := t.train
+	if t.val != nil {
+		text = t.val
 		// Not packed, so that losses of different packings can be compared.
-		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator, OtherEnds: b.OtherEnds}); err != nil {
-			return fmt.Errorf("data.val: %w", inConfig(err))
+		if d.val, err = data.NewBatcher(t.val, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator, OtherEnds: b.OtherEnds}); err != nil {
+			return nil, fmt.Errorf("data.val: %w", inConfig(err))
 		}
 	}
 	d.entropy, err = text.UnigramEntropy()
-	return err
+	return d, err
 }
 
 // inConfig gives an error about an option of package data the name of its key.
@@ -93,65 +62,36 @@ func inConfig(err error) error {
 }
 
 // ends are the tokens that end documents.
-func (d *corpus) ends(c config.Data) ([]uint32, error) {
-	ids := c.Ends(d.tok.Special())
+func (t *Texts) ends(c config.Data) ([]uint32, error) {
+	ids := c.Ends(t.tok.Special())
 	if len(ids) == 0 {
-		return nil, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", d.tok.Name())
+		return nil, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", t.tok.Name())
 	}
 	return ids, nil
 }
 
 func (d *corpus) sizes() map[string]int64 {
-	m := map[string]int64{"train": d.trainText.Len()}
-	if d.valText != nil {
-		m["val"] = d.valText.Len()
+	m := map[string]int64{"train": d.texts.train.Len()}
+	if d.texts.val != nil {
+		m["val"] = d.texts.val.Len()
 	}
 	return m
 }
 
-func (d *corpus) close() error {
-	err := d.trainText.Close()
-	if d.valText != nil {
-		err = errors.Join(err, d.valText.Close())
-	}
-	return err
-}
-
-// openCorpus reads the text, which hooks may map.
+// openCorpus reads the text, which hooks may change, and makes batches of it.
 func (j *job) openCorpus(ctx context.Context) error {
-	c, report := j.config, j.options.Report
-	tok, err := tokenizer.Open(c.Data.Tokenizer)
-	if err != nil {
-		return usererror.New(fmt.Errorf("data.tokenizer: %w", err))
+	c := j.config
+	t, err := j.texts(ctx)
+	if err == nil {
+		j.corpus, err = t.deal(c, c.Rows())
 	}
-	progress := func(done, total int64) {
-		report.Reading(done, total)
-		j.hooks.Flush(report.Note)
-	}
-	if j.corpus, err = openCorpus(ctx, c, tok, c.Rows(), j.hooks.Documents.Open(), progress); err == nil {
-		j.hooks.Documents.Report(report.Note)
-		j.corpus.report(report.Note)
+	if err == nil {
 		j.reportMix()
-		if c.Train.KeepBest && j.corpus.valText == nil {
+		if c.Train.KeepBest && t.val == nil {
 			err = config.Invalid("train.keep_best", true, "false without validation text: set data.val or data.val_fraction")
 		}
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
-}
-
-// report notes what was found in the files.
-func (d *corpus) report(note func(format string, args ...any)) {
-	train := d.trainText.Findings()
-	for _, s := range train.Notes() {
-		note("training text: %s", s)
-	}
-	if d.valText == nil || d.valText.Shares(d.trainText) {
-		return
-	}
-	val := d.valText.Findings()
-	for _, s := range val.Notes() {
-		note("validation text: %s", s)
-	}
 }
 
 // reportMix reports what the steps of the run draw from each source of data.mix.

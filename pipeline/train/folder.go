@@ -33,6 +33,7 @@ type folder struct {
 	release  func()   // releases the lock; nil: not locked
 	reserved *folder  // of a Reservation, which has created and locked it; nil: none
 	begun    bool     // the run has written its files, which stay
+	begunAt  int      // the step after which it has
 	once     sync.Once
 }
 

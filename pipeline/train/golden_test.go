@@ -35,9 +35,11 @@ func newExact(t *testing.T, c config.Config) *exact {
 	t.Helper()
 	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	require.NoError(t, err)
-	d, err := openCorpus(context.Background(), c, tok, 1, nil, nil)
+	texts, err := readTexts(context.Background(), c, tok, nil, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, d.close()) })
+	t.Cleanup(func() { assert.NoError(t, texts.Close()) })
+	d, err := texts.deal(c, 1)
+	require.NoError(t, err)
 	o, err := layout.NewOptimizer(c, c.Model.Config, nil)
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}

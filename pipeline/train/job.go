@@ -24,6 +24,7 @@ type job struct {
 	journal   *journal // the Report of the options
 	hooks     *hooks.Set
 	model     model.Model
+	read      *Texts // by this run, which closes them; nil: those of the options, or none yet
 	corpus    *corpus
 	tasks     taskRows
 	task      hooks.Task
@@ -196,8 +197,8 @@ func (j *job) givenWeights(from string) (*weights.Source, error) {
 
 func (j *job) close() error {
 	var err error
-	if j.corpus != nil {
-		err = j.corpus.close()
+	if j.read != nil {
+		err = j.read.Close()
 	}
 	return errors.Join(err, j.hooks.Close())
 }

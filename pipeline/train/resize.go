@@ -3,10 +3,8 @@ package train
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
@@ -57,26 +55,4 @@ func (s *session) reset() error {
 	err := s.close()
 	s.engine, s.devices, s.layout = nil, nil, nil
 	return err
-}
-
-// checkLargest refuses a run whose largest batches will not fit the devices, before it starts. Members of a cluster
-// check the memory when they plan.
-func (t *trainer) checkLargest(ctx context.Context) error {
-	j, c := t.job, t.job.config.Largest()
-	if j.options.Remote != nil || c.Train.BatchSize <= j.config.Train.BatchSize {
-		return nil
-	}
-	task := j.layoutTask()
-	c.Pipeline.Cut = task.Config.Pipeline.Cut
-	task.Config = c.Alone()
-	optimizer, err := layout.NewOptimizer(task.Config, j.model, nil)
-	if err != nil {
-		return err
-	}
-	e, _, err := task.Choose(ctx, optimizer, t.session.devices, layout.Options{Execute: j.options.Execute, Tune: t.session.tune, Costs: j.options.Costs,
-		Resumed: t.checkpoints.any(), Measuring: j.options.Report.Measuring, Note: func(string, ...any) {}})
-	if err != nil {
-		return fmt.Errorf("train.batch_schedule: batches of %d sequences: %w", c.Train.BatchSize, err)
-	}
-	return e.Close()
 }

@@ -1,15 +1,21 @@
 package train_test
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -73,6 +79,67 @@ func TestResumeWithAnotherBatchSize(t *testing.T) {
 
 	_, err = train.Run(t.Context(), with("8", "run", "train.microbatches=2"), o)
 	assert.ErrorContains(t, err, "train.microbatches: the checkpoint has 4, the config 2", "without another batch size")
+}
+
+// Ctrl-C while batches are resized ends the run at the checkpoint that was saved before, wherever it comes.
+func TestInterruptedWhileBatchesAreResized(t *testing.T) {
+	dir := t.TempDir()
+	demo := func(run string) config.Config {
+		return traintest.Demo(t, dir, "train={steps: 6, batch_schedule: {0: 4, 3: 8}, microbatches: 2, eval_every: 0, save_every: 0}", "run.dir="+filepath.Join(dir, run))
+	}
+	whole := runtest.Until(t, demo("whole"), 0)
+	for name, reopens := range map[string]func(o *train.Options, reopening func()){
+		"opening devices": func(o *train.Options, reopening func()) {
+			o.OpenDevice = func(name string) (device.Device, error) {
+				reopening()
+				return traintest.OpenNull(name)
+			}
+		},
+		"planning": func(o *train.Options, reopening func()) {
+			execute := o.Execute
+			o.Execute = func(d device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+				reopening()
+				return execute(d, graphs, pools)
+			}
+		},
+		"waiting for members": func(o *train.Options, reopening func()) {
+			execute := o.Execute
+			o.Remote = func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+				if reopening(); ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
+				dev, err := traintest.OpenNull("")
+				if err != nil {
+					return nil, err
+				}
+				e, _, err := task.Choose(ctx, task.Optimizer, []device.Device{dev}, layout.Options{Execute: execute})
+				return e, err
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := 0
+			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{OnStep: func(p train.Progress) { done = p.Step }})
+			reopens(&o, func() {
+				if done == 3 {
+					cancel()
+				}
+			})
+			c := demo(name)
+			res, err := train.Run(ctx, c, o)
+			require.NoError(t, err)
+			assert.True(t, res.Interrupted)
+			assert.False(t, res.Idle, "steps were done and saved")
+			assert.Equal(t, 3, res.Step)
+			assert.Equal(t, traintest.StepDir(c.Run.Dir, 3), res.Checkpoint)
+			assert.Len(t, traintest.Measurements(t, c.Run.Dir), 3)
+			last := runtest.Until(t, c, 0)
+			assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, last.Checkpoint))
+			assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, last.Dir))
+		})
+	}
 }
 
 func tokensOf(records []metrics.Record) (all []float64) {

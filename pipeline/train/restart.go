@@ -39,7 +39,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 		}
 	}
 	if t.session.canceled(ctx, err) {
-		t.abandoned, t.result.Idle = true, true
+		t.abandoned, t.result.Idle = true, !t.folder.begun || t.checkpoints.saved <= t.folder.begunAt
 		return t.endAtCheckpoint(ctx)
 	}
 	return err

@@ -118,7 +118,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	if _, err := j.corpus.train.Resume(s.Data, j.config.Train.BatchSize); err != nil {
 		differ = append(differ, err.Error())
 	}
-	if !tokenizer.Is(j.corpus.tok, s.Tokenizer) {
+	if !tokenizer.Is(j.corpus.texts.tok, s.Tokenizer) {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
 	differ = append(differ, j.hooks.Differences(s.Hooks)...)

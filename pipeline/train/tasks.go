@@ -53,7 +53,7 @@ func (j *job) openTasks(context.Context) error {
 			return usererror.New(fmt.Errorf("train.eval_tasks: %w", err))
 		}
 		t = t.First(j.config.Train.EvalQuestions)
-		rows, err := t.Encode(j.corpus.tok, j.model.Size().SeqLen+1)
+		rows, err := t.Encode(j.corpus.texts.tok, j.model.Size().SeqLen+1)
 		if err != nil {
 			return usererror.New(fmt.Errorf("train.eval_tasks: %w", err))
 		}

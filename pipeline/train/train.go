@@ -34,6 +34,7 @@ type Options struct {
 	StopAfter int          // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
 	Unsaved   bool         // write no checkpoint, and evaluate nothing
 	Folder    *Reservation // of run.dir; nil: the run takes the folder for itself
+	Texts     *Texts       // of the config's files, as Check has read them; nil: the run reads them
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
 	Saves      *atomic.Int64
@@ -114,16 +115,25 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	return t.outcome(), err
 }
 
-// Check finds everything that is wrong with the input of a run, as Run does before it opens devices, and leaves nothing
-// behind. It reports how much of the text it has read, and nothing else.
-func Check(ctx context.Context, c config.Config, o Options) error {
+// Check finds everything that is wrong with the input of a run whose ranks may be in other processes, as Run does before
+// it writes anything, and leaves nothing behind. local are the devices of this process that compute: the model must fit
+// them, as far as that is known without the others. It reports how much of the text it has read, and nothing else. The
+// texts that it returns are for the Options of Run; the caller closes them.
+func Check(ctx context.Context, c config.Config, o Options, local []string) (texts *Texts, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}
 	}
 	o.Report = reading{report: o.Report}
 	t := newTrainer(c, o)
-	err := t.prepare(ctx)
-	return errors.Join(err, t.close(err))
+	defer func() { err = errors.Join(err, t.close(err)) }()
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.job.checkMemory(ctx, local); err != nil {
+		return nil, err
+	}
+	texts, t.job.read = t.job.read, nil
+	return texts, nil
 }
 
 // reading is a Report that passes on what Reading reports.
@@ -177,7 +187,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 
 // train opens the devices and the run folder, and trains.
 func (t *trainer) train(ctx context.Context) error {
-	return t.do(ctx, t.openSession, t.checkLargest, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
+	return t.do(ctx, t.checkLargestRemote, t.openSession, t.checkLargest, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
 }
 
 // do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
@@ -264,7 +274,7 @@ func (t *trainer) openFolder(context.Context) error {
 				return usererror.New(fmt.Errorf("run folder: %w", err))
 			}
 		}
-		t.folder.begun = true
+		t.folder.begun, t.folder.begunAt = true, t.step
 	}
 	t.session.engine.SetTrace(t.recorder.openTracks(t.session.engine.Ranks(), t.session.devices, t.loader.feeder))
 	return nil

@@ -99,7 +99,7 @@ func (d *corpus) predictedBy(windows int64, rows int) (*predicted, error) {
 		ids := data.Predicted(targets[:len(targets)/rows*int(min(int64(rows), windows-at))])
 		p.tokens += int64(len(ids))
 		if decodes {
-			text, err := d.tok.Decode(ids)
+			text, err := d.texts.tok.Decode(ids)
 			decodes = err == nil
 			p.bytes += int64(len(text))
 		}
