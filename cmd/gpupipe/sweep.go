@@ -9,7 +9,7 @@ import (
 )
 
 type sweepCommand struct {
-	Sweep string `arg:"" name:"file" help:"YAML file of the sweep."`
+	Sweep string `arg:"" name:"file" help:"YAML file of the sweep, or the folder of a sweep to continue."`
 	runsFlags
 }
 

@@ -18,14 +18,21 @@ type typed struct {
 	err  error // if the text is no YAML
 }
 
+// commandLine begins the origin of what Override has set.
+const commandLine = "--set "
+
 // Override sets a dotted key from the command line: "train.steps=5", and "data.train[0]=a.txt" for an element of a list.
 // The value of a key that holds a text is that text, with or without quotes. Other values are YAML: a scalar, [a, b] or
 // {k: v}.
 func (d *Document) Override(assignment string) error {
-	name := "--set " + assignment
+	return d.OverrideFrom(assignment, commandLine+assignment)
+}
+
+// OverrideFrom is Override of an assignment that was on an earlier command line. Complaints name origin.
+func (d *Document) OverrideFrom(assignment, origin string) error {
 	key, text, ok := strings.Cut(assignment, "=")
 	if !ok || key == "" {
-		return fmt.Errorf("%s: expected section.key=value", name)
+		return fmt.Errorf("%s: expected section.key=value", origin)
 	}
 	text = strings.TrimSpace(text)
 	var n yaml.Node
@@ -45,7 +52,13 @@ func (d *Document) Override(assignment string) error {
 	if text != "" && !quoted(value) {
 		d.typed[value] = typed{text, err}
 	}
-	return d.Put(key, value, name)
+	return d.Put(key, value, origin)
+}
+
+// FromCommandLine reports whether Override has set the value of a dotted key, list[i] being an element.
+func (d *Document) FromCommandLine(key string) bool {
+	n := d.lookup(key)
+	return n != nil && strings.HasPrefix(d.origin[n], commandLine)
 }
 
 func quoted(n *yaml.Node) bool {

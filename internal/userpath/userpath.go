@@ -48,7 +48,7 @@ func Expand(path string) (string, error) {
 	return filepath.Join(home, filepath.FromSlash(rest)), nil
 }
 
-// SameFolder reports whether two paths lead to one folder.
+// SameFolder reports whether two paths lead to one folder, or to one file.
 func SameFolder(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -181,7 +181,11 @@ func override(d *strictyaml.Document, overrides []string) (Config, error) {
 }
 
 // Resolve decodes a document over the defaults, fills in the keys that depend on others, and validates the result.
-func Resolve(d *strictyaml.Document) (Config, error) {
+func Resolve(d *strictyaml.Document) (Config, error) { return ResolveFrom(d, "") }
+
+// ResolveFrom is Resolve of a document whose relative paths begin at a folder, but for those of the command line;
+// "" is the working directory.
+func ResolveFrom(d *strictyaml.Document, start string) (Config, error) {
 	if err := useCurrentKeys(d); err != nil {
 		return Config{}, err
 	}
@@ -190,7 +194,7 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 	if err := d.Decode(&c); err != nil {
 		return Config{}, err
 	}
-	if err := c.usePaths(d, false); err != nil {
+	if err := c.usePaths(d, start, false); err != nil {
 		return Config{}, err
 	}
 	if err := c.complete(d); err != nil {
@@ -225,7 +229,7 @@ func ParseSaved(file string, text []byte) (Config, error) {
 		return c, err
 	}
 	c.Pipeline.completeSavedStaleness(d)
-	err = c.usePaths(d, true)
+	err = c.usePaths(d, "", true)
 	c.explainMissing(d, "FOLDER")
 	return c, err
 }

@@ -81,11 +81,18 @@ func (c *Config) explainMissing(d *strictyaml.Document, start string) {
 // one: relative paths of a file that users write begin at the working directory. It returns a note, or "".
 func withoutStart(d *strictyaml.Document, file string, text []byte) (note string, err error) {
 	c, err := ParseSaved(file, text)
-	if err != nil || c.Run.StartedIn == "" || userpath.SameFolder(c.Run.StartedIn, ".") || userpath.SameFolder(filepath.Dir(file), c.Run.Dir) {
+	if err != nil || elsewhere(c.Run.StartedIn) == "" || c.besideRun(file) {
 		return "", nil // what is wrong with it is found later
 	}
 	note = fmt.Sprintf("run.started_in: %s is of the run that %s was copied from: relative paths begin at the working directory", c.Run.StartedIn, file)
 	return note, d.Put("run.started_in", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}, file)
+}
+
+// besideRun reports whether a file is in the folder of the config's run or, like the best config of a sweep, in the
+// folder that it will be in.
+func (c Config) besideRun(file string) bool {
+	dir := filepath.Dir(file)
+	return userpath.SameFolder(dir, c.Run.Dir) || userpath.SameFolder(dir, filepath.Dir(c.Run.Dir))
 }
 
 // SavedYAML is YAML for a run folder: run.started_in is the working directory unless the config has one.
@@ -118,25 +125,30 @@ func (c Config) CheckPaths(prefixes ...string) error {
 }
 
 // usePaths expands ~ and variables in the paths of a decoded document. Relative paths of its file begin at
-// run.started_in if that folder exists, paths of overrides at the working directory. lenient accepts variables that
-// are not set.
-func (c *Config) usePaths(d *strictyaml.Document, lenient bool) error {
+// run.started_in if that folder exists, paths of the command line and a run.dir that Put has set at the working
+// directory, and paths that Put has set at start; "" is the working directory. Without run.started_in it is start.
+// lenient accepts variables that are not set.
+func (c *Config) usePaths(d *strictyaml.Document, start string, lenient bool) error {
 	c.paths = paths{map[string]string{}, map[string]string{}}
-	base := c.Run.StartedIn
-	if userpath.SameFolder(base, ".") {
-		base = ""
+	if c.Run.StartedIn == "" {
+		c.Run.StartedIn = start
 	}
+	base := elsewhere(c.Run.StartedIn)
+	start = elsewhere(start)
 	gone := base != "" && !exists(base)
 	if gone { // the run goes on as one of the working directory
-		c.Run.StartedIn = ""
+		c.Run.StartedIn = start
 	}
 	return c.eachPath(func(key string, path *string) error {
 		written, from := *path, base
-		switch {
-		case gone && (key == "run.dir" || !d.FromFile(key)):
+		switch file, typed := d.FromFile(key), d.FromCommandLine(key); {
+		case !file && !typed && key != "run.dir":
+			from = start
+		case !file || gone && key == "run.dir":
 			from = ""
-		case base != "" && !d.FromFile(key):
-			written, from = relative(base, *path), ""
+		}
+		if from != base && !gone {
+			written = relative(base, from, *path)
 		}
 		used, tried, err := locate(from, *path, key != "run.dir")
 		if err != nil && lenient {
@@ -154,6 +166,14 @@ func (c *Config) usePaths(d *strictyaml.Document, lenient bool) error {
 		*path = used
 		return nil
 	})
+}
+
+// elsewhere is a folder, or "" for the working directory.
+func elsewhere(folder string) string {
+	if userpath.SameFolder(folder, ".") {
+		return ""
+	}
+	return folder
 }
 
 // locate returns the path that a text stands for, relative to a folder if it is relative; "" is the working directory.
@@ -189,16 +209,20 @@ func fixedPart(path string) string {
 	return path
 }
 
-// relative is a path in the working directory as seen from a folder.
-func relative(folder, path string) string {
-	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") {
+// relative is a path that begins at one folder as seen from another; "" is the working directory.
+func relative(folder, from, path string) string {
+	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") || filepath.IsAbs(path) {
 		return path
 	}
-	abs, err := filepath.Abs(path)
-	if err != nil || filepath.IsAbs(path) {
+	seen, err := filepath.Abs(folder)
+	if err != nil {
 		return path
 	}
-	if r, err := filepath.Rel(folder, abs); err == nil {
+	abs, err := filepath.Abs(filepath.Join(from, path))
+	if err != nil {
+		return path
+	}
+	if r, err := filepath.Rel(seen, abs); err == nil {
 		return r
 	}
 	return abs

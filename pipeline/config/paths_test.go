@@ -3,12 +3,15 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // started makes a folder with a run that was started in it, and returns the folder and that of the run. The working
@@ -130,6 +133,44 @@ func TestARunThatDoesNotSayWhereItWasStarted(t *testing.T) {
 	c, err = LoadRun("runs/a", filepath.Join("runs", "a", "config.yaml"), []string{"data.train[2]=a.txt"})
 	require.NoError(t, err)
 	assert.NoError(t, c.CheckPaths())
+}
+
+// Paths of a file of runs begin where it was begun, those of a config with a start of its own there, and those of the
+// command line at the working directory.
+func TestPathsOfAFileOfRuns(t *testing.T) {
+	project, run := started(t)
+	for own, base := range map[string]string{
+		"no start": "model: {preset: tiny}\ndata: {train: a.txt}\n",
+		"its own":  "model: {preset: tiny}\ndata: {train: runs/a/config.yaml}\nrun: {started_in: " + strconv.Quote(project) + "}\n",
+	} {
+		start, theirs := project, "a.txt"
+		if own != "no start" {
+			start, theirs = run, "config.yaml"
+		}
+		d, err := strictyaml.Parse("base.yaml", []byte(base))
+		require.NoError(t, err)
+		put := func(key, value string) {
+			require.NoError(t, d.Put(key, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}, "sweep.yaml:3"))
+		}
+		put("data.val", theirs)
+		put("run.dir", "new")
+		require.NoError(t, d.Override("train.eval_tasks=[x.jsonl]"))
+		require.NoError(t, d.OverrideFrom("hooks=[{file: h.wasm, hook: on_metrics}]", "sweeps/begun.yaml"))
+		require.NoError(t, os.WriteFile(filepath.Join(start, "h.wasm"), nil, 0o666))
+		c, err := ResolveFrom(d, start)
+		require.NoError(t, err)
+		assert.Equal(t, []string{filepath.Join(start, theirs)}, c.Data.Val)
+		assert.Equal(t, "new", c.Run.Dir)
+		assert.Equal(t, []string{"x.jsonl"}, c.Train.EvalTasks)
+		assert.Equal(t, filepath.Join(start, "h.wasm"), c.Hooks[0].File)
+		again, err := ParseSaved("again", c.SavedYAML())
+		require.NoError(t, err)
+		assert.Equal(t, project, again.Run.StartedIn)
+		for _, path := range [][2]string{{c.Data.Train[0], again.Data.Train[0]}, {c.Data.Val[0], again.Data.Val[0]}, {c.Hooks[0].File, again.Hooks[0].File}} {
+			assert.True(t, userpath.SameFolder(path[0], path[1]), path)
+		}
+		assert.Equal(t, filepath.Join(project, "..", "elsewhere", "x.jsonl"), again.Train.EvalTasks[0])
+	}
 }
 
 // A config that was copied out of the folder of a run is a file as users write it.

@@ -86,7 +86,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 // HasScheduleFile reports whether the schedule is a file, and not one of schedule.Families.
 func (p Pipeline) HasScheduleFile() bool {
 	_, known := schedule.Find(p.Schedule)
-	return !known
+	return !known && p.Schedule != ScheduleSync
 }
 
 func (c Config) validatePipeline() error {

@@ -2,10 +2,10 @@ package runs
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"go.yaml.in/yaml/v3"
 )
@@ -34,9 +34,11 @@ func (b *Base) Open(d *strictyaml.Document, dir string) (*strictyaml.Document, e
 	if path == "" {
 		return nil, fmt.Errorf("%s: base: not given, expected the path of a config, or a config", d.At("base"))
 	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
+	path, err := userpath.Expand(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: base: %w", d.At("base"), err)
 	}
+	path = within(dir, path)
 	base, err := strictyaml.Load(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: base: %w", d.At("base"), err)
@@ -83,12 +85,12 @@ func (r Reserved) CheckAssignments(as Assignments) error {
 	return nil
 }
 
-// CheckOverrides checks the keys of overrides of the command line, section.key=value.
-func (r Reserved) CheckOverrides(overrides []string) error {
+// CheckOverrides checks the keys of overrides.
+func (r Reserved) CheckOverrides(overrides []Override) error {
 	for _, o := range overrides {
-		key, _, _ := strings.Cut(o, "=")
+		key, _, _ := strings.Cut(o.Assignment, "=")
 		if err := r.Check(key); err != nil {
-			return fmt.Errorf("--set %s: %w", o, err)
+			return fmt.Errorf("%s: %w", o.name(), err)
 		}
 	}
 	return nil
@@ -96,12 +98,25 @@ func (r Reserved) CheckOverrides(overrides []string) error {
 
 // Composer makes the config of a run out of the common one. After an error it does nothing.
 type Composer struct {
-	doc *strictyaml.Document
-	err error
+	doc   *strictyaml.Document
+	start string // folder that relative paths begin at; "": the working directory
+	err   error
 }
 
+// Source is what a set of runs is read from.
+type Source struct {
+	File      *File
+	Doc       *strictyaml.Document // the file's text
+	Base      *strictyaml.Document // the common config of all runs
+	Set       Assignments
+	Overrides []Override
+}
+
+// At is the place of a key in the file.
+func (s Source) At(key string) string { return s.Doc.At(key) }
+
 // Compose begins with a copy of the common config.
-func Compose(base *strictyaml.Document) *Composer { return &Composer{doc: base.Clone()} }
+func (s Source) Compose() *Composer { return &Composer{doc: s.Base.Clone(), start: s.File.Start} }
 
 // Put sets a key to a number, a truth value or text. where is the place that complaints name.
 func (c *Composer) Put(key string, value any, where string) {
@@ -123,11 +138,15 @@ func (c *Composer) Assign(as Assignments) {
 	}
 }
 
-// Override sets keys by texts of the form section.key=value.
-func (c *Composer) Override(overrides []string) {
+// Override sets keys. Relative paths of an earlier command line begin where those of the file do.
+func (c *Composer) Override(overrides []Override) {
 	for _, o := range overrides {
-		if c.err == nil {
-			c.err = c.doc.Override(o)
+		switch {
+		case c.err != nil:
+		case o.Origin == "":
+			c.err = c.doc.Override(o.Assignment)
+		default:
+			c.err = c.doc.OverrideFrom(o.Assignment, o.name())
 		}
 	}
 }
@@ -144,7 +163,7 @@ func (c *Composer) Config() (config.Config, error) {
 	if c.err != nil {
 		return config.Config{}, c.err
 	}
-	return config.Resolve(c.doc.Clone())
+	return config.ResolveFrom(c.doc.Clone(), c.start)
 }
 
 // Evaluated is Config. It refuses one that does not measure the validation loss at the end; why says what needs that.

@@ -101,6 +101,7 @@ type execution[R Run] struct {
 	running  map[R]*job
 	free     []int // slots without a run, ascending
 	messages chan message[R]
+	kept     bool // the set's folder records how it is begun
 
 	began  time.Time
 	gained float64 // costs of steps since then
@@ -241,7 +242,7 @@ func (x *execution[R]) take(ctx context.Context, m message[R]) (*Ended[R], error
 			x.gained += cost * (m.steps.share() - j.steps.share())
 		}
 		j.steps = m.steps
-		return nil, nil
+		return nil, x.keepFile()
 	}
 	delete(x.running, m.run)
 	x.free = append(x.free, j.slot)
@@ -256,6 +257,15 @@ func (x *execution[R]) take(ctx context.Context, m message[R]) (*Ended[R], error
 	x.gained += cost * (1 - j.steps.share())
 	x.outcomes[m.run] = o
 	return &Ended[R]{m.run, o}, x.set.keep(m.run, o)
+}
+
+// keepFile records, once a run has begun, where the set was begun.
+func (x *execution[R]) keepFile() error {
+	if x.kept {
+		return nil
+	}
+	x.kept = true
+	return x.set.File.keep(x.set.Dir)
 }
 
 // report reports the progress of the set.

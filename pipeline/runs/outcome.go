@@ -147,8 +147,8 @@ func (s *Set[R]) sameConfig(now config.Config, path string) error {
 	if err != nil {
 		return err
 	}
-	old.Run, old.Pipeline.Devices = now.Run, now.Pipeline.Devices
-	old.Pipeline.Processes = now.Pipeline.Processes
+	old.Run, now.Run = config.Run{}, config.Run{}
+	old.Pipeline.Devices, old.Pipeline.Processes = now.Pipeline.Devices, now.Pipeline.Processes
 	return SameYAML(path, old.YAML(), now.YAML(), s.Noun, "the run's folder")
 }
 

@@ -16,6 +16,7 @@ type Run interface {
 type Set[R Run] struct {
 	Noun string // what the runs make up, for messages, as in "study"
 	Dir  string // of the set; the folders of the runs are in its folder runs
+	File *File  // that describes the set, for Dir to record; nil: it does not
 
 	// Needed lists the runs that are known to be needed, ended or not, in the order in which they are begun. later
 	// bounds the runs that the outcomes of these decide.

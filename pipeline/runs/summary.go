@@ -48,6 +48,7 @@ func (s *Set[R]) summarize(r R, c config.Config, o Outcome) error {
 	}
 	out := o.json()
 	out.Version = version.String()
+	c.Run.StartedIn = "" // others read it
 	if err := errors.Join(
 		WriteFile(filepath.Join(dir, configFile), c.YAML()),
 		WriteFile(filepath.Join(dir, "metrics.jsonl"), losses.Bytes())); err != nil {

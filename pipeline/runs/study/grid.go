@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
@@ -27,10 +28,7 @@ type Grid struct {
 	Dir        string
 	Summaries  string // a folder with a summary of each run that has ended, by which it is known to others; "": none
 
-	doc       *strictyaml.Document // the grid's own file
-	base      *strictyaml.Document // the common config of all runs
-	set       runs.Assignments
-	overrides []string // from the command line, section.key=value
+	source runs.Source
 }
 
 // Values of Grid.Tuning: how the learning rate of a delayed mode is chosen.
@@ -130,19 +128,23 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	return nil
 }
 
-// Load reads a grid. overrides, section.key=value, apply to all runs. It checks the grid and the config of every run.
-// Its errors are user errors.
+// Load reads the grid of a file, or of the folder of a study that has begun. overrides, section.key=value, apply to all
+// runs. It checks the grid and the config of every run. Its errors are user errors.
 func Load(path string, overrides []string) (*Grid, error) {
-	d, err := strictyaml.Load(path)
+	f, err := runs.OpenFile(path)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	g, err := parse(d, filepath.Dir(path), overrides)
+	d, err := strictyaml.Load(f.Path)
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	g, err := parse(d, f, f.Overrides(overrides))
 	return g, usererror.New(err)
 }
 
-// parse reads a grid whose files are named relative to dir.
-func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error) {
+// parse reads the grid of a file, which other files are relative to.
+func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Grid, error) {
 	f := gridFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3}, Tuning: Synchronous, Stages: []int{1}}
 	if err := d.Decode(&f); err != nil {
 		return nil, err
@@ -151,10 +153,7 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 		f.TuneSeeds = f.Seeds[:1]
 	}
 	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines, Dir: f.Dir,
-		doc: d, set: f.Set, overrides: overrides}
-	if g.Summaries = f.Summaries; g.Summaries != "" && !filepath.IsAbs(g.Summaries) {
-		g.Summaries = filepath.Join(dir, g.Summaries)
-	}
+		source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
 		if err != nil {
@@ -165,16 +164,36 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 	if err := g.validate(); err != nil {
 		return nil, err
 	}
+	if err := g.findFolders(f); err != nil {
+		return nil, err
+	}
 	var err error
-	if g.base, err = f.Base.Open(d, dir); err != nil {
+	if g.source.Base, err = f.Base.Open(d, filepath.Dir(file.Path)); err != nil {
 		return nil, err
 	}
 	return g, g.checkConfigs()
 }
 
+// findFolders finds the study's folder and that of the summaries, which is relative to the grid.
+func (g *Grid) findFolders(f gridFile) (err error) {
+	if g.Dir, err = g.source.File.Place(f.Dir); err != nil {
+		return fmt.Errorf("%s: dir: %w", g.source.At("dir"), err)
+	}
+	if f.Summaries == "" {
+		return nil
+	}
+	if g.Summaries, err = userpath.Expand(f.Summaries); err != nil {
+		return fmt.Errorf("%s: summaries: %w", g.source.At("summaries"), err)
+	}
+	if !filepath.IsAbs(g.Summaries) {
+		g.Summaries = filepath.Join(filepath.Dir(g.source.File.Path), g.Summaries)
+	}
+	return nil
+}
+
 func (g *Grid) validate() error {
 	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %s", g.doc.At(key), key, fmt.Sprintf(format, args...))
+		return fmt.Errorf("%s: %s: %s", g.source.At(key), key, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case len(g.Optimizers) == 0:
@@ -202,7 +221,7 @@ func (g *Grid) validate() error {
 		}
 	}
 	for _, o := range g.Optimizers {
-		if err := reserved.CheckAssignments(slices.Concat(g.set, o.Set)); err != nil {
+		if err := reserved.CheckAssignments(slices.Concat(g.source.Set, o.Set)); err != nil {
 			return err
 		}
 		for _, f := range o.TimesLR {
@@ -211,7 +230,7 @@ func (g *Grid) validate() error {
 			}
 		}
 	}
-	return reserved.CheckOverrides(g.overrides)
+	return reserved.CheckOverrides(g.source.Overrides)
 }
 
 func repeats[T comparable](xs []T) bool {
@@ -285,30 +304,30 @@ func (g *Grid) Config(r Run) (config.Config, error) { return g.compose(r).Config
 func (g *Grid) compose(r Run) *runs.Composer {
 	o := g.Optimizers[slices.IndexFunc(g.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
 	m := g.Modes[slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == r.Mode })]
-	c := runs.Compose(g.base)
-	c.Put("optimizer.name", o.Label, g.doc.At("optimizers."+o.Label))
-	c.Assign(g.set)
+	c := g.source.Compose()
+	c.Put("optimizer.name", o.Label, g.source.At("optimizers."+o.Label))
+	c.Assign(g.source.Set)
 	c.Assign(o.Set)
-	c.Override(g.overrides)
-	c.Put("optimizer.lr", r.LR, g.doc.At("optimizers."+o.Label+".lrs"))
+	c.Override(g.source.Overrides)
+	c.Put("optimizer.lr", r.LR, g.source.At("optimizers."+o.Label+".lrs"))
 	for _, f := range o.TimesLR {
 		c.Put(f.key, f.times*r.LR, f.where)
 	}
-	c.Put("init.seed", r.Seed, g.doc.At("seeds"))
-	c.Put("data.seed", r.Seed, g.doc.At("seeds"))
-	c.Put("pipeline.stages", r.Stages, g.doc.At("stages"))
-	c.Put("pipeline.schedule", "sync", g.doc.At("modes")) // 2bw where there is a delay
-	c.Put("pipeline.delay", m.Delay, g.doc.At("modes"))
-	c.Put("pipeline.correction", m.Correction, g.doc.At("modes"))
-	c.Put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
+	c.Put("init.seed", r.Seed, g.source.At("seeds"))
+	c.Put("data.seed", r.Seed, g.source.At("seeds"))
+	c.Put("pipeline.stages", r.Stages, g.source.At("stages"))
+	c.Put("pipeline.schedule", "sync", g.source.At("modes")) // 2bw where there is a delay
+	c.Put("pipeline.delay", m.Delay, g.source.At("modes"))
+	c.Put("pipeline.correction", m.Correction, g.source.At("modes"))
+	c.Put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.source.At("modes"))
 	if m.Wire != "" {
-		c.Put("pipeline.wire", m.Wire, g.doc.At("modes"))
+		c.Put("pipeline.wire", m.Wire, g.source.At("modes"))
 	}
 	if m.Exchange != "" {
-		c.Put("pipeline.wire_exchange", m.Exchange, g.doc.At("modes"))
+		c.Put("pipeline.wire_exchange", m.Exchange, g.source.At("modes"))
 	}
-	c.Put("run.dir", g.Folder(r), g.doc.At("dir"))
-	setStale(c, m, g.doc.At("modes"))
+	c.Put("run.dir", g.Folder(r), g.source.At("dir"))
+	setStale(c, m, g.source.At("modes"))
 	return c
 }
 

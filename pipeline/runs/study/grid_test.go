@@ -31,7 +31,8 @@ func grid(t *testing.T, text string, overrides ...string) (*Grid, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(d, t.TempDir(), overrides)
+	f := &runs.File{Path: filepath.Join(t.TempDir(), "g.yaml")}
+	return parse(d, f, f.Overrides(overrides))
 }
 
 func TestEachRunHasItsConfig(t *testing.T) {
@@ -209,7 +210,7 @@ func FuzzGrid(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if g, err := parse(d, "none", nil); err == nil {
+		if g, err := parse(d, &runs.File{Path: "none/g.yaml"}, nil); err == nil {
 			needed, _ := g.plan(map[Run]runs.Outcome{})
 			assert.NotEmpty(t, needed)
 		}

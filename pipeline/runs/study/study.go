@@ -23,7 +23,7 @@ func NewEnded(e runs.Ended[Run]) Ended {
 
 // runSet is the set of the grid's runs.
 func (g *Grid) runSet() runs.Set[Run] {
-	return runs.Set[Run]{Noun: noun, Dir: g.Dir, Folder: g.Folder, Config: g.Config, Summaries: g.Summaries,
+	return runs.Set[Run]{Noun: noun, Dir: g.Dir, File: g.source.File, Folder: g.Folder, Config: g.Config, Summaries: g.Summaries,
 		Needed: func(outcomes map[Run]runs.Outcome) ([]Run, runs.Later) {
 			needed, later := g.plan(outcomes)
 			return needed, runs.Later{Runs: later, Cost: float64(later)}
@@ -45,6 +45,7 @@ func Execute(ctx context.Context, g *Grid, o runs.Options, progress func(runs.Pr
 		return nil, err
 	}
 	defer release()
+	g.source.File.Note(noun, g.Dir, o.Note)
 	outcomes, err := runs.Execute(ctx, g.runSet(), o, progress)
 	if err != nil {
 		return nil, err

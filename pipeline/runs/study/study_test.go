@@ -93,7 +93,7 @@ func TestAStudy(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json", "runs", "table.csv", "table.md"}, names)
+	assert.Equal(t, []string{"begun.yaml", "gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json", "runs", "table.csv", "table.md"}, names)
 	assert.Len(t, rep.Files, 8)
 
 	again := faked(truth)

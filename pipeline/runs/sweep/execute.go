@@ -129,6 +129,7 @@ func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.P
 		return nil, err
 	}
 	defer release()
+	s.source.File.Note(noun, s.Dir, o.Note)
 	if err := s.keepSearch(ctx); err != nil {
 		return nil, err
 	}

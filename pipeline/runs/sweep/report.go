@@ -268,12 +268,13 @@ func (rep *Report) bestConfig(s *Sweep) ([]byte, error) {
 	if rep.Best == nil {
 		return nil, nil
 	}
-	c, err := s.Config(s.run(rep.Best.Trial-1, s.Seeds[0], 0))
+	composed := s.compose(s.run(rep.Best.Trial-1, s.Seeds[0], 0))
+	composed.Put("run.dir", filepath.Join(s.Dir, "best"), s.source.At("dir"))
+	c, err := composed.Config()
 	if err != nil {
 		return nil, err
 	}
-	c.Run.Dir = filepath.Join(s.Dir, "best")
-	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.file.path),
+	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.source.File.Path),
 		s.Trials[rep.Best.Trial-1].name, s.Metric.text(rep.Best.Score.Mean))
-	return append([]byte(text), c.YAML()...), nil
+	return append([]byte(text), c.SavedYAML()...), nil
 }

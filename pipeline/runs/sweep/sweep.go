@@ -34,27 +34,7 @@ type Sweep struct {
 
 	factor int    // of halving
 	seed   uint64 // of draws
-	file   source
-}
-
-// source is what a sweep is read from.
-type source struct {
-	path      string
-	doc       *strictyaml.Document
-	base      *strictyaml.Document // the common config of all runs
-	set       runs.Assignments
-	overrides []string // from the command line, section.key=value
-}
-
-// at is the place of a key in the file.
-func (f source) at(key string) string { return f.doc.At(key) }
-
-// compose begins the config of a run.
-func (f source) compose() *runs.Composer {
-	c := runs.Compose(f.base)
-	c.Assign(f.set)
-	c.Override(f.overrides)
-	return c
+	source runs.Source
 }
 
 // sweepFile is the YAML of a sweep.
@@ -77,33 +57,40 @@ const (
 	maxRuns     = 10000
 )
 
-// Load reads a sweep. overrides, section.key=value, apply to all runs. It checks the sweep and the config of every
-// trial. Its errors are user errors.
+// Load reads the sweep of a file, or of the folder of a sweep that has begun. overrides, section.key=value, apply to all
+// runs. It checks the sweep and the config of every trial. Its errors are user errors.
 func Load(path string, overrides []string) (*Sweep, error) {
-	d, err := strictyaml.Load(path)
+	f, err := runs.OpenFile(path)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	s, err := parse(d, path, overrides)
+	d, err := strictyaml.Load(f.Path)
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	s, err := parse(d, f, f.Overrides(overrides))
 	return s, usererror.New(err)
 }
 
 // parse reads the sweep of a file, which other files are relative to.
-func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, error) {
+func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Sweep, error) {
 	f := sweepFile{Search: Grid, Seed: 1, Seeds: []uint64{1}, Metric: Metrics()[0].Name, Halving: halving{Factor: 3}}
 	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
 	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed,
-		file: source{path: path, doc: d, set: f.Set, overrides: overrides}}
+		source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
 	var err error
+	if s.Dir, err = file.Place(f.Dir); err != nil {
+		return nil, s.bad("dir", "%v", err)
+	}
 	if s.Metric, err = newMetric(f.Metric, f.Goal); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.At("metric"), err)
 	}
-	if s.file.base, err = f.Base.Open(d, filepath.Dir(path)); err != nil {
+	if s.source.Base, err = f.Base.Open(d, filepath.Dir(file.Path)); err != nil {
 		return nil, err
 	}
 	if s.Trials, err = s.choose(f.Runs); err != nil {
@@ -121,7 +108,7 @@ func parse(d *strictyaml.Document, path string, overrides []string) (*Sweep, err
 const noun = "sweep"
 
 func (s *Sweep) bad(key, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %s", s.file.at(key), key, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%s: %s: %s", s.source.At(key), key, fmt.Sprintf(format, args...))
 }
 
 func (s *Sweep) validate() error {
@@ -159,10 +146,10 @@ func (s *Sweep) validateKeys() error {
 	for _, k := range s.Keys {
 		reserved.Keys[k.Name] = "keys." + k.Name
 	}
-	if err := reserved.CheckAssignments(s.file.set); err != nil {
+	if err := reserved.CheckAssignments(s.source.Set); err != nil {
 		return err
 	}
-	return reserved.CheckOverrides(s.file.overrides)
+	return reserved.CheckOverrides(s.source.Overrides)
 }
 
 // checkConfigs resolves the config of every trial.
@@ -185,13 +172,15 @@ func (s *Sweep) checkConfigs() error {
 
 // compose makes the config of a run.
 func (s *Sweep) compose(r Run) *runs.Composer {
-	c := s.file.compose()
+	c := s.source.Compose()
+	c.Assign(s.source.Set)
+	c.Override(s.source.Overrides)
 	for i, v := range s.Trials[r.Trial-1].values {
 		k := s.Keys[i]
 		c.Assign(runs.Assignments{{Key: k.Name, Value: v.node, Where: k.where}})
 	}
-	c.Put("init.seed", r.Seed, s.file.at("seeds"))
-	c.Put("data.seed", r.Seed, s.file.at("seeds"))
-	c.Put("run.dir", s.Folder(r), s.file.at("dir"))
+	c.Put("init.seed", r.Seed, s.source.At("seeds"))
+	c.Put("data.seed", r.Seed, s.source.At("seeds"))
+	c.Put("run.dir", s.Folder(r), s.source.At("dir"))
 	return c
 }

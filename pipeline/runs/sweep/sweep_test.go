@@ -36,7 +36,8 @@ func load(t *testing.T, dir, text string, overrides ...string) (*Sweep, error) {
 	text = smallBase + text + "dir: " + dir + "\n"
 	d, err := strictyaml.Parse("s.yaml", []byte(text))
 	require.NoError(t, err)
-	return parse(d, filepath.Join(t.TempDir(), "s.yaml"), overrides)
+	f := &runs.File{Path: filepath.Join(t.TempDir(), "s.yaml")}
+	return parse(d, f, f.Overrides(overrides))
 }
 
 func loaded(t *testing.T, text string, overrides ...string) *Sweep {
