@@ -150,7 +150,8 @@ func (a *app) run(args []string) (code int) {
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.Vars{"version": versionText()}, kong.KindMapper(reflect.String, kong.MapperFunc(text)),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()),
+		kong.Vars{"version": versionText()}, kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
 	if err != nil {
 		panic(err) // the commands above are ill-formed

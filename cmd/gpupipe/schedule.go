@@ -314,7 +314,7 @@ type scheduleView struct {
 func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
-		"stale": s.Stale, "depth": s.Depth, "staleness": s.MeanStaleness(), "lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
+		"stale": s.Stale, "depth": s.Depth, "staleness": s.MeanStaleness(), "ranks": s.Actions, "report": v.Report, "simulation": v.Simulation}
 	if s.Copies != nil {
 		out["links"] = s.Copies.String()
 	}

@@ -28,7 +28,7 @@ type Comparison struct {
 	Tokens         int                   `json:"tokens"`              // per batch
 	Replicas       int                   `json:"replicas"`
 	Devices        []Device              `json:"devices"`  // one per rank
-	Ranks          []string              `json:"lines"`    // device names by rank, as configured: the stages of one replica after another
+	Ranks          []string              `json:"ranks"`    // device names by rank, as configured: the stages of one replica after another
 	Modelled       bool                  `json:"modelled"` // times are estimates
 	Schedules      []partition.Candidate `json:"schedules"`
 	Recommended    string                `json:"recommended,omitempty"`

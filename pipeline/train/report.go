@@ -28,7 +28,7 @@ type Report interface {
 type Start struct {
 	Config     string            `json:"config"`  // as YAML, all defaults written out
 	Changed    []string          `json:"changed"` // its values that differ from the defaults, as "key: value"
-	Ranks      []engine.RankPlan `json:"lines"`   // the pipeline's stages on their devices
+	Ranks      []engine.RankPlan `json:"ranks"`   // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
 	Active     int64             `json:"active_parameters"`   // of which a token uses so many
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32

@@ -66,7 +66,7 @@ type run struct {
 // see what is new.
 type contents struct {
 	files    []*lines
-	parser   parser
+	parser   metrics.Parser
 	table    *table
 	timeline *timeline
 	events   []Event
@@ -198,7 +198,7 @@ func (r *run) poll() (changed bool) {
 
 // takeMetrics takes a line of metrics.jsonl or of system.jsonl.
 func (r *run) takeMetrics(line []byte) {
-	step, values, err := r.contents.parser.parse(line)
+	step, values, err := r.contents.parser.Parse(line)
 	if err != nil {
 		r.contents.badLines++
 		return
@@ -310,14 +310,14 @@ func (r *run) readTail(info fs.FileInfo) {
 	for len(text) > 0 {
 		text = bytes.TrimRight(text, "\n")
 		line := text[bytes.LastIndexByte(text, '\n')+1:]
-		if step, values, err := r.contents.parser.parse(line); err == nil {
+		if step, values, err := r.contents.parser.Parse(line); err == nil {
 			r.tail.step = step
 			for _, v := range values {
-				switch string(v.name) {
+				switch string(v.Name) {
 				case "loss":
-					r.tail.loss = v.number
+					r.tail.loss = v.Value
 				case "tokens_per_s":
-					r.tail.rate = v.number
+					r.tail.rate = v.Value
 				}
 			}
 			return

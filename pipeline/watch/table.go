@@ -34,15 +34,9 @@ func isMissing(x float64) bool { return math.Float64bits(x) == math.Float64bits(
 
 func newTable() *table { return &table{index: map[string]int{}, cells: maxCells} }
 
-// value is a measurement of a step.
-type value struct {
-	name   []byte
-	number float64
-}
-
 // set adds measurements of a step, and returns its row. A step that is below the last one and has no row begins a later
 // part of the run again: the rows from there on are dropped.
-func (t *table) set(step float64, values []value) (row int) {
+func (t *table) set(step float64, values []metrics.Parsed) (row int) {
 	t.changes++
 	row = len(t.steps)
 	if row > 0 && step <= t.steps[row-1] {
@@ -60,8 +54,8 @@ func (t *table) set(step float64, values []value) (row int) {
 		}
 	}
 	for _, v := range values {
-		if c := t.column(v.name); c != nil {
-			c[row] = v.number
+		if c := t.column(v.Name); c != nil {
+			c[row] = v.Value
 		}
 	}
 	if len(t.steps)*(len(t.columns)+1) > t.cells {

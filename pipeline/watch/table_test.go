@@ -15,7 +15,7 @@ import (
 
 // put sets a column in a row.
 func put(t *table, step float64, name string, number float64) int {
-	return t.set(step, []value{{[]byte(name), number}})
+	return t.set(step, []metrics.Parsed{{Name: []byte(name), Value: number}})
 }
 
 func TestTableJoinsFilesByStep(t *testing.T) {
@@ -90,7 +90,7 @@ func TestTableIsBounded(t *testing.T) {
 func TestElapsed(t *testing.T) {
 	x := newTable()
 	for i := range 4 {
-		x.set(float64(i+1), []value{{[]byte("tokens"), float64(100 * (i + 1))}, {[]byte("tokens_per_s"), 50}})
+		x.set(float64(i+1), []metrics.Parsed{{Name: []byte("tokens"), Value: float64(100 * (i + 1))}, {Name: []byte("tokens_per_s"), Value: 50}})
 	}
 	x.elapse()
 	assert.Equal(t, []float64{2, 4, 6, 8}, x.columns[x.index[elapsedColumn]], "without a clock, by the speed")
@@ -108,38 +108,6 @@ func TestAppendNumbers(t *testing.T) {
 	assert.True(t, json.Valid(b))
 }
 
-// The parser reads every line as package metrics does.
-func TestParserAgreesWithMetrics(t *testing.T) {
-	var p parser
-	for _, line := range []string{`{"step":1,"tokens":2048,"loss":5.5}`, `{"step":3,"loss":"NaN","grad_norm":"-Infinity"}`, `{"loss":1,"step":2}`,
-		`{"step":1,"a\"b":2}`, `{"step":1,"é":2}`, `{"step":1, "loss": 2}`, `{"step":1,"nested":{"loss":3},"list":[1]}`, `{"step":1,"text":"x,}"}`,
-		`{"step":1e3,"loss":-1e-9}`, `{"step":1.5}`, `{"step":"1"}`, `{"loss":1}`, `{"step":1,"loss":NaN}`, `{"step":1,"loss":Infinity}`, `{"step":1,"loss":01}`,
-		`{"step":1,"loss":0x1p3}`, `{"step":1,"loss":1_0}`, `{"step":1,"loss":.5}`, `{"step":1,"loss":1e999}`, `{"step":1}x`, `{"step":1,}`, `{}`, ``, `[1]`, `{"step":1`, `{"step":-1}`,
-		`{"step":1,"loss":null}`, `{"step":1,"loss":true}`, `{"step":9007199254740993}`, `{"step":1,"loss":+1}`, `{"step":1,"loss":1.}`, `{"step":1,"loss":1e}`, `{"step":1,"loss":--1}`} {
-		agree(t, &p, []byte(line))
-	}
-}
-
-func agree(t *testing.T, p *parser, line []byte) {
-	t.Helper()
-	want, wantErr := metrics.Parse(line)
-	step, values, err := p.parse(line)
-	require.Equal(t, wantErr == nil, err == nil, "%s: %v, %v", line, wantErr, err)
-	if err != nil {
-		return
-	}
-	got := metrics.Record{Step: int(step), Values: map[string]float64{}}
-	for _, v := range values {
-		got.Values[string(v.name)] = v.number
-	}
-	assert.Equal(t, fmt.Sprint(want), fmt.Sprint(got), "%s", line)
-}
-
-func FuzzParser(f *testing.F) {
-	f.Add([]byte(`{"step":1,"loss":5.5,"grad_norm":"NaN"}`))
-	f.Fuzz(func(t *testing.T, line []byte) { agree(t, &parser{}, line) })
-}
-
 // BenchmarkLoad reads 100,000 steps.
 func BenchmarkLoad(b *testing.B) {
 	var text strings.Builder
@@ -148,9 +116,9 @@ func BenchmarkLoad(b *testing.B) {
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	for b.Loop() {
-		x, p := newTable(), parser{}
+		x, p := newTable(), metrics.Parser{}
 		for _, line := range lines {
-			step, values, err := p.parse([]byte(line))
+			step, values, err := p.Parse([]byte(line))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -59,14 +59,15 @@ func (d *Device) compile(p *device.Program) ([]*kernel, error) {
 			}
 		}
 	}()
-	all, err := base.Compile(d.owner, p, func(s *device.Shader) (*compilation, error) { return d.start(b, s) })
-	if err != nil {
+	begun := map[*device.Shader]*compilation{}
+	if _, err := base.Compile(d.owner, p, func(s *device.Shader) (_ *compilation, err error) {
+		begun[s], err = d.start(b, s)
+		return nil, err
+	}); err != nil {
 		return nil, err
 	}
-	next := 0
-	return base.Compile(d.owner, p, func(*device.Shader) (*kernel, error) {
-		c := all[next]
-		next++
+	return base.Compile(d.owner, p, func(s *device.Shader) (*kernel, error) {
+		c := begun[s]
 		<-c.done
 		return c.kernel, c.err
 	})

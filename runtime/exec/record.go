@@ -71,7 +71,11 @@ func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
 	if err != nil {
 		return shaders.Kernel{}, err
 	}
-	return ks[slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == chosen.Name })], nil
+	i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == chosen.Name })
+	if i < 0 { // lowering offers variants by shape, not by memory
+		return shaders.Kernel{}, fmt.Errorf("%s: kernel %s does not exist on the planned memory", shaders.Label(q.fused.Groups[n]), chosen.Name)
+	}
+	return ks[i], nil
 }
 
 // storage names the memory that was planned for a value.

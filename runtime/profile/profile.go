@@ -24,7 +24,7 @@ type Profile struct {
 	Title string    `json:"title"`
 	Time  time.Time `json:"time"`
 	Steps int       `json:"steps"` // measured steps; all other numbers are sums over them
-	Ranks []Rank    `json:"lines"`
+	Ranks []Rank    `json:"ranks"`
 }
 
 // Rank is the profile of one rank.

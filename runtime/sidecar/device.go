@@ -22,8 +22,8 @@ type Device struct {
 
 	loading sync.Mutex // held until a program is loaded, which bounds the bytes in transit
 
-	// turn is held while something is added to the queue, also while that waits for room. It guards the rest.
-	turn    sync.Mutex
+	// queueMu is held while something is added to the queue, also while that waits for room. It guards the rest.
+	queueMu sync.Mutex
 	owner   *base.Owner[*buffer, *loaded]
 	ids     uint64
 	closing bool
@@ -69,10 +69,10 @@ func (d *Device) Allocated() (buffers, staging int64) {
 	return buffers, d.worker.staging()
 }
 
-// do runs f when it is the caller's turn and the device can be used, and names its error.
+// do runs f with queueMu held if the device can be used, and names its error.
 func (d *Device) do(op, object string, f func() error) error {
-	d.turn.Lock()
-	defer d.turn.Unlock()
+	d.queueMu.Lock()
+	defer d.queueMu.Unlock()
 	return d.owner.Do(op, object, func() error {
 		if err := d.worker.usable(op); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (d *Device) do(op, object string, f func() error) error {
 	})
 }
 
-// newID returns an identifier that the worker has not seen. The caller has the turn.
+// newID returns an identifier that the worker has not seen. The caller holds queueMu.
 func (d *Device) newID() uint64 {
 	d.ids++
 	return d.ids
@@ -101,9 +101,9 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 		return nil, err
 	}
 	if err := answer.wait(); err != nil {
-		d.turn.Lock()
+		d.queueMu.Lock()
 		d.owner.Release(b)
-		d.turn.Unlock()
+		d.queueMu.Unlock()
 		return nil, err
 	}
 	return b, nil
@@ -112,15 +112,15 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 func (b *buffer) number() uint64 { return b.id }
 
 func (b *buffer) Release() {
-	b.d.turn.Lock()
-	defer b.d.turn.Unlock()
+	b.d.queueMu.Lock()
+	defer b.d.queueMu.Unlock()
 	if b.d.owner.Release(b) {
 		b.d.discard(&command{op: opFree, id: b.id})
 	}
 }
 
-// discard has the worker release what is no longer needed, after the work that was enqueued before. The caller has the
-// turn.
+// discard has the worker release what is no longer needed, after the work that was enqueued before. The caller holds
+// queueMu.
 func (d *Device) discard(c *command) {
 	if !d.closing {
 		_ = d.worker.enqueue(c, nil) // a lost worker has released it already
@@ -147,17 +147,17 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 		return nil, err
 	}
 	if err := answer.wait(); err != nil {
-		d.turn.Lock()
+		d.queueMu.Lock()
 		d.owner.Unload(l)
-		d.turn.Unlock()
+		d.queueMu.Unlock()
 		return nil, err
 	}
 	return l, nil
 }
 
 func (l *loaded) Release() {
-	l.d.turn.Lock()
-	defer l.d.turn.Unlock()
+	l.d.queueMu.Lock()
+	defer l.d.queueMu.Unlock()
 	if l.d.owner.Unload(l) {
 		l.d.discard(&command{op: opUnload, id: l.id})
 	}
@@ -270,9 +270,9 @@ func (d *Device) Sync() error {
 
 // Close waits for enqueued work, and for the worker to end. Closing twice is fine.
 func (d *Device) Close() error {
-	d.turn.Lock()
+	d.queueMu.Lock()
 	if d.closing {
-		d.turn.Unlock()
+		d.queueMu.Unlock()
 		<-d.ended
 		return nil
 	}
@@ -280,7 +280,7 @@ func (d *Device) Close() error {
 	answer := newCall("close", "")
 	err := d.worker.enqueue(&command{op: opClose, id: d.newID()}, answer)
 	d.owner.Close()
-	d.turn.Unlock()
+	d.queueMu.Unlock()
 	if err == nil {
 		err = answer.wait()
 	}

@@ -28,15 +28,15 @@ type Device struct {
 	base.Properties
 	driver
 
-	// turn is held while something is added to the queue, also while that waits for room. mu guards the rest, and is
+	// queueMu is held while something is added to the queue, also while that waits for room. mu guards the rest, and is
 	// released while waiting.
-	turn, mu sync.Mutex
-	owner    *base.Owner[*buffer, *loaded]
-	queue    queue
-	heap     heap
-	staging  staging
-	kernels  kernels
-	timer    timer
+	queueMu, mu sync.Mutex
+	owner       *base.Owner[*buffer, *loaded]
+	queue       queue
+	heap        heap
+	staging     staging
+	kernels     kernels
+	timer       timer
 }
 
 // driver is the native objects of a device.
@@ -129,10 +129,10 @@ func (d *Device) open() (err error) {
 	return d.kernels.cache.open(d)
 }
 
-// do runs f when it is the caller's turn, and names its error.
+// do runs f with queueMu held, and names its error.
 func (d *Device) do(op, object string, f func() error) error {
-	d.turn.Lock()
-	defer d.turn.Unlock()
+	d.queueMu.Lock()
+	defer d.queueMu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.owner.Do(op, object, f)
@@ -180,8 +180,8 @@ func (d *Device) Sync() error {
 // is allowed.
 func (d *Device) Close() error {
 	d.owner.Leave()
-	d.turn.Lock()
-	defer d.turn.Unlock()
+	d.queueMu.Lock()
+	defer d.queueMu.Unlock()
 	d.mu.Lock()
 	if errors.Is(d.owner.Usable(), device.ErrClosed) {
 		d.mu.Unlock()

@@ -7,59 +7,70 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// costs computes the time and the memory of a stage with any range of units in constant time.
+// costs computes the time and the memory of a stage with any range of units in constant time: sums over a range are
+// differences of sums over the units before each unit.
 type costs struct {
 	Problem
-	slots             []int64 // by stage
-	whole             bool    // there are backwards that are not split
-	split, postponed  bool    // backwards are split, and other actions stand between input gradient and weight gradients
-	parameters, state []int64 // of the units before each
-	kept, keptW       []int64 // likewise, including the activations that enter, as far as backwards read them
-	always            []int64 // likewise, without these, and only what is kept with recomputation
-	data              []int64 // likewise, data that they read
-	scratch           scratch
-	times             [][]Time // by device: of the units before each
-	share             []int    // by device: stages on it
-	ranks             []int    // by device: ranks that take turns on it, including those of other replicas
-	evenly            bool     // the memory of a shared device is divided evenly; otherwise each stage may take all of it
+	slots            []int64      // by stage: activations that it holds at once
+	before           []sizes      // by unit, and after the last: the sum over the units before it
+	devices          []deviceCost // as Problem.Devices
+	scratch          scratch
+	whole            bool // there are backwards that are not split
+	split, postponed bool // backwards are split, and other actions stand between input gradient and weight gradients
+	evenly           bool // the memory of a shared device is divided evenly; otherwise each stage may take all of it
+}
+
+// sizes are bytes of units.
+type sizes struct {
+	parameters, state int64
+	kept, keptW       int64 // with the activations that enter, as far as backwards read them
+	always            int64 // without these, and only what is kept with recomputation
+	data              int64 // read by them
+}
+
+// deviceCost is what a device computes.
+type deviceCost struct {
+	times  []Time // by unit, and after the last: the sum over the units before it
+	stages int    // stages on it
+	ranks  int    // ranks that share its time, including those of other replicas
 }
 
 func newCosts(p Problem) *costs {
-	c := &costs{Problem: p}
+	c := &costs{Problem: p, before: make([]sizes, len(p.Units)+1)}
 	for _, list := range p.Schedule.Actions {
 		actions := slices.Values(list)
 		whole, split, postponed := schedule.Backwards(actions)
 		c.whole = c.whole || whole
 		c.slots, c.split, c.postponed = append(c.slots, int64(schedule.Slots(actions))), c.split || split, c.postponed || postponed
 	}
-	n := len(p.Units)
-	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
-	c.kept, c.keptW, c.always, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
-		c.parameters[i+1], c.state[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State
-		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+u.Enters, c.keptW[i]+u.KeptW
-		c.always[i+1], c.data[i+1] = c.always[i]+u.Always, c.data[i]+u.Given
+		b := c.before[i]
+		c.before[i+1] = sizes{parameters: b.parameters + u.Parameters, state: b.state + u.State, kept: b.kept + u.Kept + u.Enters,
+			keptW: b.keptW + u.KeptW, always: b.always + u.Always, data: b.data + u.Given}
 	}
-	c.scratch = newScratch(p, c.kept)
-	for i, d := range p.Devices {
-		t := make([]Time, len(d.Times)+1)
-		for u, x := range d.Times {
-			t[u+1] = t[u].plus(x)
+	c.scratch = newScratch(p, c.before)
+	for _, d := range p.Devices {
+		x := deviceCost{times: make([]Time, len(d.Times)+1), ranks: 1}
+		for u, t := range d.Times {
+			x.times[u+1] = x.times[u].plus(t)
 		}
-		c.times = append(c.times, t)
-		c.share = append(c.share, 0)
 		for _, e := range p.Devices {
 			if e.Name == d.Name {
-				c.share[i]++
+				x.stages++
 			}
 		}
-		ranks := max(c.share[i], d.Ranks)
-		if d.Parallel {
-			ranks = 1
+		if !d.Parallel {
+			x.ranks = max(x.stages, d.Ranks)
 		}
-		c.ranks = append(c.ranks, ranks)
+		c.devices = append(c.devices, x)
 	}
 	return c
+}
+
+// of is the sum of sizes over a chunk's units.
+func (c *costs) of(p Chunk) sizes {
+	x, y := c.before[p.First], c.before[p.Last]
+	return sizes{y.parameters - x.parameters, y.state - x.state, y.kept - x.kept, y.keptW - x.keptW, y.always - x.always, y.data - x.data}
 }
 
 // passes is the size of the activation that enters a unit; none enters the first or leaves the last.
@@ -107,7 +118,7 @@ func (c *costs) stageAs(stage, device int, chunks []Chunk, recompute bool) cost 
 	if n := c.exchanged(chunks); n > 0 {
 		x.exchange = max(c.Devices[device].Link.Seconds(n), c.replicaSeconds(device, n))
 	}
-	x.seconds = c.steady(x) * float64(c.ranks[device])
+	x.seconds = c.steady(x) * float64(c.devices[device].ranks)
 	if have := c.available(device); have > 0 {
 		x.over = max(0, x.memory.Total()-have)
 	}
@@ -116,7 +127,7 @@ func (c *costs) stageAs(stage, device int, chunks []Chunk, recompute bool) cost 
 
 // chunkTime is the computation of a chunk. If backwards are split, Backward is the sum of both parts.
 func (c *costs) chunkTime(device int, p Chunk, recompute bool) Time {
-	t := c.times[device][p.Last].minus(c.times[device][p.First])
+	t := c.devices[device].times[p.Last].minus(c.devices[device].times[p.First])
 	if p.First == 0 {
 		t.InputGrad, t.WeightGrad = 0, t.Backward
 	}
@@ -155,7 +166,7 @@ func (c *costs) steady(x cost) float64 {
 // available is the memory that a stage may take on a device; 0: unknown.
 func (c *costs) available(device int) int64 {
 	if c.evenly {
-		return c.Devices[device].Memory / int64(c.share[device])
+		return c.Devices[device].Memory / int64(c.devices[device].stages)
 	}
 	return c.Devices[device].Memory
 }
@@ -173,7 +184,7 @@ func (c *costs) ends(chunks []Chunk) (first, last bool, shared int64) {
 func (c *costs) exchanged(chunks []Chunk) int64 {
 	n := int64(0)
 	for _, p := range chunks {
-		n += 2 * int64(c.Replicas-1) * (c.parameters[p.Last] - c.parameters[p.First])
+		n += 2 * int64(c.Replicas-1) * c.of(p).parameters
 	}
 	switch first, last, shared := c.ends(chunks); {
 	case first && !last:
@@ -189,10 +200,10 @@ func (c *costs) exchanged(chunks []Chunk) int64 {
 func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 	m, slots := Memory{}, c.slots[stage]
 	for _, p := range chunks {
-		n := c.parameters[p.Last] - c.parameters[p.First]
-		m.Weights += int64(1+c.Schedule.Delay) * n
-		m.Gradients += int64(c.Replicas) * n
-		m.Optimizer += c.state[p.Last] - c.state[p.First]
+		n := c.of(p)
+		m.Weights += int64(1+c.Schedule.Delay) * n.parameters
+		m.Gradients += int64(c.Replicas) * n.parameters
+		m.Optimizer += n.state
 		c.activations(&m, p, slots, recompute)
 	}
 	switch first, last, shared := c.ends(chunks); {
@@ -209,17 +220,17 @@ func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 // that they read. A chunk that recomputes keeps only its input, that data and what is never recomputed. The rest is
 // part of the scratch memory of its backward.
 func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
-	in, out := c.passes(p.First), c.passes(p.Last)
-	given := c.Given + c.data[p.Last] - c.data[p.First]
-	each, between := in-c.Units[p.First].Enters+c.kept[p.Last]-c.kept[p.First], int64(0)
+	in, out, n := c.passes(p.First), c.passes(p.Last), c.of(p)
+	given := c.Given + n.data
+	each, between := in-c.Units[p.First].Enters+n.kept, int64(0)
 	if c.split && p.First > 0 { // the backward of the first virtual stage is not split
-		between = c.keptW[p.Last] - c.keptW[p.First]
+		between = n.keptW
 	}
 	if c.postponed {
 		each, between = each+between, 0
 	}
 	if recompute {
-		each = in + c.always[p.Last] - c.always[p.First]
+		each = in + n.always
 	}
 	m.Activations += slots*(given+each) + between + in + 2*out // being transferred: the input's gradient, the output and its gradient
 	m.Working = max(m.Working, c.working(p, recompute))

@@ -47,7 +47,7 @@ func (c *costs) tooLarge(l layout) error {
 			continue
 		}
 		worst = x
-		e = &InfeasibleError{Stage: s, Units: c.unitsText(chunks), Device: c.Devices[d].Name, Sharing: c.share[d],
+		e = &InfeasibleError{Stage: s, Units: c.unitsText(chunks), Device: c.Devices[d].Name, Sharing: c.devices[d].stages,
 			Needed: x.memory, Available: c.available(d), Recompute: c.Recompute}
 	}
 	return e

@@ -28,13 +28,13 @@ type Unit struct {
 	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses
 	// a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
 	Shared int64 `json:"shared,omitempty"`
-	State  int64 `json:"state"`    // bytes of the optimizer's state
-	Kept   int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
-	Always int64 `json:"always"`   // those of Kept that are kept with recomputation, too: which experts were chosen
-	Enters int64 `json:"enters"`   // bytes of the activation that enters, if the backward reads it
-	Given  int64 `json:"given"`    // bytes of a microbatch's data that it reads, with or without recomputation
-	KeptW  int64 `json:"kept_w"`   // bytes kept besides between input gradient and weight gradients
-	Out    int64 `json:"boundary"` // bytes of its output activation, and of that activation's gradient
+	State  int64 `json:"state"`      // bytes of the optimizer's state
+	Kept   int64 `json:"kept"`       // bytes kept from forward to backward, besides the activation that enters
+	Always int64 `json:"always"`     // those of Kept that are kept with recomputation, too: which experts were chosen
+	Enters int64 `json:"enters"`     // bytes of the activation that enters, if the backward reads it
+	Given  int64 `json:"given"`      // bytes of a microbatch's data that it reads, with or without recomputation
+	KeptW  int64 `json:"kept_w"`     // bytes kept besides between input gradient and weight gradients
+	Out    int64 `json:"activation"` // bytes of its output activation, and of that activation's gradient
 	Scratch
 }
 
@@ -94,7 +94,7 @@ type Device struct {
 	Memory int64  `json:"memory"` // bytes; 0: unknown, everything fits
 	Link   Link   `json:"link"`
 	// Ranks is the number of ranks of all replicas on the device, if that is more than the entries with its name.
-	Ranks int `json:"lines,omitempty"`
+	Ranks int `json:"ranks,omitempty"`
 	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times are
 	// those of one rank's part.
 	Parallel bool `json:"parallel,omitempty"`
@@ -138,11 +138,11 @@ type Chunk struct {
 
 // Plan is the solution of a Problem.
 type Plan struct {
-	Cut           []int   `json:"cut"`       // the first unit of each virtual stage but the first
-	Recompute     []bool  `json:"recompute"` // by stage
-	SplitBackward bool    `json:"halved"`    // the schedule has split backwards
-	Depth         int     `json:"depth"`     // of the schedule
-	Devices       []int   `json:"devices"`   // by stage: index of Problem.Devices
+	Cut           []int   `json:"cut"`            // the first unit of each virtual stage but the first
+	Recompute     []bool  `json:"recompute"`      // by stage
+	SplitBackward bool    `json:"split_backward"` // the schedule has split backwards
+	Depth         int     `json:"depth"`          // of the schedule
+	Devices       []int   `json:"devices"`        // by stage: index of Problem.Devices
 	Stages        []Stage `json:"stages"`
 	StepSeconds   float64 `json:"step_seconds"` // predicted, per batch in the steady state
 	TokensPerSec  float64 `json:"tokens_per_s"`
@@ -153,7 +153,7 @@ type Plan struct {
 
 // Stage is one stage of a plan.
 type Stage struct {
-	Chunks    []Chunk `json:"parts"` // by chunk of the stage
+	Chunks    []Chunk `json:"chunks"` // by chunk of the stage
 	Device    string  `json:"device"`
 	Recompute bool    `json:"recompute"`
 	Forward   float64 `json:"forward"` // seconds per microbatch

@@ -62,7 +62,7 @@ func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
 	busy, cores, exchange := map[string]float64{}, map[int]float64{}, 0.0 // cores by machine
 	for i, s := range p.Stages {
 		d := p.Devices[i]
-		name, others := s.Device, float64(c.ranks[d])/float64(c.share[d]) // replicas work as much
+		name, others := s.Device, float64(c.devices[d].ranks)/float64(c.devices[d].stages) // replicas work as much
 		if c.Devices[d].Parallel {
 			name, others = fmt.Sprint(name, " for stage ", i), 1
 		}
@@ -72,7 +72,7 @@ func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
 		if c.Network != nil {
 			machine = c.Network.Machines[d]
 		}
-		cores[machine] += c.Devices[d].Cores * own * float64(max(c.share[d], c.Devices[d].Ranks)) / float64(c.share[d])
+		cores[machine] += c.Devices[d].Cores * own * float64(max(c.devices[d].stages, c.Devices[d].Ranks)) / float64(c.devices[d].stages)
 		exchange = max(exchange, s.Exchange)
 	}
 	seconds = period

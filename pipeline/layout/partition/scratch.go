@@ -11,7 +11,7 @@ type scratch struct {
 	recomputing scratchOf
 }
 
-func newScratch(p Problem, kept []int64) (s scratch) {
+func newScratch(p Problem, before []sizes) (s scratch) {
 	of := func(each func(u int) int64) scratchOf {
 		r := scratchOf{p: p, alone: make([]int64, len(p.Units))}
 		inner := make([]int64, len(p.Units))
@@ -25,7 +25,7 @@ func newScratch(p Problem, kept []int64) (s scratch) {
 	s.working = of(func(u int) int64 { return p.Units[u].Working })
 	s.backward = of(func(u int) int64 { return p.Units[u].Backward })
 	s.split = of(func(u int) int64 { return p.Units[u].Split })
-	s.recomputing = of(func(u int) int64 { return kept[u] + p.Units[u].Enters + p.Units[u].Recomputing })
+	s.recomputing = of(func(u int) int64 { return before[u].kept + p.Units[u].Enters + p.Units[u].Recomputing })
 	return s
 }
 
@@ -34,7 +34,7 @@ func (c *costs) working(p Chunk, recompute bool) int64 {
 	n := c.scratch.working.of(p)
 	switch {
 	case recompute: // what enters the chunk is no scratch memory
-		n = max(n, c.scratch.recomputing.of(p)-c.kept[p.First]-c.Units[p.First].Enters)
+		n = max(n, c.scratch.recomputing.of(p)-c.before[p.First].kept-c.Units[p.First].Enters)
 	case c.split && p.First > 0: // the backward of the first virtual stage is not split
 		n = max(n, c.scratch.split.of(p))
 	}

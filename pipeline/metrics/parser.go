@@ -1,37 +1,42 @@
-package watch
+package metrics
 
 import (
 	"bytes"
 	"math"
 	"strconv"
-
-	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-// parser reads lines of metrics.jsonl. It keeps its memory from line to line.
-type parser struct {
-	values []value
+// Parsed is a measurement in a line; its name may be part of the line's memory.
+type Parsed struct {
+	Name  []byte
+	Value float64
 }
 
-// parse reads a line: its step, and its other members that are numbers. The values are valid until the next call.
-func (p *parser) parse(line []byte) (step float64, values []value, err error) {
+// Parser reads many lines as Parse does, without allocating for those that a run usually writes. Its zero value is
+// ready to use.
+type Parser struct {
+	values []Parsed
+}
+
+// Parse returns the step of a line and its other members that are numbers. The values are valid until the next call.
+func (p *Parser) Parse(line []byte) (step float64, values []Parsed, err error) {
 	if step, ok := p.plain(line); ok {
 		return step, p.values, nil
 	}
-	r, err := metrics.Parse(line)
+	r, err := Parse(line)
 	if err != nil {
 		return 0, nil, err
 	}
 	p.values = p.values[:0]
 	for name, x := range r.Values {
-		p.values = append(p.values, value{[]byte(name), x})
+		p.values = append(p.values, Parsed{[]byte(name), x})
 	}
 	return float64(r.Step), p.values, nil
 }
 
 // plain reads an object of numbers whose names have no escapes, as a run writes nearly all of its lines. It reports
 // whether the line is one.
-func (p *parser) plain(line []byte) (step float64, ok bool) {
+func (p *Parser) plain(line []byte) (step float64, ok bool) {
 	p.values = p.values[:0]
 	rest, ok := bytes.CutPrefix(line, []byte("{"))
 	stepped := false
@@ -52,7 +57,7 @@ func (p *parser) plain(line []byte) (step float64, ok bool) {
 		if string(name) == "step" {
 			step, stepped = x, true
 		} else {
-			p.values = append(p.values, value{name, x})
+			p.values = append(p.values, Parsed{name, x})
 		}
 		if rest[end] == '}' {
 			return step, stepped && len(rest) == end+1 && step == math.Trunc(step) && math.Abs(step) < 1<<53
