@@ -48,7 +48,7 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 		Name, Links string
 		Batches     int
 		Staleness   float64
-		Lines       [][]string
+		Ranks       [][]string
 		Report      []struct {
 			Buffers   int
 			Staleness [2]int
@@ -64,7 +64,7 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 	assert.Equal(t, "2bw", got.Name)
 	assert.Equal(t, "tied", got.Links)
 	assert.Equal(t, 4, got.Batches)
-	assert.Equal(t, "RG3 N3 U3 SW3", strings.Join(got.Lines[0][len(got.Lines[0])-4:], " "))
+	assert.Equal(t, "RG3 N3 U3 SW3", strings.Join(got.Ranks[0][len(got.Ranks[0])-4:], " "))
 	assert.Equal(t, 3, got.Report[1].Buffers)
 	assert.Equal(t, [2]int{0, 1}, got.Report[1].Staleness)
 	assert.InDelta(t, 0.5, got.Staleness, 1e-12)
@@ -95,7 +95,7 @@ func TestScheduleCommandOverLinks(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &got))
 	assert.Equal(t, []int{2, 4, 6}, []int{got.Depth, got.Stale, got.Microbatches})
-	assert.Equal(t, "F0.0 F1.0 F2.0 F3.0 F4.0 I0.0 W0.0", strings.Join(got.Lines[0][:7], " "))
+	assert.Equal(t, "F0.0 F1.0 F2.0 F3.0 F4.0 I0.0 W0.0", strings.Join(got.Ranks[0][:7], " "))
 	assert.InDelta(t, got.Period, got.Simulation.Steady.Period, 1e-9)
 }
 

@@ -16,8 +16,18 @@ import (
 )
 
 // loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends,
-// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations, checkpoints or
-// timings of kernels.
+// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
+//
+// A step passes through four states, and t.step counts those that have left the first:
+//
+//	trained    its update is enqueued and its loss has been read (segment)
+//	pending    its report waits for an evaluation that may follow (recorder.pending)
+//	reported   metrics.jsonl, TensorBoard and hooks have it (recorder.flush)
+//	saved      a checkpoint has it (checkpoints.saved)
+//
+// An interruption between two states leaves a checkpoint from which a resumed run takes the missing ones: it evaluates
+// and reports a step that was saved while pending (postpone, finishPending), and trains again what no checkpoint has. An
+// error of a hook ends the run at the step before it (saveBefore).
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
