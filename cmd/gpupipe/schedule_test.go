@@ -89,7 +89,7 @@ func TestScheduleCommandOverLinks(t *testing.T) {
 	require.Equal(t, exitOK, code, errs)
 	var got struct {
 		Depth, Stale, Microbatches int
-		Lines                      [][]string
+		Ranks                      [][]string
 		Period                     float64 `json:"closed_period"`
 		Simulation                 struct{ Steady struct{ Period float64 } }
 	}
