@@ -11,6 +11,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/testing/gputest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
@@ -31,12 +33,17 @@ type family struct {
 	Muon   []float64 `json:"muon"`
 }
 
-// eachFamily runs a test of each family.
-func eachFamily(t *testing.T, run func(t *testing.T, f family)) {
-	entries, err := filepath.Glob(families + "/*/expected.json")
+// familyFiles lists the files with what transformers computes.
+func familyFiles(t *testing.T) []string {
+	paths, err := filepath.Glob(families + "/*/expected.json")
 	require.NoError(t, err)
-	require.Len(t, entries, 12)
-	for _, path := range entries {
+	require.Len(t, paths, 12)
+	return paths
+}
+
+// eachFamily runs a test of the families of some files.
+func eachFamily(t *testing.T, paths []string, run func(t *testing.T, f family)) {
+	for _, path := range paths {
 		f := family{folder: filepath.Dir(path)}
 		t.Run(filepath.Base(f.folder), func(t *testing.T) {
 			text, err := os.ReadFile(path)
@@ -47,15 +54,25 @@ func eachFamily(t *testing.T, run func(t *testing.T, f family)) {
 	}
 }
 
-func target() inference.Target {
-	return inference.Target{Device: testdevice.Name, Open: gputest.Open}
+// onDevice computes with kernels. The core of the tests does so for one family, as each has kernels of its own, which take
+// long to compile.
+var onDevice = inference.Target{Device: testdevice.Name, Open: gputest.Open}
+
+// onReference computes with the ops' references.
+func onReference() inference.Target {
+	return inference.Target{Device: "null:0", Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}
 }
 
-// Weights of each class of transformers give its losses and its greedy tokens.
-func TestFamiliesPredictAsTransformersDoes(t *testing.T) {
-	eachFamily(t, func(t *testing.T, f family) {
+func onDevices(t *testing.T) []string { return tier.Some(t, familyFiles(t), tier.First[string](1)) }
+
+func TestFamiliesPredictAsTransformersDoes(t *testing.T) { predict(t, familyFiles(t), onReference()) }
+func TestFamiliesPredictOnADevice(t *testing.T)          { predict(t, onDevices(t), onDevice) }
+
+// predict checks that weights of classes of transformers give its losses and its greedy tokens.
+func predict(t *testing.T, paths []string, target inference.Target) {
+	eachFamily(t, paths, func(t *testing.T, f family) {
 		e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: f.folder, Tokenizer: families, Data: []string{families + "/windows.bin"},
-			SeqLen: 40, BatchSize: 2, Target: target()})
+			SeqLen: 40, BatchSize: 2, Target: target})
 		require.NoError(t, err)
 		mean := 0.0
 		for _, loss := range f.Losses {
@@ -63,12 +80,12 @@ func TestFamiliesPredictAsTransformersDoes(t *testing.T) {
 		}
 		assert.InEpsilon(t, mean, e.Loss, 2e-6)
 		t.Logf("relative difference of the loss: %.1e", (e.Loss-mean)/mean)
-		assert.Equal(t, f.Greedy, greedy(t, f.folder, len(f.Greedy)))
+		assert.Equal(t, f.Greedy, greedy(t, f.folder, len(f.Greedy), target))
 	})
 }
 
 // greedy generates tokens after the first eight of the text. The tokenizer's tokens are the characters from '!' on.
-func greedy(t *testing.T, folder string, n int) (ids []int) {
+func greedy(t *testing.T, folder string, n int, target inference.Target) (ids []int) {
 	t.Helper()
 	shard, err := os.ReadFile(families + "/windows.bin")
 	require.NoError(t, err)
@@ -78,7 +95,7 @@ func greedy(t *testing.T, folder string, n int) (ids []int) {
 	}
 	src, err := inference.OpenWeights(folder, nil, families, "", nil)
 	require.NoError(t, err)
-	g, err := inference.NewGenerator(src, target())
+	g, err := inference.NewGenerator(src, target)
 	require.NoError(t, err)
 	_, err = g.Generate(context.Background(), prompt, n, inference.Sampling{TopP: 1}, func(text []byte) error {
 		for _, c := range text {
@@ -93,7 +110,7 @@ func greedy(t *testing.T, folder string, n int) (ids []int) {
 
 // An export of each class is the folder that transformers saved: its tensors, and a config.json of the same model.
 func TestFamiliesAreExportedAsTransformersSavesThem(t *testing.T) {
-	eachFamily(t, func(t *testing.T, f family) {
+	eachFamily(t, familyFiles(t), func(t *testing.T, f family) {
 		out := filepath.Join(t.TempDir(), "out")
 		_, err := inference.Export(context.Background(), inference.ExportOptions{From: f.folder, Tokenizer: families, DType: "bf16", Out: out})
 		require.NoError(t, err)
@@ -133,26 +150,38 @@ func tensors(t *testing.T, folder string) map[string][]float32 {
 	return all
 }
 
-// Training from weights of each class gives the losses that transformers' model has.
+// Training from weights of each class gives the losses that transformers' model has. A few steps show every gradient.
 func TestFamiliesTrainAsTransformersDoes(t *testing.T) {
-	eachFamily(t, func(t *testing.T, f family) {
-		for name, want := range map[string][]float64{"adamw": f.AdamW, "muon": f.Muon} {
-			text := strings.NewReplacer("FOLDER", f.folder, "NAME", name, "RATE", map[string]string{"adamw": "0.003", "muon": "0.02"}[name]).Replace(familyRun)
-			c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + testdevice.Name})
-			require.NoError(t, err)
-			_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open})
-			require.NoError(t, err)
-			records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
-			require.NoError(t, err)
-			require.Len(t, records, len(want))
-			worst := 0.0
-			for i, r := range records {
-				assert.InEpsilon(t, want[i], r.Values["loss"], 2e-5, "%s, step %d", name, i)
-				worst = max(worst, r.Values["loss"]/want[i]-1, 1-r.Values["loss"]/want[i])
-			}
-			t.Logf("%s: largest relative difference of a loss: %.1e", name, worst)
-		}
+	eachFamily(t, familyFiles(t), func(t *testing.T, f family) {
+		trainFamily(t, f, onReference(), map[string][]float64{"adamw": f.AdamW[:4]})
 	})
+}
+
+func TestFamiliesTrainOnADevice(t *testing.T) {
+	eachFamily(t, onDevices(t), func(t *testing.T, f family) {
+		trainFamily(t, f, onDevice, map[string][]float64{"adamw": f.AdamW, "muon": f.Muon})
+	})
+}
+
+// trainFamily compares the losses of runs by optimizer.
+func trainFamily(t *testing.T, f family, target inference.Target, losses map[string][]float64) {
+	t.Helper()
+	for name, want := range losses {
+		text := strings.NewReplacer("FOLDER", f.folder, "NAME", name, "RATE", map[string]string{"adamw": "0.003", "muon": "0.02"}[name]).Replace(familyRun)
+		c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + target.Device})
+		require.NoError(t, err)
+		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: target.Open, Execute: target.Execute, StopAfter: len(want)})
+		require.NoError(t, err)
+		records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
+		require.NoError(t, err)
+		require.Len(t, records, len(want))
+		worst := 0.0
+		for i, r := range records {
+			assert.InEpsilon(t, want[i], r.Values["loss"], 2e-5, "%s, step %d", name, i)
+			worst = max(worst, r.Values["loss"]/want[i]-1, 1-r.Values["loss"]/want[i])
+		}
+		t.Logf("%s: largest relative difference of a loss: %.1e", name, worst)
+	}
 }
 
 const familyRun = `
