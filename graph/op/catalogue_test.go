@@ -1,6 +1,7 @@
 package op_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -16,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEachCase runs f on each case of each computing op, in the core of the tests on every fourth.
+// forEachCase runs f on each case of each computing op, in the core of the tests on the first of each kind.
 func forEachCase(t *testing.T, f func(t *testing.T, c graph.Case)) {
 	forCases(t, func(graph.Case) bool { return true }, f)
 }
 
-// forCases runs f on each case that a test is about, in the core of the tests on every fourth of an op.
+// forCases runs f on each case that a test is about, in the core of the tests on the first of each kind.
 func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, c graph.Case)) {
 	for _, o := range graph.Catalogue() {
 		if _, source := o.(graph.Source); source {
@@ -33,10 +34,25 @@ func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, 
 		}
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
-			for i, c := range tier.Some(t, cases, tier.Every[graph.Case](4)) {
+			for i, c := range tier.Some(t, cases, ofANewKind(t)) {
 				t.Run(fmt.Sprintf("%d%v", i, c.Inputs), func(t *testing.T) { f(t, c) })
 			}
 		})
+	}
+}
+
+// ofANewKind chooses cases that differ from those before in the op's attributes, or in the inputs' number, types or ranks.
+func ofANewKind(t *testing.T) func(_ int, c graph.Case) bool {
+	seen := map[string]bool{}
+	return func(_ int, c graph.Case) bool {
+		kind, err := json.Marshal(c.Op)
+		require.NoError(t, err)
+		for _, in := range c.Inputs {
+			kind = fmt.Append(kind, " ", in.DType, len(in.Shape))
+		}
+		first := !seen[string(kind)]
+		seen[string(kind)] = true
+		return first
 	}
 }
 
