@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/tools/go/packages"
@@ -189,12 +190,16 @@ func TestRulesRefuse(t *testing.T) {
 	assert.Empty(t, rule("runtime/new"))
 }
 
-func TestTheCoreIsPortable(t *testing.T) {
+func TestTheCoreUsesNoCgo(t *testing.T) {
 	for _, p := range list(t, []string{"CGO_ENABLED=1"}, append([]string{"-deps"}, portable...)...) {
 		if !p.Standard {
 			assert.Empty(t, p.CgoFiles, "%s uses cgo", p.ImportPath)
 		}
 	}
+}
+
+func TestTheCoreIsPortable(t *testing.T) {
+	tier.Rest(t)
 	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-tags=grpcnotrace"}, portable...)...)
 	cmd.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm")
 	out, err := cmd.CombinedOutput()
@@ -204,6 +209,7 @@ func TestTheCoreIsPortable(t *testing.T) {
 // The build for js uses the same compiler. For wasip1 it can refuse only types, and functions without a body. Checking
 // them takes a sixth of the time of a build.
 func TestTheCoreIsPortableToWASI(t *testing.T) {
+	tier.Rest(t)
 	const mode = packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedCompiledGoFiles |
 		packages.NeedModule | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax
 	ps, err := packages.Load(&packages.Config{Mode: mode, Env: append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")}, portable...)

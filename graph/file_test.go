@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -237,15 +238,19 @@ func evaluateSmall(t *testing.T, g *graph.Graph) {
 	require.NoError(t, err)
 }
 
-// The graph runs wherever Go does: none of its packages needs a C compiler. The only other module is gonum, the only
-// package of the project the errors of fields.
-func TestImports(t *testing.T) {
+func TestBuildsForWebAssembly(t *testing.T) {
+	tier.Rest(t)
 	for _, platform := range [][2]string{{"js", "wasm"}, {"wasip1", "wasm"}} {
 		c := exec.Command("go", "build", "-trimpath", "./...")
 		c.Env = append(c.Environ(), "GOOS="+platform[0], "GOARCH="+platform[1])
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, "%v: %s", platform, out)
 	}
+}
+
+// The graph runs wherever Go does: none of its packages needs a C compiler. The only other module is gonum, the only
+// package of the project the errors of fields.
+func TestImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,CgoFiles", "./...").Output()
 	require.NoError(t, err)
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {

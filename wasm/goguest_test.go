@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // A module of Go's own compiler gets the functions that its runtime needs, and no access to this machine.
 func TestGoGuest(t *testing.T) {
+	tier.Rest(t)
 	file := filepath.Join(t.TempDir(), "guest.wasm")
 	build := exec.Command("go", "build", "-trimpath", "-buildmode=c-shared", "-o", file, "./testdata/goguest")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
