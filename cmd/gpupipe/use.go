@@ -258,6 +258,7 @@ func (c *dataCommand) Run(a *app) error {
 	case c.Field == "":
 		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
 	}
+	a.notes(tokenizer.Notes(tok))
 	framing := tokenizer.Framing{SpecialText: c.SpecialText, BOS: c.BOS}
 	framed, err := framing.Frame(tok)
 	if err != nil {

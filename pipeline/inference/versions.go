@@ -7,6 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 )
 
@@ -29,6 +30,10 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	}
 	if src.assumed != "" {
 		note("%s", src.assumed)
+	} else {
+		for _, s := range tokenizer.Notes(src.Tokenizer) {
+			note("tokenizer %s: %s", src.Tokenizer.Name(), s)
+		}
 	}
 	switch {
 	case v == "" || v == VersionX:

@@ -49,6 +49,9 @@ func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, ma
 
 // report notes what was found in the files.
 func (t *Texts) report(note func(format string, args ...any)) {
+	for _, s := range tokenizer.Notes(t.tok) {
+		note("data.tokenizer: %s", s)
+	}
 	train := t.train.Findings()
 	for _, s := range train.Notes() {
 		note("training text: %s", s)

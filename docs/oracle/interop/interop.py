@@ -28,6 +28,8 @@ CHECKS = [
     ("json-files", "{python} json_files.py"),
     ("tokenizer-patterns", "{python} tokenizer_patterns.py"),
     ("tokenizer-model", "{python} tokenizer_model.py"),
+    ("tokenizer-folders", "{python} tokenizer_folders.py"),
+    ("tokenizer-files", "{python} tokenizer_files.py"),
     ("tokenizer-parts", "{python} tokenizer_parts.py"),
     ("chat-templates", "{python} chat_templates.py"),
     ("openai-client", "{python} openai_client.py"),

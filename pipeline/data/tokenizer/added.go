@@ -33,6 +33,7 @@ type sideToken struct {
 func (d *description) readAdded(folder string, config map[string]json.RawMessage) error {
 	path := filepath.Join(folder, ConfigFile)
 	if raw := config["added_tokens_decoder"]; !isNull(raw) {
+		d.numbered = true
 		err := d.readRoles(path, config)
 		if err == nil {
 			err = d.readDecoder(path, raw)

@@ -36,8 +36,17 @@ type description struct {
 	addBOS    *bool // bos_token is put before a text; nil: not said
 	addEOS    *bool // eos_token is put after it
 
+	numbered bool       // tokenizer_config.json has added_tokens_decoder
+	around   *[2]string // roles of the tokens that the class of the folder puts before and after a text; nil: the file says it
+	notes    []string   // for the user
+
 	namesExtra bool // extra is that of tokenizer_config.json, or of extra_special_tokens
 	extraOfMap bool // extra is additional_special_tokens of special_tokens_map.json
+}
+
+// note adds a note.
+func (d *description) note(format string, args ...any) {
+	d.notes = append(d.notes, fmt.Sprintf(format, args...))
 }
 
 // describe reads the files in the folder of a tokenizer.
@@ -76,10 +85,14 @@ func (d *description) readConfig(folder string) error {
 	if err := d.readAdded(folder, fields); err != nil {
 		return err
 	}
-	for key, to := range map[string]**bool{"add_bos_token": &d.addBOS, "add_eos_token": &d.addEOS} {
+	var split *bool
+	for key, to := range map[string]**bool{"add_bos_token": &d.addBOS, "add_eos_token": &d.addEOS, "split_special_tokens": &split} {
 		if raw := fields[key]; !isNull(raw) && json.Unmarshal(raw, to) != nil {
 			return fmt.Errorf("%s: %s is %.40s: expected true or false", path, key, raw)
 		}
+	}
+	if is(split, false) {
+		return fmt.Errorf("%s: split_special_tokens is true: expected false, and data.special_text: text in its place", path)
 	}
 	if d.templates, err = parseTemplates(fields["chat_template"]); err != nil {
 		return fmt.Errorf("%s: chat_template: %w", path, err)
@@ -210,6 +223,7 @@ func (d description) special(t *fileTokenizer) *Special {
 	if _, named := d.roles[RoleEOS]; !named { // null names none
 		if token, ok := t.usualEnd(); ok {
 			roles[RoleEOS], assumed = token, true
+			t.notes = append(t.notes, fmt.Sprintf("no file says which token ends a document: it is assumed to be %s", token.Text))
 		}
 	}
 	s := newSpecial(roles, d.ends)

@@ -1,11 +1,10 @@
 package tokenizer
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,18 +52,23 @@ func fileIn(folder string) (path string, err error) {
 	return "", nil
 }
 
-// hasClass reports whether the file that fileIn has found is a SentencePiece model that a class of transformers reads.
-func hasClass(path string) bool {
-	if filepath.Base(path) != SentencePieceFile {
-		return false
+// hasClass reports whether a class of transformers that the folder names reads the file that fileIn has found, by rules
+// that are not the file's own.
+func hasClass(path string) (bool, error) {
+	folder := filepath.Dir(path)
+	switch filepath.Base(path) {
+	case SentencePieceFile:
+		_, err := os.Stat(filepath.Join(folder, ConfigFile))
+		return err == nil, nil
+	case File:
+		class, err := findClass(folder, false)
+		return err == nil && class.hasParts(), err
 	}
-	_, err := os.Stat(filepath.Join(filepath.Dir(path), ConfigFile))
-	return err == nil
+	return false, nil
 }
 
 // readFormat reads the file of a tokenizer, of any format but GGUF, as the content of a tokenizer.json. d is what files
-// beside it say; readFormat adds what the format defines. classed: a SentencePiece model is read by the class that its
-// folder names.
+// beside it say; readFormat adds what the format defines. classed: the class that the folder names reads the file.
 func readFormat(path string, classed bool, d *description) ([]byte, error) {
 	data, err := readLimited(path, maxFile)
 	if err != nil {
@@ -78,13 +82,16 @@ func readFormat(path string, classed bool, d *description) ([]byte, error) {
 		data, err = fromTekken(data, d)
 	case filepath.Ext(base) == tiktokenExt, filepath.Ext(base) == filepath.Ext(SentencePieceFile) && isTiktoken(data):
 		data, err = fromTiktoken(base, data, d)
-	case classed:
+	case classed && base == SentencePieceFile:
 		return fromModelFolder(filepath.Dir(path), data, d)
 	case filepath.Ext(base) == filepath.Ext(SentencePieceFile):
 		d.searchInText()
 		data, err = fromSentencePiece(data)
 	default: // transformers takes what is put around a text from tokenizer.json alone
 		d.addBOS, d.addEOS = nil, nil
+		if classed {
+			return fromJSONFolder(filepath.Dir(path), data, d)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -103,38 +110,27 @@ func (d *description) setDefaults(from string, tokens map[string]string) {
 	d.addSpecial(from)
 }
 
-// byteLevelBPE is a tokenizer.json whose model is a BPE of bytes in GPT-2's alphabet.
-type byteLevelBPE struct {
-	vocab        map[string]int
-	merges       [][2]string
-	added        []addedToken
-	pattern      string // in Oniguruma's syntax; "": GPT-2's
-	nfc          bool
-	prefixSpace  bool
-	ignoreMerges bool
-	post         any // the post-processor
+// bpeFile is a tokenizer.json of a byte-level BPE with the parts of a class.
+func bpeFile(parts, model object) []byte {
+	maps.Copy(model, parts["model"].(object))
+	out := object{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": []addedToken{}, "normalizer": nil, "post_processor": nil}
+	maps.Copy(out, parts)
+	out["model"] = model
+	return encoded(out)
 }
 
-func (b byteLevelBPE) json() ([]byte, error) {
-	level := object{"type": "ByteLevel", "add_prefix_space": b.prefixSpace, "trim_offsets": true, "use_regex": b.pattern == ""}
-	var pre, normalizer any = level, nil
-	if b.pattern != "" {
-		split := object{"type": "Split", "pattern": object{"Regex": b.pattern}, "behavior": "Isolated", "invert": false}
-		pre = object{"type": "Sequence", "pretokenizers": []any{split, level}}
+func bpeModel(vocab map[string]int, merges [][2]string, ignoreMerges bool) object {
+	return object{"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+		"fuse_unk": false, "byte_fallback": false, "ignore_merges": ignoreMerges, "vocab": vocab, "merges": merges}
+}
+
+// splitFile is a tokenizer.json of a byte-level BPE without special rules, whose pattern is in Oniguruma's syntax. Special
+// tokens come by their numbers.
+func splitFile(pattern string, nfc bool, vocab map[string]int, merges [][2]string, special []addedToken) []byte {
+	parts := splitParts(pattern)(classConfig{})
+	if !nfc {
+		parts["normalizer"] = nil
 	}
-	if b.nfc {
-		normalizer = object{"type": "NFC"}
-	}
-	if b.added == nil {
-		b.added = []addedToken{}
-	}
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	err := e.Encode(object{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": b.added, "normalizer": normalizer,
-		"pre_tokenizer": pre, "post_processor": b.post,
-		"decoder": object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-		"model": object{"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
-			"fuse_unk": false, "byte_fallback": false, "ignore_merges": b.ignoreMerges, "vocab": b.vocab, "merges": b.merges}})
-	return out.Bytes(), err
+	parts["added_tokens"] = special
+	return bpeFile(parts, bpeModel(vocab, merges, true))
 }

@@ -3,8 +3,10 @@ package tokenizer
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -69,6 +71,57 @@ func TestPublishedRanks(t *testing.T) {
 	end, ok := tok.EOS()
 	require.True(t, ok)
 	require.EqualValues(t, 50256, end)
+}
+
+// Each published encoding has its split pattern. testdata/make_file_goldens.py wrote golden_tiktoken.json: ids of tiktoken
+// with a few ranks and the pattern of the encoding.
+func TestSplitPatternsOfRanks(t *testing.T) {
+	var golden struct {
+		Ranks [][]byte
+		Texts []string
+		IDs   map[string][][]uint32
+	}
+	data, err := os.ReadFile("testdata/golden_tiktoken.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &golden))
+	ranks := map[string]int{}
+	for i, token := range golden.Ranks {
+		ranks[string(token)] = i
+	}
+	require.Len(t, golden.IDs, len(encodings))
+	for _, e := range encodings {
+		e.special, e.roles = listed(nil), nil // their numbers are far behind those of so few tokens
+		data, err := e.json("a.tiktoken", ranks, &description{roles: map[string]addedToken{}})
+		require.NoError(t, err)
+		tok, err := parse("test", data, description{})
+		require.NoError(t, err)
+		for i, text := range golden.Texts {
+			ids, err := tok.Encode([]byte(text))
+			require.NoError(t, err)
+			require.Equal(t, golden.IDs[e.name][i], append([]uint32{}, ids...), "%s: %q", e.name, text)
+		}
+	}
+}
+
+// The files of Qwen, Kimi and Llama 3 are known by name and number of tokens. Another number, or name, is refused.
+func TestFilesOfRanksByName(t *testing.T) {
+	for file, want := range map[string]struct {
+		ranks int
+		name  string
+	}{"qwen.tiktoken": {151643, "Qwen"}, "tiktoken.model": {163584, "Kimi"}, "tokenizer.model": {128000, "Llama 3"}} {
+		ranks := make(map[string]int, want.ranks)
+		for i := range want.ranks {
+			ranks[strconv.Itoa(i)] = i
+		}
+		e, err := findEncoding(file, ranks)
+		require.NoError(t, err)
+		require.Equal(t, want.name, e.name)
+		_, err = findEncoding("other.tiktoken", ranks)
+		require.ErrorContains(t, err, "tokens of an encoding that is not known; a file of tiktoken says neither how text is split")
+		delete(ranks, "0")
+		_, err = findEncoding(file, ranks)
+		require.ErrorContains(t, err, "expected the tokenizer.json of the model, or one of r50k_base")
+	}
 }
 
 func TestMalformedFiles(t *testing.T) {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -113,45 +114,65 @@ func Around(t Tokenizer) (front, back []uint32, err error) {
 	return postProcess(raw)
 }
 
-// frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of them.
+// frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of them,
+// or that of the class of its folder.
 func (d description) frame(t *fileTokenizer) error {
-	if d.addBOS == nil && d.addEOS == nil {
+	around := d.around
+	if (d.addBOS != nil || d.addEOS != nil) && (around == nil || *around == [2]string{}) {
+		around = &[2]string{roleIf(d.addBOS, RoleBOS), roleIf(d.addEOS, RoleEOS)}
+	}
+	raw, err := postProcessorOf(t.json)
+	if err != nil || around == nil {
+		return err
+	}
+	var want [2][]uint32
+	special := object{}
+	text := func(id string, kind int) any { return object{"Sequence": object{"id": id, "type_id": kind}} }
+	single := []any{text("A", 0)}
+	for i, role := range around {
+		token, ok := t.special.Roles[role]
+		if !ok {
+			continue
+		}
+		want[i] = []uint32{token.ID}
+		single = slices.Insert(single, i*len(single), any(object{"SpecialToken": object{"id": token.Text, "type_id": 0}}))
+		special[token.Text] = object{"id": token.Text, "ids": want[i], "tokens": []string{token.Text}}
+	}
+	if front, back, err := postProcess(raw); err == nil && slices.Equal(front, want[0]) && slices.Equal(back, want[1]) {
 		return nil
 	}
-	var single []any
-	special := object{}
-	add := func(asked *bool, role string) {
-		if token, ok := t.special.Roles[role]; ok && asked != nil && *asked {
-			single = append(single, object{"SpecialToken": object{"id": token.Text, "type_id": 0}})
-			special[token.Text] = object{"id": token.Text, "ids": []uint32{token.ID}, "tokens": []string{token.Text}}
-		}
-	}
-	text := func(id string, kind int) any { return object{"Sequence": object{"id": id, "type_id": kind}} }
-	add(d.addBOS, RoleBOS)
-	single = append(single, text("A", 0))
-	add(d.addEOS, RoleEOS)
 	var post any
 	if len(special) > 0 {
 		post = object{"type": "TemplateProcessing", "single": single, "pair": append(slices.Clone(single), text("B", 1)), "special_tokens": special}
 	}
-	raw, err := postProcessorOf(t.json)
-	if err != nil || post == nil && isNull(raw) {
-		return err
-	}
 	if t.json, err = withField(t.json, "post_processor", post); err == nil {
-		t.unframed, t.hash = t.hash, hashOf(t.json)
+		t.hash = hashOf(t.json)
 	}
 	return err
 }
 
+func roleIf(asked *bool, role string) string {
+	if is(asked, false) {
+		return role
+	}
+	return ""
+}
+
 // Is reports whether a hash identifies a tokenizer, be it by Hash of an earlier version, which left out what flags beside the
-// tokenizer put around a text.
+// tokenizer put around a text. Checkpoints keep the flags as the post-processor of a tokenizer.json.
 func Is(t Tokenizer, hash string) bool {
 	if framed, ok := t.(*Framed); ok {
 		t = framed.Tokenizer
 	}
+	if hash == t.Hash() {
+		return true
+	}
 	f, ok := t.(*fileTokenizer)
-	return hash == t.Hash() || ok && hash == f.unframed
+	if !ok {
+		return false
+	}
+	bare, err := withField(f.json, "post_processor", nil)
+	return err == nil && (hash == hashOf(bare) || hash == hashOf(bytes.TrimSuffix(bare, []byte("\n"))))
 }
 
 // postProcessorOf returns the post-processor of a tokenizer.json.

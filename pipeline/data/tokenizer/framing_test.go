@@ -148,6 +148,7 @@ func TestFlagsBesideSentencePiece(t *testing.T) {
 			files[name] = string(text)
 		}
 		for _, tok := range []Tokenizer{tok, open(t, folder(t, files))} {
+			assert.True(t, Is(tok, plain.Hash()), "so have shards of such a version, which the tokenizer of a checkpoint reads")
 			front, back, err := Around(tok)
 			require.NoError(t, err)
 			assert.Equal(t, want, [2][]uint32{front, back}, flags)

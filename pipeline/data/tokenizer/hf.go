@@ -13,14 +13,14 @@ import (
 // fileTokenizer is a tokenizer.json: text → sections between added tokens → normalizer → pre-tokenizer → model.
 type fileTokenizer struct {
 	name, hash string
-	unframed   string // the hash without what frame adds; "": it added nothing
 	json       []byte
 	model      subword
 	normalize  normalizer // nil for none
 	pre        preTokenizer
 	decode     decoder
 	special    *Special
-	restarts   bool // a line break is a space: a piece after one begins as a document does
+	notes      []string // for the user
+	restarts   bool     // a line break is a space: a piece after one begins as a document does
 
 	raw, normalized matcher           // added tokens searched before and after normalization
 	added           map[uint32]string // spelling of added tokens, by id

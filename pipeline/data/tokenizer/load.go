@@ -52,7 +52,7 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	t := &fileTokenizer{name: name, json: data, hash: hashOf(data), model: m}
+	t := &fileTokenizer{name: name, json: data, hash: hashOf(data), model: m, notes: d.notes}
 	if t.normalize, err = parseNormalizer(f.Normalizer); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
@@ -135,7 +135,7 @@ func parseBPE(f modelFile) (*bpe, error) {
 	}
 	m := &bpe{vocabulary: vocabulary{ids: ids}, unk: -1, fuseUnk: f.FuseUnk, byteFallback: f.ByteFallback, ignoreMerges: f.IgnoreMerges,
 		prefix: deref(f.Prefix), suffix: deref(f.Suffix)}
-	if f.Unk != nil {
+	if deref(f.Unk) != "" {
 		id, ok := ids[*f.Unk]
 		if !ok {
 			return nil, fmt.Errorf("unk_token %q is not in the vocab", *f.Unk)

@@ -16,28 +16,8 @@ const (
 	mergesFile = "merges.txt"
 )
 
-// mergesClass is what a class of transformers makes of vocab.json and merges.txt.
-type mergesClass struct {
-	names      []string // of the class, without "Fast"
-	modelTypes []string // of config.json, that use it if no class is named
-	pattern    string
-	nfc        bool
-	roles      map[string]string
-	framed     bool // a text is put between cls_token and sep_token
-}
-
-// ends gives bos_token, eos_token and unk_token one text.
-func ends(text string) map[string]string {
-	return map[string]string{RoleBOS: text, RoleEOS: text, RoleUnknown: text}
-}
-
-var mergesClasses = []mergesClass{
-	{names: []string{"GPT2Tokenizer"}, modelTypes: []string{"gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"}, roles: ends("<|endoftext|>")},
-	{names: []string{"RobertaTokenizer", "BartTokenizer"}, modelTypes: []string{"roberta", "bart"}, framed: true,
-		roles: map[string]string{RoleBOS: "<s>", RoleEOS: "</s>", "sep_token": "</s>", "cls_token": "<s>", RoleUnknown: "<unk>", RolePad: "<pad>", "mask_token": "<mask>"}},
-	{names: []string{"Qwen2Tokenizer"}, modelTypes: []string{"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}, nfc: true, pattern: qwenPattern,
-		roles: map[string]string{RoleEOS: "<|endoftext|>", RoleUnknown: "<|endoftext|>", RolePad: "<|endoftext|>"}},
-}
+// mergesClasses are the classes of transformers that read vocab.json and merges.txt.
+var mergesClasses = []string{gpt2Class, codegenClass, neoxClass, qwen2Class, qwen35Class, cohereClass, robertaClass, bartClass}
 
 // readVocabAndMerges reads vocab.json and merges.txt as the class of transformers that the folder names does. A folder
 // that names none has GPT-2's rules, and no token has a role unless a file gives it one.
@@ -54,61 +34,32 @@ func readVocabAndMerges(folder string, d *description) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := readObject(filepath.Join(folder, ConfigFile))
+	path := filepath.Join(folder, ConfigFile)
+	config, err := readClassConfig(path)
 	if err != nil {
 		return nil, err
 	}
-	b := byteLevelBPE{vocab: vocab, merges: merges, pattern: class.pattern, nfc: class.nfc}
-	if raw := config["add_prefix_space"]; !isNull(raw) && json.Unmarshal(raw, &b.prefixSpace) != nil {
-		return nil, fmt.Errorf("%s: add_prefix_space is %.40s: expected true or false", filepath.Join(folder, ConfigFile), raw)
-	}
-	d.setDefaults(filepath.Join(folder, ConfigFile), class.roles)
-	if class.framed {
-		sep, cls := d.roles["sep_token"].Content, d.roles["cls_token"].Content
-		if _, ok := vocab[sep]; !ok {
-			return nil, fmt.Errorf("%s: no token %q, which ends a text of %s", filepath.Join(folder, vocabFile), sep, class.names[0])
-		}
-		if _, ok := vocab[cls]; !ok {
-			return nil, fmt.Errorf("%s: no token %q, which begins a text of %s", filepath.Join(folder, vocabFile), cls, class.names[0])
-		}
-		b.post = object{"type": "RobertaProcessing", "sep": []any{sep, vocab[sep]}, "cls": []any{cls, vocab[cls]}, "trim_offsets": true,
-			"add_prefix_space": b.prefixSpace}
-	}
-	return b.json()
+	d.setDefaults(path, class.roles)
+	d.around = class.around
+	return bpeFile(class.parts(config), bpeModel(vocab, merges, false)), nil
 }
 
-// findMergesClass finds the class that tokenizer_config.json names or that belongs to the model of config.json.
-func findMergesClass(folder string) (mergesClass, error) {
-	named := func(file, key string) (path, name string, err error) {
-		path = filepath.Join(folder, file)
-		fields, err := readObject(path)
-		if raw := fields[key]; err == nil && !isNull(raw) && json.Unmarshal(raw, &name) != nil {
-			err = fmt.Errorf("%s: %s is %.40s: expected a name", path, key, raw)
-		}
-		return path, strings.TrimSuffix(name, "Fast"), err
+// findMergesClass finds the class that AutoTokenizer takes for a folder.
+func findMergesClass(folder string) (jsonClass, error) {
+	found, err := findClass(folder, false)
+	switch {
+	case err != nil:
+		return jsonClass{}, err
+	case slices.Contains(mergesClasses, found.name):
+		return jsonClasses[found.name], nil
+	case !found.named && found.modelType == "":
+		return jsonClass{parts: gpt2Parts}, nil
+	case !found.named:
+		return jsonClass{}, fmt.Errorf("%s: model_type is %q, whose rules for %s and %s are not known: expected a %s, as save_pretrained of its transformers tokenizer writes",
+			filepath.Join(folder, modelFileName), found.modelType, vocabFile, mergesFile, File)
 	}
-	path, name, err := named(ConfigFile, "tokenizer_class")
-	if err == nil && name == "" {
-		path, name, err = named(modelFileName, "tokenizer_class")
-	}
-	if err != nil {
-		return mergesClass{}, err
-	}
-	_, model, err := named(modelFileName, "model_type")
-	if err != nil || name == "" && model == "" {
-		return mergesClass{}, err
-	}
-	for _, c := range mergesClasses {
-		if slices.Contains(c.names, name) || name == "" && slices.Contains(c.modelTypes, model) {
-			return c, nil
-		}
-	}
-	if name == "" {
-		return mergesClass{}, fmt.Errorf("%s: model_type is %q, whose rules for %s and %s are not known: expected a %s, as save_pretrained of its transformers tokenizer writes",
-			filepath.Join(folder, modelFileName), model, vocabFile, mergesFile, File)
-	}
-	return mergesClass{}, fmt.Errorf("%s: tokenizer_class is %q, whose rules for %s and %s are not known: expected a %s, as save_pretrained of its transformers tokenizer writes",
-		path, name, vocabFile, mergesFile, File)
+	return jsonClass{}, fmt.Errorf("%s: tokenizer_class is %q, whose rules for %s and %s are not known: expected a %s, as save_pretrained of its transformers tokenizer writes",
+		filepath.Join(folder, ConfigFile), found.name, vocabFile, mergesFile, File)
 }
 
 // readVocab reads vocab.json, an object of tokens and ids.

@@ -21,10 +21,14 @@ const (
 	RoleEOS     = "eos_token" // is written after each document
 	RolePad     = "pad_token"
 	RoleUnknown = "unk_token"
+
+	roleSEP  = "sep_token"
+	roleCLS  = "cls_token"
+	roleMask = "mask_token"
 )
 
 // roles lists all roles of Hugging Face's library.
-var roles = []string{RoleBOS, RoleEOS, RoleUnknown, "sep_token", RolePad, "cls_token", "mask_token"}
+var roles = []string{RoleBOS, RoleEOS, RoleUnknown, roleSEP, RolePad, roleCLS, roleMask}
 
 // DefaultTemplate is the name of the chat template that is used unless another one is asked for.
 const DefaultTemplate = "default"

@@ -58,17 +58,17 @@ func fromTekken(data []byte, d *description) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := byteLevelBPE{pattern: t.Config.Pattern, ignoreMerges: true}
-	b.vocab, b.merges = mergesOfRanks(ranks, len(special))
+	vocab, merges := mergesOfRanks(ranks, len(special))
+	added := []addedToken{}
 	for id, text := range special {
-		if other, ok := b.vocab[text]; ok {
+		if other, ok := vocab[text]; ok {
 			return nil, fmt.Errorf("special_tokens: %q has the rank %d, but elsewhere the id %d", text, id, other)
 		}
-		b.vocab[text] = id
-		b.added = append(b.added, addedToken{ID: int64(id), Content: text, Special: true})
+		vocab[text] = id
+		added = append(added, addedToken{ID: int64(id), Content: text, Special: true})
 	}
 	d.setDefaults(tekkenFile, map[string]string{RoleBOS: "<s>", RoleEOS: "</s>", RoleUnknown: "<unk>", RolePad: "<pad>"})
-	return b.json()
+	return splitFile(t.Config.Pattern, false, vocab, merges, added), nil
 }
 
 // special lists the special tokens by rank.

@@ -119,6 +119,11 @@ func fromTiktoken(base string, data []byte, d *description) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return e.json(base, ranks, d)
+}
+
+// json returns the content of a tokenizer.json of the encoding with ranks from the file base.
+func (e encoding) json(base string, ranks map[string]int, d *description) ([]byte, error) {
 	special := e.special(len(ranks))
 	for _, t := range d.added {
 		if _, ok := special[int(t.ID)]; ok {
@@ -129,17 +134,17 @@ func fromTiktoken(base string, data []byte, d *description) ([]byte, error) {
 	if e.addBOS && d.addBOS == nil {
 		d.addBOS = &e.addBOS
 	}
-	b := byteLevelBPE{pattern: e.pattern, nfc: e.nfc, ignoreMerges: true}
-	b.vocab, b.merges = mergesOfRanks(ranks, 0)
+	vocab, merges := mergesOfRanks(ranks, 0)
+	added := []addedToken{}
 	for _, id := range slices.Sorted(maps.Keys(special)) {
 		text := special[id]
-		if _, ok := b.vocab[text]; ok {
+		if _, ok := vocab[text]; ok {
 			return nil, fmt.Errorf("the special token %q is an ordinary one, too", text)
 		}
-		b.vocab[text] = id
-		b.added = append(b.added, addedToken{ID: int64(id), Content: text, Special: true})
+		vocab[text] = id
+		added = append(added, addedToken{ID: int64(id), Content: text, Special: true})
 	}
-	return b.json()
+	return splitFile(e.pattern, e.nfc, vocab, merges, added), nil
 }
 
 // findEncoding finds the published encoding of ranks.

@@ -48,6 +48,17 @@ type Tokenizer interface {
 // File is the name of Hugging Face's tokenizer files.
 const File = "tokenizer.json"
 
+// Notes are for the user: what the files of a tokenizer leave open, or what transformers reads in another way.
+func Notes(t Tokenizer) []string {
+	if framed, ok := t.(*Framed); ok {
+		t = framed.Tokenizer
+	}
+	if f, ok := t.(*fileTokenizer); ok {
+		return f.notes
+	}
+	return nil
+}
+
 // VocabSize returns the VocabSize of the tokenizer that spec names. It opens only those that are files.
 func VocabSize(spec string) (int, error) {
 	switch spec {
@@ -91,7 +102,9 @@ func Open(spec string) (Tokenizer, error) {
 	st, err := os.Stat(spec)
 	classed := err == nil && st.IsDir()
 	if classed {
-		spec = filepath.Join(spec, SentencePieceFile)
+		if spec, err = fileIn(spec); err != nil {
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		}
 	}
 	d, err := describe(filepath.Dir(spec))
 	if err != nil {
@@ -163,13 +176,17 @@ func CheckRows(t Tokenizer, rows int) error {
 }
 
 // In returns what Open takes for the tokenizer in a folder: the path of its file, or the folder where files beside a
-// tokenizer.model say how it is read. It is empty if there is none. A GGUF file has one itself.
+// tokenizer.json or a tokenizer.model say how it is read. It is empty if there is none. A GGUF file has one itself.
 func In(folder string) (path string, err error) {
 	if gguf.IsFile(folder) {
 		return folder, nil
 	}
-	if path, err = fileIn(folder); err == nil && hasClass(path) {
-		return folder, nil
+	if path, err = fileIn(folder); err != nil || path == "" {
+		return path, err
+	}
+	classed, err := hasClass(path)
+	if classed {
+		return folder, err
 	}
 	return path, err
 }

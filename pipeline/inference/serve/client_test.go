@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,21 @@ func TestNeutralValues(t *testing.T) {
 		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{%s, "messages": [{"role": "user", "content": "a"}], %s}`, fields, field))
 		assert.Equal(t, http.StatusOK, status, "%s %v", field, out)
 	}
+}
+
+// The table of docs/SERVING.md has every field that is not offered, with the values that are accepted.
+func TestNeutralValuesAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/SERVING.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(doc), "| field that is not offered | values that are accepted |\n| --- | --- |\n")
+	require.True(t, found)
+	table, _, _ := strings.Cut(rest, "\n\n")
+	var want []string
+	for _, name := range slices.Sorted(maps.Keys(neutral)) {
+		values := append(slices.Clone(neutral[name]), "null")
+		want = append(want, fmt.Sprintf("| `%s` | `%s` |", name, strings.Join(values, "`, `")))
+	}
+	assert.Equal(t, want, strings.Split(table, "\n"))
 }
 
 // sent returns the events of a stream as objects, and its comments.

@@ -57,3 +57,23 @@ json.dump({"config": {"pattern": pattern, "num_vocab_tokens": len(ranks), "defau
            "special_tokens": [{"rank": i, "token_str": s, "is_control": True} for i, s in enumerate(special)]}, open(path + "/tekken.json", "w"))
 rows("files/tekken", convert_tekken_tokenizer(path + "/tekken.json"))
 json.dump(golden, open(here + "/golden_files.json", "w"), ensure_ascii=True)
+
+# golden_tiktoken.json: the same ranks with the split pattern of each published encoding, by tiktoken 0.14.0. The patterns of
+# Qwen, Kimi and Llama 3 are those of the models' own code.
+import tiktoken, tiktoken_ext.openai_public as public, unicodedata
+
+gpt4 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+words = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]%s(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+kimi = [r"[\p{Han}]+", words % ("*", "+"), words % ("+", "*"), r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"]
+public.load_tiktoken_bpe = lambda *a, **k: {}
+patterns = {name: getattr(public, name)()["pat_str"] for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")}
+patterns.update({"Qwen": gpt4 % "", "Kimi": "|".join(kimi), "Llama 3": gpt4 % "{1,3}"})
+texts = ["", "Hello WORLD don't I'LL we'Re 'ſ HelloWorld camelCase XMLHttp", "a\r\nb\r\n\r\n  c \t\n\n d", "1 12 123 1234567 ½ Ⅷ ४५", "x=1;//\r\n\ty /path/to\n",
+         "中文字abc漢字、Kimi你好吗", "ひらがなカタカナ ｶﾞ", "한국어 문장", "नमस्ते दुनिया", "தமிழ் மொழி", "العربية لُغَةٌ", "עברית שָׁלוֹם", "Привет мир", "Ελληνικά", "ไทยภาษา", "ქართული",
+         "e\u0301 A\u030a", "👩\u200d👩 🇩🇪", "  trailing   ", "\n\n\n", "don't  stop\u00a0now\u3000x"]
+tokens = {t: i for i, t in enumerate(ranks)}
+rows = {}
+for name, pattern in patterns.items():
+    e = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=tokens, special_tokens={})
+    rows[name] = [e.encode(unicodedata.normalize("NFC", s) if name == "Qwen" else s) for s in texts]
+json.dump({"ranks": [base64.b64encode(t).decode() for t in ranks], "texts": texts, "ids": rows}, open(here + "/golden_tiktoken.json", "w"))
