@@ -3,6 +3,8 @@ package graph
 import (
 	"fmt"
 	"math"
+
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // Float16Op is implemented by the ops that take or return 16-bit floats, f16 and bf16. All others compute in f32, and
@@ -102,45 +104,63 @@ func (d DType) FromBits(bits uint32) float64 {
 	return float64(bits)
 }
 
-// Float16At is the WGSL expression of the bits, a u32, of the 16-bit float at a position of an array<u32>, which holds
-// two a word.
-func Float16At(array string, at Index) string {
-	word := fmt.Sprintf("%s[%v]", array, at.Over(2))
+// Float16At is the bits, a u32, of the 16-bit float at a position of an array of words, which holds two a word.
+func Float16At(array string, at Index) *scalar.Expr {
+	word, mask := scalar.At(array, scalar.U32, at.Over(2).Expr()), scalar.U(1<<16-1)
 	switch part, whole := at.Mod(2).IsConst(); {
 	case !whole:
-		return fmt.Sprintf("((%s >> ((%v) * 16u)) & 65535u)", word, at.Mod(2))
+		return word.Bitwise(">>", at.Mod(2).Expr().Mul(scalar.U(16))).And(mask)
 	case part == 0:
-		return "(" + word + " & 65535u)"
+		return word.And(mask)
 	}
-	return "(" + word + " >> 16u)"
+	return word.Right(16)
 }
 
-// Widen is the WGSL expression that converts a 16-bit float to f32; bits names a u32 that holds it. Only integer
-// operations touch values that may be denormal, infinite or NaN, since their treatment in WGSL depends on the device.
-func (d DType) Widen(bits string) string {
+// Widen converts a 16-bit float to f32; bits is a u32 that holds it. Only integer operations touch values that may be
+// denormal, infinite or NaN, since their treatment in WGSL depends on the device.
+func (d DType) Widen(bits *scalar.Expr) *scalar.Expr {
 	if d == BF16 {
-		return "bitcast<f32>(" + bits + " << 16u)"
+		return bits.Left(16).As(scalar.F32)
 	}
-	scaled := "bitcast<u32>(f32(" + bits + " & 1023u) * 5.9604645e-08f)" // a denormal: exact, and normal in f32
-	moved := "((" + bits + " & 32767u) << 13u)"                          // exponents are 112 apart, twice that for what is not finite
-	finite := "select(" + moved + " + 939524096u, " + scaled + ", (" + bits + " & 31744u) == 0u)"
-	return "bitcast<f32>(((" + bits + " & 32768u) << 16u) | select(" + finite + ", " + moved + " + 1879048192u, (" + bits + " & 31744u) == 31744u))"
+	exponent := bits.And(scalar.U(0x7c00))
+	scaled := bits.And(scalar.U(0x3ff)).To(scalar.F32).Mul(scalar.F(0x1p-24)).As(scalar.U32) // a denormal: exact, and normal in f32
+	moved := bits.And(scalar.U(0x7fff)).Left(13)                                             // exponents are 112 apart, twice that for what is not finite
+	finite := scalar.Select(moved.Add(scalar.U(112<<23)), scaled, exponent.Equal(scalar.U(0)))
+	size := scalar.Select(finite, moved.Add(scalar.U(224<<23)), exponent.Equal(scalar.U(0x7c00)))
+	return bits.And(scalar.U(0x8000)).Left(16).Or(size).As(scalar.F32)
 }
 
-// Narrow is the WGSL expression of the bits, a u32, of the 16-bit float nearest to an f32, as Round defines it; let
-// names an expression of a type. It works on the bits alone: the rounding of WGSL's own conversions depends on the
-// device, and the result of values out of range is undefined.
-func (d DType) Narrow(x string, let func(typ, expr string) string) string {
-	u := let("u32", "bitcast<u32>("+x+")")
+// Narrow is the bits, a u32, of the 16-bit float nearest to an f32, as Round defines it; let names an expression. It
+// works on the bits alone: the rounding of WGSL's own conversions depends on the device, and the result of values out of
+// range is undefined.
+func (d DType) Narrow(x *scalar.Expr, let func(*scalar.Expr) *scalar.Expr) *scalar.Expr {
+	const sizeBits, infinity = 1<<31 - 1, 255 << 23
+	one := scalar.U(1)
+	u := let(x.As(scalar.U32))
 	if d == BF16 {
-		return "select((" + u + " + 32767u + ((" + u + " >> 16u) & 1u)) >> 16u, (" + u + " >> 16u) | 64u, (" + u + " & 2147483647u) > 2139095040u)"
+		rounded := u.Add(scalar.U(1<<15 - 1)).Add(u.Right(16).And(one)).Right(16)
+		return scalar.Select(rounded, u.Right(16).Or(scalar.U(64)), u.And(scalar.U(sizeBits)).More(scalar.U(infinity)))
 	}
-	a := let("u32", u+" & 2147483647u")
-	normal := "(" + a + " - 939520001u + ((" + a + " >> 13u) & 1u)) >> 13u" // rebased exponent, and half a unit less one
-	m := let("u32", "("+a+" & 8388607u) | 8388608u")
-	s := let("u32", "clamp(126u - ("+a+" >> 23u), 14u, 25u)") // the unit of denormals is 2⁻²⁴
-	denormal := "(" + m + " + (1u << (" + s + " - 1u)) - 1u + ((" + m + " >> " + s + ") & 1u)) >> " + s
-	finite := let("u32", "select("+normal+", "+denormal+", "+a+" < 947912704u)")
-	large := let("u32", "select("+finite+", 31744u, "+a+" >= 1199566848u)") // 65520 and beyond
-	return "(select(" + large + ", 32256u | ((" + a + " >> 13u) & 1023u), " + a + " > 2139095040u) | ((" + u + " >> 16u) & 32768u))"
+	a := let(u.And(scalar.U(sizeBits)))
+	normal := a.Sub(scalar.U(112<<23 - 1<<12 + 1)).Add(a.Right(13).And(one)).Right(13) // rebased exponent, and half a unit less one
+	m := let(a.And(scalar.U(1<<23 - 1)).Or(scalar.U(1 << 23)))
+	s := let(scalar.Apply("clamp", scalar.U(126).Sub(a.Right(23)), scalar.U(14), scalar.U(25))) // the unit of denormals is 2⁻²⁴
+	half := one.Bitwise("<<", s.Sub(one))
+	denormal := m.Add(half).Sub(one).Add(m.Bitwise(">>", s).And(one)).Bitwise(">>", s)
+	finite := let(scalar.Select(normal, denormal, a.Less(scalar.U(113<<23))))
+	large := let(scalar.Select(finite, scalar.U(0x7c00), a.AtLeast(scalar.U(0x477ff000)))) // 65520 and beyond
+	nan := scalar.U(0x7e00).Or(a.Right(13).And(scalar.U(0x3ff)))
+	return scalar.Select(large, nan, a.More(scalar.U(infinity))).Or(u.Right(16).And(scalar.U(0x8000)))
+}
+
+// Scalar is the type of an element in an array, and in a kernel's registers where it is not converted: of 16-bit floats,
+// which are two a word in arrays, a u32 is the bits of one.
+func (d DType) Scalar() scalar.Type {
+	switch d {
+	case F32:
+		return scalar.F32
+	case I32:
+		return scalar.I32
+	}
+	return scalar.U32
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // Index is a u32 coordinate of a kernel, kept symbolic as a sum of coefficient × atom + constant so that views cancel:
-// flattening what was unflattened gives back the same text, and equal text is how fusion knows equal coordinates.
+// flattening what was unflattened gives back the same terms.
 type Index struct {
 	terms []term // by key, coefficients positive
 	konst int
@@ -19,11 +21,12 @@ type term struct {
 	atom *atom
 }
 
-// atom is a variable, an opaque expression, or the quotient or remainder of an Index by a constant.
+// atom is an expression, or the quotient or remainder of an Index by a constant.
 type atom struct {
-	key   string // the WGSL text
-	bound int    // exclusive
-	div   *Index // of x/n and x%n
+	key   string       // equal for equal atoms; terms are in its order
+	expr  *scalar.Expr // nil for a quotient or remainder
+	bound int          // exclusive
+	div   *Index       // of x/n and x%n
 	mod   bool
 	n     int
 }
@@ -31,12 +34,17 @@ type atom struct {
 // Const is the index n.
 func Const(n int) Index { return Index{konst: n, bound: n + 1} }
 
-// Var is a WGSL u32 expression, parenthesized where it needs to be, whose value is below bound.
-func Var(expr string, bound int) Index {
+// Var is a variable below bound, of a loop of the depth (see scalar.Expr).
+func Var(name string, bound, depth int) Index {
+	return IndexOf(scalar.Var(name, scalar.U32, depth), bound)
+}
+
+// IndexOf is a u32 whose value is below bound.
+func IndexOf(x *scalar.Expr, bound int) Index {
 	if bound == 1 {
 		return Const(0)
 	}
-	return Index{terms: []term{{1, &atom{key: expr, bound: bound}}}, bound: bound}
+	return Index{terms: []term{{1, &atom{key: x.String(), expr: x, bound: bound}}}, bound: bound}
 }
 
 // Bound is the exclusive upper bound of the value.
@@ -45,20 +53,30 @@ func (x Index) Bound() int { return x.bound }
 // Equal reports whether two indices are the same in form, and so in value.
 func (x Index) Equal(y Index) bool { return x.String() == y.String() }
 
-// Uses reports whether the text of the index mentions a variable made by Var.
-func (x Index) Uses(name string) bool {
+// Depth is that of the innermost loop that the value depends on: see scalar.Expr.
+func (x Index) Depth() int {
+	depth := 0
 	for _, t := range x.terms {
-		if t.atom.key == name || t.atom.div != nil && t.atom.div.Uses(name) || t.atom.div == nil && strings.Contains(t.atom.key, name) {
-			return true
+		if t.atom.div != nil {
+			depth = max(depth, t.atom.div.Depth())
+		} else {
+			depth = max(depth, t.atom.expr.Depth)
 		}
 	}
-	return false
+	return depth
 }
 
-// Divides reports whether the index has a quotient or a remainder of what mentions the variable: neighboring values of
-// the variable need not be neighboring indices then.
+// uses reports whether a variable is part of the index.
+func (x Index) uses(name string) bool {
+	return slices.ContainsFunc(x.terms, func(t term) bool {
+		return t.atom.div != nil && t.atom.div.uses(name) || t.atom.expr != nil && t.atom.expr.Uses(name)
+	})
+}
+
+// Divides reports whether the index has a quotient or a remainder of the variable: neighboring values of the variable
+// need not be neighboring indices then.
 func (x Index) Divides(name string) bool {
-	return slices.ContainsFunc(x.terms, func(t term) bool { return t.atom.div != nil && t.atom.div.Uses(name) })
+	return slices.ContainsFunc(x.terms, func(t term) bool { return t.atom.div != nil && t.atom.div.uses(name) })
 }
 
 // Plus adds.
@@ -202,7 +220,42 @@ func (x Index) single() bool { return len(x.terms) == 1 && x.terms[0].coef == 1 
 
 func u32(n int) string { return fmt.Sprintf("%du", n) }
 
-// String is the WGSL expression; it needs no parentheses as an array index or an argument.
+// Expr is the index as code.
+func (x Index) Expr() *scalar.Expr {
+	var sum *scalar.Expr
+	add := func(e *scalar.Expr) {
+		if sum == nil {
+			sum = e
+		} else {
+			sum = sum.Add(e)
+		}
+	}
+	for _, t := range x.terms {
+		e := t.atom.code()
+		if t.coef != 1 {
+			e = e.Mul(scalar.U(uint32(t.coef)))
+		}
+		add(e)
+	}
+	if x.konst != 0 || sum == nil {
+		add(scalar.U(uint32(x.konst)))
+	}
+	return sum.Below(uint64(x.bound))
+}
+
+// code is an atom as code.
+func (a *atom) code() *scalar.Expr {
+	switch n := scalar.U(uint32(a.n)); {
+	case a.div == nil:
+		return a.expr
+	case a.mod:
+		return a.div.Expr().Rem(n)
+	default:
+		return a.div.Expr().Div(n)
+	}
+}
+
+// String is equal for equal indices.
 func (x Index) String() string {
 	var parts []string
 	for _, t := range x.terms {

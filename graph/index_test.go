@@ -8,7 +8,7 @@ import (
 )
 
 func TestViewsCancel(t *testing.T) {
-	row, col := graph.Var("row", 6*128), graph.Var("col", 64)
+	row, col := graph.Var("row", 6*128, 1), graph.Var("col", 64, 2)
 	at := append(graph.Unflatten(graph.Shape{6, 128}, row), col)
 	flat := graph.Flatten(graph.Shape{6, 128, 64}, at)
 	assert.Equal(t, "col + row*64u", flat.String())
@@ -21,7 +21,7 @@ func TestViewsCancel(t *testing.T) {
 	assert.Equal(t, "(col)/16u", heads[2].String())
 	assert.Equal(t, "(col)%16u", heads[3].String())
 	assert.Equal(t, flat.String(), graph.Flatten(graph.Shape{6, 128, 4, 16}, heads).String())
-	i := graph.Var("i", 6*128*64)
+	i := graph.Var("i", 6*128*64, 1)
 	assert.Equal(t, "i", graph.Flatten(graph.Shape{768, 4, 16}, graph.Unflatten(graph.Shape{768, 4, 16}, i)).String())
 	assert.Equal(t, "i", graph.Flatten(graph.Shape{6, 128, 4, 16}, graph.Unflatten(graph.Shape{6, 128, 4, 16}, i)).String())
 }

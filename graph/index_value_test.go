@@ -30,7 +30,7 @@ func (x Index) value(variables map[string]int) int {
 func TestIndicesKeepTheirValue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {
-		x, y := Var("x", 1+r.IntN(40)), Var("y", 1+r.IntN(40))
+		x, y := Var("x", 1+r.IntN(40), 1), Var("y", 1+r.IntN(40), 1)
 		at := map[string]int{"x": r.IntN(x.bound), "y": r.IntN(y.bound)}
 		i, want := x, at["x"]
 		for range 6 {
@@ -52,7 +52,7 @@ func TestIndicesKeepTheirValue(t *testing.T) {
 }
 
 func TestRemaindersOfBlocks(t *testing.T) {
-	i := Var("row", 100).Times(16).Plus(Var("col", 16))
+	i := Var("row", 100, 1).Times(16).Plus(Var("col", 16, 2))
 	assert.Equal(t, "((row)%2u)*16u + col", i.Mod(32).String())
 	assert.Equal(t, "(row)/2u", i.Over(32).String())
 	assert.Equal(t, "((row + 1u)%2u)*16u + col", i.Plus(Const(16)).Mod(32).String())

@@ -1,6 +1,9 @@
 package graph
 
-import "github.com/gpupipe/gpupipe/graph/target"
+import (
+	"github.com/gpupipe/gpupipe/graph/scalar"
+	"github.com/gpupipe/gpupipe/graph/target"
+)
 
 // Kernel says how a device computes an op; it is one of the types below.
 type Kernel interface{ kernel() }
@@ -10,29 +13,29 @@ type Memory struct{}
 
 // Elementwise computes each element of its one result on its own, and fuses freely with its neighbors.
 type Elementwise struct {
-	// Emit returns a WGSL expression, of the result's type, for the element at the coordinates.
-	Emit func(e Emitter, at []Index) string
+	// Emit returns the element at the coordinates, of the result's DType.Scalar.
+	Emit func(e Emitter, at []Index) *scalar.Expr
 	// View marks ops that only move elements: they are never worth storing for a second reader.
 	View bool
 }
 
 // Emitter writes the body of a kernel.
 type Emitter interface {
-	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input. They
-	// lie inside the input even if the kernel discards the value: a GPU may fault on any other.
-	Input(i int, at []Index) string
-	// Let names an expression of the WGSL type ("f32", "u32", "i32") and returns the name.
-	Let(typ, expr string) string
+	// Input returns input i's element at the coordinates, one per dimension of that input. They lie inside the input even
+	// if the kernel discards the value: a GPU may fault on any other.
+	Input(i int, at []Index) *scalar.Expr
+	// Let computes an expression once, for several uses, and returns the variable that holds it.
+	Let(x *scalar.Expr) *scalar.Expr
 }
 
 // Pointwise is the Elementwise whose inputs all have the shape of the result.
-func Pointwise(expr func(args []string) string, inputs int) Elementwise {
-	return Elementwise{Emit: func(e Emitter, at []Index) string {
-		args := make([]string, inputs)
+func Pointwise(inputs int, f func(e Emitter, args []*scalar.Expr) *scalar.Expr) Elementwise {
+	return Elementwise{Emit: func(e Emitter, at []Index) *scalar.Expr {
+		args := make([]*scalar.Expr, inputs)
 		for i := range args {
 			args[i] = e.Input(i, at)
 		}
-		return expr(args)
+		return f(e, args)
 	}}
 }
 

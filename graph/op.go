@@ -7,8 +7,8 @@ import (
 )
 
 // Op is one kind of computation with its attributes. Its exported fields are its attributes, and the file format stores
-// them, so an Op is a pointer to a plain struct. Everything that is known of an op is in this interface: a new op is a
-// new file that registers itself, and no other file changes.
+// them, so an Op is a pointer to a plain struct. Everything that is known of an op is in this interface: a new op is
+// its type, listed in the catalogue, and no other code changes.
 type Op interface {
 	// Name is the op's kind, lower case, as the file format spells it: "add".
 	Name() string
@@ -46,16 +46,18 @@ type Source interface {
 	Declared() Type
 }
 
-// catalogue holds a prototype maker for each op; packages add to it while they initialize, and never later.
+// catalogue holds what makes each op. Package op adds to it while it initializes, and nothing later.
 var catalogue = map[string]func() Op{}
 
-// Register adds an op to the catalogue. Call it from init.
-func Register(make func() Op) {
-	name := make().Name()
-	if _, dup := catalogue[name]; dup {
-		panic("op registered twice: " + name)
+// Register adds ops to the catalogue. Call it from init.
+func Register(ops ...func() Op) {
+	for _, make := range ops {
+		name := make().Name()
+		if _, dup := catalogue[name]; dup {
+			panic("op registered twice: " + name)
+		}
+		catalogue[name] = make
 	}
-	catalogue[name] = make
 }
 
 // Catalogue returns a prototype of every registered op, by name.
@@ -141,7 +143,5 @@ func (c *Constant) Infer(in []Type) ([]Type, error) {
 func (c *Constant) Eval(_, out []*Tensor) { copy(out[0].Data, c.Data) }
 
 func init() {
-	Register(func() Op { return new(Input) })
-	Register(func() Op { return new(Variable) })
-	Register(func() Op { return new(Constant) })
+	Register(func() Op { return new(Input) }, func() Op { return new(Variable) }, func() Op { return new(Constant) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/shaders/matmul"
 )
@@ -81,10 +82,10 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 		spec.Groups = p.node.Inputs[2].Shape[0] - 1
 	}
 	if c.lim.Native {
-		return c.nativeProducts(spec, e, operands)
+		return c.nativeProducts(spec, e, operands), nil
 	}
 	var ks []Kernel
-	for _, m := range c.variants(spec, e.stmts+e.expr) {
+	for _, m := range c.variants(spec, e.function.WGSL()) {
 		if k, ok := c.adopt(m, operands, e.w.args); ok {
 			ks = append(ks, k)
 		}
@@ -112,48 +113,52 @@ func (c *context) stored() (first *graph.Value, others []*graph.Value) {
 	return c.g.Stores[i], slices.Delete(slices.Clone(c.g.Stores), i, i+1)
 }
 
-// epilogue is the elementwise work behind a matrix product, written as the body of a function of acc, b, i and j.
+// epilogue is the elementwise work behind a matrix product, as a function of acc, b, i and j.
 type epilogue struct {
-	w           *writer
-	stmts, expr string
+	w        *writer
+	function scalar.Function
 }
 
-func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) { return e.stmts, e.expr }
+// text is the function's body and its result.
+func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) {
+	return scalar.WGSL(e.function.Body), e.function.Result.String()
+}
 
 func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Value) *epilogue {
 	w := c.newWriter()
 	// What shares memory with the result is read through that binding, and what shares it with an operand through one
 	// that depends on the pass, since a pass may bind rearranged copies of the operands.
 	shared := map[string]string{c.key(first): readC, c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
-	w.Load = func(v *graph.Value, at []graph.Index) string {
+	w.Load = func(v *graph.Value, at []graph.Index) *scalar.Expr {
 		f, ok := shared[c.key(v)]
 		switch {
 		case ok && c.lim.Native:
 			return element(f+arraySuffix, v.DType, graph.Flatten(v.Shape, at))
 		case ok:
-			return fmt.Sprintf("%s(%v)", f, graph.Flatten(v.Shape, at))
+			return scalar.Read(f, v.DType.Scalar(), graph.Flatten(v.Shape, at).Expr())
 		}
 		return w.load(v, at)
 	}
-	e := &epilogue{w: w}
-	row := graph.Var("row", c.g.Rows)
+	acc, b, i, j := scalar.Var("acc", scalar.F32, fuse.Row), variable("b", fuse.Row, p.batch), variable("i", fuse.Row, p.m), variable("j", fuse.Row, p.n)
+	e := &epilogue{w, scalar.Function{Name: "epilogue", Parameters: []*scalar.Expr{acc, b, i, j}}}
+	row := graph.Var("row", c.g.Rows, fuse.Row)
 	if c.lim.Native { // what depends on i alone is then known to be the same for all columns, which a vector has
-		row = graph.Var("b", p.batch).Times(p.m).Plus(graph.Var("i", p.m)).Times(p.n).Plus(graph.Var("j", p.n))
+		row = graph.Var("b", p.batch, fuse.Row).Times(p.m).Plus(graph.Var("i", p.m, fuse.Row)).Times(p.n).Plus(graph.Var("j", p.n, fuse.Row))
 	} else {
-		e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n)
+		let(&w.outer, "row", fuse.Row, b.Mul(number(p.m)).Add(i).Mul(number(p.n)).Add(j))
 	}
-	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
-	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
+	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
+	e.function.Result = w.Value(first, graph.Unflatten(first.Shape, row))
 	stores := w.stores(others, row)
-	e.stmts += w.outer.String() + stores
+	e.function.Body = append(w.outer, stores...)
 	return e
 }
 
 // declared is the text of the writer's bindings, numbered from the given one.
 func (w *writer) declared(from int) string {
 	var s strings.Builder
-	for i, t := range w.types {
-		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> b%d: array<%s>;\n", from+i, i, t)
+	for i, a := range w.bindings {
+		s.WriteString(a.WGSL(from + i))
 	}
 	return s.String()
 }
@@ -183,8 +188,8 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 			continue
 		}
 		array, t := o.read+arraySuffix, operands[o.operand].DType
-		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\nfn %s(at: u32) -> %s { return %s; }\n",
-			len(args), array, fuse.WGSLType(t), o.read, fuse.WGSLType(t), element(array, t, graph.Var("at", 1<<32)))
+		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%v>;\nfn %s(at: u32) -> %v { return %v; }\n",
+			len(args), array, t.Scalar(), o.read, t.Scalar(), element(array, t, graph.Var("at", 1<<32, fuse.Row)))
 		args = append(args, Arg{Value: operands[o.operand]})
 	}
 	return wgsl, args

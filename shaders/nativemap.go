@@ -1,39 +1,27 @@
 package shaders
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/shaders/native"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // nativeTurns is the number of elements that a workgroup computes on a CPU: enough to be worth handing to a thread.
 const nativeTurns = 1 << 13
 
-// nativePass is a pass that one invocation a workgroup computes, as C. Loads whose place is not known to lie inside
-// their array are clamped by newNativeWriter.
-func (w *writer) nativePass(body string, groups int) (Pass, error) {
-	p := w.pass(body, 1, groups, 0)
-	k, err := native.Translate(p.WGSL, native.Options{Inside: true, Unordered: true})
-	if err != nil {
-		return p, fmt.Errorf("%s: %w", Label(w.c.g), err)
-	}
-	p.WGSL, p.Inside = k.C, true
-	return p, nil
-}
-
 // newNativeWriter is a writer whose loads stay inside their arrays. It counts the loads whose neighbors along col are
 // not neighbors in memory.
 func (c *context) newNativeWriter() (w *writer, scattered *int) {
 	w, scattered = c.newWriter(), new(int)
-	w.Load = func(v *graph.Value, at []graph.Index) string {
+	w.Load = func(v *graph.Value, at []graph.Index) *scalar.Expr {
 		flat := graph.Flatten(v.Shape, at)
 		if flat.Divides("col") {
 			*scattered++
 		}
 		if n := v.Shape.Len(); flat.Bound() > n {
-			flat = graph.Var(fmt.Sprintf("min(%v, %du)", flat, n-1), n)
+			flat = graph.IndexOf(scalar.Min(flat.Expr(), number(n-1)), n)
 		}
 		return element(w.binding(v), v.DType, flat)
 	}
@@ -42,9 +30,9 @@ func (c *context) newNativeWriter() (w *writer, scattered *int) {
 
 // nativeMap is a loop over rows around a loop over columns, where the columns are chosen so that neighbors are
 // neighbors in as many arrays as possible.
-func (c *context) nativeMap() (Kernel, error) {
+func (c *context) nativeMap() Kernel {
 	var w *writer
-	var body string
+	var body []scalar.Stmt
 	best, least := 0, 0
 	for i, cols := range c.columnCounts() {
 		candidate, text, scattered := c.mapLoops(cols)
@@ -59,8 +47,7 @@ func (c *context) nativeMap() (Kernel, error) {
 	if turns == 1 {
 		turns = best
 	}
-	p, err := w.nativePass(body, ceil(turns, c.share(best)))
-	return Kernel{Name: "native", Passes: []Pass{p}}, err
+	return Kernel{Name: "native", Passes: []Pass{w.nativePass(body, ceil(turns, c.share(best)))}}
 }
 
 // share is the number of rows, or of columns where there is one row, that a workgroup of a map computes.
@@ -102,45 +89,34 @@ func (c *context) columnCounts() []int {
 }
 
 // mapLoops writes a map over rows of so many columns.
-func (c *context) mapLoops(cols int) (w *writer, body string, scattered int) {
+func (c *context) mapLoops(cols int) (w *writer, body []scalar.Stmt, scattered int) {
 	w, count := c.newNativeWriter()
 	n := c.g.Rows
 	position := func(col graph.Index) graph.Index {
 		if cols == n {
 			return col
 		}
-		return graph.Var("row", n/cols).Times(cols).Plus(col)
+		return graph.Var("row", n/cols, fuse.Row).Times(cols).Plus(col)
 	}
-	at, turns, declare := c.pairs(position, cols)
+	at, turns, declare := []graph.Index{position(graph.Var("col", cols, fuse.Column))}, cols, []scalar.Stmt(nil)
+	if c.g.StoresFloat16() {
+		at, turns, declare = pairOf("col", "odd", fuse.Column, cols, position)
+	}
 	stores := w.stores(c.g.Stores, at...)
+	columns := slices.Concat(declare, w.inner, stores)
+	share := c.share(cols)
 	if cols == n {
-		share := c.share(cols)
 		if c.g.StoresFloat16() {
 			share /= 2
 		}
-		body = fmt.Sprintf("%s  for (var col = group * %du; col < min(group * %du + %du, %du); col += 1u) {\n%s%s%s  }\n",
-			w.outer, share, share, share, turns, declare, w.inner, stores)
-		return w, body, *count
+		return w, append(w.outer, shareOf("col", share, turns, columns...)), *count
 	}
-	share := c.share(cols)
-	body = fmt.Sprintf("  for (var row = group * %du; row < min(group * %du + %du, %du); row += 1u) {\n%s  for (var col = 0u; col < %du; col += 1u) {\n%s%s%s  }\n  }\n",
-		share, share, share, n/cols, w.outer, turns, declare, w.inner, stores)
-	return w, body, *count
+	loop := scalar.Count("col", fuse.Column, number(0), number(turns), number(1), columns...)
+	return w, []scalar.Stmt{shareOf("row", share, n/cols, append(w.outer, loop)...)}, *count
 }
 
-// pairs are the positions of a turn of the loop over columns, of so many turns, and what the turn declares first: one
-// position, or the two of a word where 16-bit floats are stored, of which the second may repeat the first at the end.
-func (c *context) pairs(position func(col graph.Index) graph.Index, cols int) (at []graph.Index, turns int, declare string) {
-	if !c.g.StoresFloat16() {
-		return []graph.Index{position(graph.Var("col", cols))}, cols, ""
-	}
-	turns = ceil(cols, 2)
-	first := graph.Var("col", turns).Times(2)
-	switch {
-	case cols == 1:
-		return []graph.Index{position(first)}, turns, ""
-	case cols%2 == 0:
-		return []graph.Index{position(first), position(first.Plus(graph.Const(1)))}, turns, ""
-	}
-	return []graph.Index{position(first), position(graph.Var("c0", cols))}, turns, fmt.Sprintf("  let c0 = min(col * 2u + 1u, %du);\n", cols-1)
+// shareOf is the loop of a workgroup over its share of numbers below n.
+func shareOf(name string, share, n int, body ...scalar.Stmt) scalar.For {
+	from := scalar.Group.Mul(number(share))
+	return scalar.Count(name, fuse.Row, from, scalar.Min(from.Add(number(share)), number(n)), number(1), body...)
 }

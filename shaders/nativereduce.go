@@ -3,17 +3,17 @@ package shaders
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // nativeReduce is a reduction on a CPU, with a vector along the neighbors in memory: along columns it accumulates each
 // row in parts of a vector, across columns it accumulates a block of rows at once. Few long rows are folded in parts by
 // several workgroups, then as a whole in a fixed order. All of that depends on the shape alone, never on the number of
 // threads.
-func (c *context) nativeReduce() (Kernel, error) {
+func (c *context) nativeReduce() Kernel {
 	_, full := c.split()
 	single := len(full) == 0 && len(c.g.Phases()) == 1
 	switch {
@@ -32,59 +32,58 @@ func (c *context) parts(pieces int) int {
 }
 
 // nativeRows computes whole rows.
-func (c *context) nativeRows() (Kernel, error) {
+func (c *context) nativeRows() Kernel {
 	g := c.g
 	w, _ := c.newNativeWriter()
-	row, alone := graph.Var("row", g.Rows), rowLoop{1, false}
+	row, alone := graph.Var("row", g.Rows, fuse.Row), rowLoop{1, false}
 	for _, phase := range g.Phases() {
-		w.phase(phase, row, alone, fmt.Sprintf("var col = 0u; col < %du; col += 1u", g.Cols))
+		w.phase(phase, row, alone, alone.over(g.Cols))
 	}
 	rows, full := c.split()
 	if len(full) > 0 {
 		at, turns := c.columns(row)
-		w.inner.WriteString(w.stores(full, at...))
-		w.closeLoop(fmt.Sprintf("var col = 0u; col < %du; col += 1u", turns))
+		w.inner = append(w.inner, w.stores(full, at...)...)
+		w.closeLoop(alone.over(turns))
 	}
 	stores := w.stores(rows, row)
 	share := max(1, nativeTurns/g.Cols)
-	body := fmt.Sprintf("  for (var row = group * %du; row < min(group * %du + %du, %du); row += 1u) {\n%s%s  }\n", share, share, share, g.Rows, w.outer, stores)
-	p, err := w.nativePass(body, ceil(g.Rows, share))
-	return Kernel{Name: "native", Passes: []Pass{p}}, err
+	body := shareOf("row", share, g.Rows, append(w.outer, stores...)...)
+	return Kernel{Name: "native", Passes: []Pass{w.nativePass([]scalar.Stmt{body}, ceil(g.Rows, share))}}
 }
 
 // nativeParts folds the parts of each row in a first pass, and the results of a row in a second.
-func (c *context) nativeParts() (Kernel, error) {
+func (c *context) nativeParts() Kernel {
 	g, parts := c.g, c.parts(c.g.Rows)
 	phase := g.Phases()[0]
 	share := ceil(g.Cols, parts)
 	parts = ceil(g.Cols, share)
 	w, _ := c.newNativeWriter()
-	var stores strings.Builder
-	loop := fmt.Sprintf("var col = group %% %du * %du; col < min(group %% %du * %du + %du, %du); col += 1u", parts, share, parts, share, share, g.Cols)
-	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows), loop) {
-		fmt.Fprintf(&stores, "  %s[group] = %s;\n", w.scratch(i, phase[i].Inputs[0].DType), acc)
+	let(&w.outer, "row", fuse.Row, scalar.Group.Div(number(parts)))
+	from := scalar.Group.Rem(number(parts)).Mul(number(share))
+	loop := scalar.Count("col", fuse.Column, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1))
+	var stores []scalar.Stmt
+	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), loop) {
+		stores = append(stores, scalar.Assign{To: w.scratch(i, acc.Type, g.Rows*parts, scalar.Group.Below(uint64(g.Rows*parts))), Value: acc})
 	}
-	first, err := w.nativePass(fmt.Sprintf("  let row = group / %du;\n", parts)+w.outer.String()+stores.String(), g.Rows*parts)
-	if err != nil {
-		return Kernel{}, err
-	}
+	first := w.nativePass(append(w.outer, stores...), g.Rows*parts)
 	w, _ = c.newNativeWriter()
-	row := graph.Var("row", g.Rows)
+	row := graph.Var("row", g.Rows, fuse.Row)
 	for i, n := range phase {
-		w.fold(n, i, fmt.Sprintf("row * %du + part", parts), parts, row)
+		w.fold(n, i, parts, row)
 	}
-	stored := w.stores(g.Stores, row)
-	body := fmt.Sprintf("  for (var row = 0u; row < %du; row += 1u) {\n%s%s  }\n", g.Rows, w.outer, stored)
-	last, err := w.nativePass(body, 1)
-	return c.inParts(parts, first, last), err
+	stores = w.stores(g.Stores, row)
+	whole := scalar.Count("row", fuse.Row, number(0), number(g.Rows), number(1), append(w.outer, stores...)...)
+	return c.inParts(parts, first, w.nativePass([]scalar.Stmt{whole}, 1))
 }
 
-// fold writes the loop that folds the parts of a reduction, and fixes its result.
-func (w *writer) fold(n *graph.Node, scratch int, place string, parts int, row graph.Index) {
-	t := n.Inputs[0].DType
-	acc := fmt.Sprintf("whole%d", scratch)
-	neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc, fmt.Sprintf("%s[%s]", w.scratch(scratch, t), place))
-	fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = 0u; part < %du; part += 1u) { %s = %s; }\n", acc, neutral, parts, acc, next)
+// fold adds the loop that folds the parts of a reduction, and fixes its result.
+func (w *writer) fold(n *graph.Node, i, parts int, row graph.Index) {
+	t := n.Inputs[0].DType.Scalar()
+	acc := scalar.Var(fmt.Sprintf("whole%d", i), t, fuse.Row)
+	place := row.Expr().Mul(number(parts)).Add(variable("part", fuse.Column, parts))
+	next := folded(n, acc, w.scratch(i, t, w.c.g.Rows*parts, place))
+	loop := scalar.Count("part", fuse.Column, number(0), number(parts), number(1), scalar.Assign{To: acc, Value: next})
+	w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)}, loop)
 	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
 }
 
@@ -106,14 +105,14 @@ type rowBlock struct {
 	blocks int
 	share  int // blocks of a workgroup
 	row    graph.Index
-	col    string // of row r of the block
+	first  bool // col counts from the first row of the block
 }
 
 // rowBlocks are the possible blocks: of nativeBlock rows, and of rows that divide the last extents of a shape.
 func (c *context) rowBlocks() []rowBlock {
 	n := c.g.Rows
 	block := func(rows int) rowBlock {
-		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeTurns/(rows*c.g.Cols)), row: graph.Var("col", n), col: "top + r"}
+		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeTurns/(rows*c.g.Cols)), row: graph.Var("col", n, fuse.Column)}
 	}
 	out := []rowBlock{block(nativeBlock)}
 	for _, count := range c.columnCounts() {
@@ -122,7 +121,7 @@ func (c *context) rowBlocks() []rowBlock {
 			continue
 		}
 		b := block(rows)
-		b.row, b.col = graph.Var("line", n/rows).Times(rows).Plus(graph.Var("col", rows)), "r"
+		b.row, b.first = graph.Var("line", n/rows, fuse.Row).Times(rows).Plus(graph.Var("col", rows, fuse.Column)), true
 		if c.indexes(b.row) {
 			out = append(out, b)
 		}
@@ -145,98 +144,118 @@ func (c *context) indexes(row graph.Index) bool {
 	return true
 }
 
-// pass writes the pass of a workgroup, by a text for each of its blocks and part.
-func (b rowBlock) pass(w *writer, parts int, text string) (Pass, error) {
-	groups := ceil(b.blocks, b.share)
-	rows := fmt.Sprintf("%du", b.rows)
-	if w.c.g.Rows%b.rows != 0 {
-		rows = fmt.Sprintf("min(%du, %du - top)", b.rows, w.c.g.Rows)
+// The variables of a block: its first row, the number of its rows, and a row in it.
+func (b rowBlock) top() *scalar.Expr   { return scalar.Var("top", scalar.U32, fuse.Row) }
+func (b rowBlock) count() *scalar.Expr { return scalar.Var("rows", scalar.U32, fuse.Row) }
+func (b rowBlock) r() *scalar.Expr     { return variable("r", fuse.Column, b.rows) }
+
+// pass is the pass of a workgroup, by statements for each of its blocks and part.
+func (b rowBlock) pass(w *writer, parts int, body []scalar.Stmt) Pass {
+	groups, n := ceil(b.blocks, b.share), w.c.g.Rows
+	rows := number(b.rows)
+	if n%b.rows != 0 {
+		rows = scalar.Min(rows, number(n).Sub(b.top()))
 	}
-	first := fmt.Sprintf("group %% %du * %du", groups, b.share)
-	body := fmt.Sprintf("  let part = group / %du;\n  for (var line = %s; line < min(%s + %du, %du); line += 1u) {\n  let top = line * %du;\n  let rows = %s;\n%s  }\n",
-		groups, first, first, b.share, b.blocks, b.rows, rows, text)
-	return w.nativePass(body, groups*parts)
+	block := []scalar.Stmt{scalar.Let{Name: "top", Value: scalar.Var("line", scalar.U32, fuse.Row).Mul(number(b.rows))}, scalar.Let{Name: "rows", Value: rows}}
+	from := scalar.Group.Rem(number(groups)).Mul(number(b.share))
+	blocks := scalar.Count("line", fuse.Row, from, scalar.Min(from.Add(number(b.share)), number(b.blocks)), number(1), append(block, body...)...)
+	return w.nativePass([]scalar.Stmt{scalar.Let{Name: "part", Value: scalar.Group.Div(number(groups))}, blocks}, groups*parts)
+}
+
+// accumulator is that of row r of the block in the i-th array.
+func (b rowBlock) accumulator(i int, t scalar.Type) *scalar.Expr {
+	return scalar.At(fmt.Sprintf("acc%d", i), t, b.r())
 }
 
 // accumulators declares those of a block.
-func (b rowBlock) accumulators(name string, t graph.DType, neutral string) string {
-	return fmt.Sprintf("  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", name, t, b.rows, name, neutral)
+func (b rowBlock) accumulators(acc, neutral *scalar.Expr) []scalar.Stmt {
+	return []scalar.Stmt{scalar.Local{Array: scalar.Array{Name: acc.Name, Type: acc.Type, Len: b.rows}}, b.each(scalar.Assign{To: acc, Value: neutral})}
+}
+
+// each is the loop over the rows of a block.
+func (b rowBlock) each(body ...scalar.Stmt) scalar.Stmt {
+	return scalar.Count("r", fuse.Column, number(0), b.count(), number(1), body...)
 }
 
 // loop is what was written for all rows together, then the loop over the rows of a block, with stores at its end.
-func (b rowBlock) loop(w *writer, stores string) string {
-	return fmt.Sprintf("%s  for (var r = 0u; r < rows; r += 1u) {\n  let col = %s;\n%s%s  }\n", w.outer, b.col, w.inner, stores)
+func (b rowBlock) loop(w *writer, stores []scalar.Stmt) []scalar.Stmt {
+	col := b.r()
+	if !b.first {
+		col = b.top().Add(col)
+	}
+	return append(w.outer, b.each(slices.Concat([]scalar.Stmt{scalar.Let{Name: "col", Value: col}}, w.inner, stores)...))
 }
 
 // nativeBlocks accumulates blocks of rows, which are neighbors in memory, one column after the other. It takes the blocks
 // in which neighbors are neighbors in as many arrays as possible. Its sums have parts whose number does not depend on them.
-func (c *context) nativeBlocks() (Kernel, error) {
+func (c *context) nativeBlocks() Kernel {
 	parts := c.parts(ceil(c.g.Rows, nativeBlock))
 	share := ceil(c.g.Cols, parts)
 	parts = ceil(c.g.Cols, share)
 	var b rowBlock
 	var w *writer
-	var body string
+	var body []scalar.Stmt
 	least := 0
 	for i, candidate := range c.rowBlocks() {
-		cw, text, scattered := c.accumulateBlock(candidate, parts, share)
+		cw, code, scattered := c.accumulateBlock(candidate, parts, share)
 		if i == 0 || scattered < least {
-			b, w, body, least = candidate, cw, text, scattered
+			b, w, body, least = candidate, cw, code, scattered
 		}
 		if least == 0 {
 			break
 		}
 	}
-	first, err := b.pass(w, parts, body)
-	if err != nil || parts == 1 {
-		return Kernel{Name: "native", Passes: []Pass{first}}, err
+	first := b.pass(w, parts, body)
+	if parts == 1 {
+		return Kernel{Name: "native", Passes: []Pass{first}}
 	}
-	last, err := c.wholeBlocks(b, parts)
-	return c.inParts(parts, first, last), err
+	return c.inParts(parts, first, c.wholeBlocks(b, parts))
 }
 
-// accumulateBlock writes the text that accumulates a block of rows over a share of the columns. It counts the loads whose
+// accumulateBlock is the code that accumulates a block of rows over a share of the columns. It counts the loads whose
 // neighbors along the rows are not neighbors in memory.
-func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body string, scattered int) {
+func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body []scalar.Stmt, scattered int) {
 	g := c.g
 	w, count := c.newNativeWriter()
-	var declare, stores strings.Builder
+	var stores []scalar.Stmt
+	part := variable("part", fuse.Row, parts)
 	for i, n := range g.Phases()[0] {
 		in := n.Inputs[0]
-		x := w.Value(in, graph.Unflatten(in.Shape, g.Full(b.row, graph.Var("reduced", g.Cols))))
-		acc := fmt.Sprintf("acc%d", i)
-		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, in.DType, acc+"[r]", x)
-		declare.WriteString(b.accumulators(acc, in.DType, neutral))
-		fmt.Fprintf(w.inner, "  %s[r] = %s;\n", acc, next)
+		x := w.Value(in, graph.Unflatten(in.Shape, g.Full(b.row, graph.Var("reduced", g.Cols, fuse.Row))))
+		acc := b.accumulator(i, x.Type)
+		body = append(body, b.accumulators(acc, neutral(n))...)
+		w.inner = append(w.inner, scalar.Assign{To: acc, Value: folded(n, acc, x)})
 		if parts > 1 {
-			fmt.Fprintf(&stores, "  %s[part * %du + top + r] = %s[r];\n", w.scratch(i, in.DType), g.Rows, acc)
+			to := w.scratch(i, x.Type, g.Rows*parts, part.Mul(number(g.Rows)).Add(b.top()).Add(b.r()).Below(uint64(g.Rows*parts)))
+			stores = append(stores, scalar.Assign{To: to, Value: acc})
 		} else {
-			w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: b.row}
+			w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: b.row}
 		}
 	}
-	loops := fmt.Sprintf("  for (var reduced = part * %du; reduced < min(part * %du + %du, %du); reduced += 1u) {\n%s  }\n",
-		share, share, share, g.Cols, b.loop(w, ""))
-	w.outer.Reset()
-	w.inner.Reset()
+	from := part.Mul(number(share))
+	body = append(body, scalar.Count("reduced", fuse.Row, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1), b.loop(w, nil)...))
+	w.outer, w.inner = nil, nil
 	w.Walker = &fuse.Walker{Group: g, Inlined: c.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
 	if parts == 1 {
-		stores.WriteString(w.stores(g.Stores, b.row))
+		stores = w.stores(g.Stores, b.row)
 	}
-	return w, declare.String() + loops + b.loop(w, stores.String()), *count
+	return w, append(body, b.loop(w, stores)...), *count
 }
 
 // wholeBlocks folds what nativeBlocks accumulated in parts.
-func (c *context) wholeBlocks(b rowBlock, parts int) (Pass, error) {
+func (c *context) wholeBlocks(b rowBlock, parts int) Pass {
 	g := c.g
 	w, _ := c.newNativeWriter()
-	var declare, loops strings.Builder
+	var declare, loops []scalar.Stmt
 	for i, n := range g.Phases()[0] {
-		t, acc := n.Inputs[0].DType, fmt.Sprintf("acc%d", i)
-		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc+"[r]", fmt.Sprintf("%s[from * %du + top + r]", w.scratch(i, t), g.Rows))
-		declare.WriteString(b.accumulators(acc, t, neutral))
-		fmt.Fprintf(&loops, "  for (var from = 0u; from < %du; from += 1u) { for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; } }\n", parts, acc, next)
-		w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: b.row}
+		t := n.Inputs[0].DType.Scalar()
+		acc := b.accumulator(i, t)
+		from := variable("from", fuse.Row, parts).Mul(number(g.Rows)).Add(b.top()).Add(b.r()).Below(uint64(g.Rows * parts))
+		declare = append(declare, b.accumulators(acc, neutral(n))...)
+		fold := b.each(scalar.Assign{To: acc, Value: folded(n, acc, w.scratch(i, t, g.Rows*parts, from))})
+		loops = append(loops, scalar.Count("from", fuse.Row, number(0), number(parts), number(1), fold))
+		w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: b.row}
 	}
 	stores := w.stores(g.Stores, b.row)
-	return b.pass(w, 1, declare.String()+loops.String()+b.loop(w, stores))
+	return b.pass(w, 1, slices.Concat(declare, loops, b.loop(w, stores)))
 }

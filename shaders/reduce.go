@@ -2,25 +2,37 @@ package shaders
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// foldText is a fold's neutral element and its application.
-func foldText(f graph.Fold, t graph.DType, acc, x string) (neutral, next string) {
-	switch f {
-	case graph.Max:
-		return map[graph.DType]string{graph.F32: "-3.4028234663852886e38f", graph.I32: "i32(-2147483648)", graph.U32: "0u"}[t], "max(" + acc + ", " + x + ")"
-	case graph.Min:
-		return map[graph.DType]string{graph.F32: "3.4028234663852886e38f", graph.I32: "2147483647i", graph.U32: "4294967295u"}[t], "min(" + acc + ", " + x + ")"
-	default:
-		return t.String() + "(0)", acc + " + " + x
-	}
+// neutral is the neutral element of a reduction.
+func neutral(n *graph.Node) *scalar.Expr {
+	t := n.Outputs[0].DType.Scalar()
+	least := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(-math.MaxFloat32), scalar.I32: scalar.I(math.MinInt32), scalar.U32: scalar.U(0)}
+	largest := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(math.MaxFloat32), scalar.I32: scalar.I(math.MaxInt32), scalar.U32: scalar.U(math.MaxUint32)}
+	zero := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(0), scalar.I32: scalar.I(0), scalar.U32: scalar.U(0)}
+	return []map[scalar.Type]*scalar.Expr{graph.Sum: zero, graph.Max: least, graph.Min: largest}[fold(n)][t]
 }
+
+// folded is what a reduction makes of an accumulator and an element.
+func folded(n *graph.Node, acc, x *scalar.Expr) *scalar.Expr {
+	switch fold(n) {
+	case graph.Max:
+		return scalar.Max(acc, x)
+	case graph.Min:
+		return scalar.Min(acc, x)
+	}
+	return acc.Add(x)
+}
+
+func fold(n *graph.Node) graph.Fold { return n.Op.Kernel(n).(graph.Reduction).Fold }
 
 // rowLoop is how a kernel shares the columns of a row: over the invocations of a workgroup, or not at all.
 type rowLoop struct {
@@ -84,25 +96,23 @@ func reduceDefault(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 	g := c.g
 	w := c.newWriter()
-	row := graph.Var("row", g.Rows)
-	memory := 0
+	row := graph.Var("row", g.Rows, fuse.Row)
 	for _, phase := range g.Phases() {
-		memory += w.phase(phase, row, loop, fmt.Sprintf("var col = %s; col < %du; col += %s", loop.first(), g.Cols, loop.step()))
+		w.phase(phase, row, loop, loop.over(g.Cols))
 	}
 	rows, full := c.split()
 	if len(full) > 0 {
 		at, turns := c.columns(row)
-		stores := w.stores(full, at...)
-		w.inner.WriteString(stores)
-		w.closeLoop(fmt.Sprintf("var col = %s; col < %du; col += %s", loop.first(), turns, loop.step()))
+		w.inner = append(w.inner, w.stores(full, at...)...)
+		w.closeLoop(loop.over(turns))
 	}
 	stores := w.stores(rows, row)
 	if !loop.cooperative {
-		body := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", loop.invocations, g.Rows) + w.outer.String() + stores
-		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(g.Rows, loop.invocations), 0)}}
+		body := slices.Concat(unless("row", scalar.Group.Mul(number(loop.invocations)).Add(scalar.Lane), g.Rows), w.outer, stores)
+		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(g.Rows, loop.invocations))}}
 	}
-	body := "  let row = group;\n" + w.outer.String() + loop.guard(stores)
-	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows, memory)}}
+	body := slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, loop.guard(stores))
+	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows)}}
 }
 
 // columns are the positions that a turn of the storing loop computes, of so many turns: one, or where 16-bit floats are
@@ -110,32 +120,29 @@ func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 func (c *context) columns(row graph.Index) (at []graph.Index, turns int) {
 	g := c.g
 	if !g.StoresFloat16() {
-		return []graph.Index{g.Full(row, graph.Var("col", g.Cols))}, g.Cols
+		return []graph.Index{g.Full(row, graph.Var("col", g.Cols, fuse.Column))}, g.Cols
 	}
-	first := graph.Var("col", g.Cols/2).Times(2)
+	first := graph.Var("col", g.Cols/2, fuse.Column).Times(2)
 	return []graph.Index{g.Full(row, first), g.Full(row, first.Plus(graph.Const(1)))}, g.Cols / 2
 }
 
-func (l rowLoop) first() string {
-	if l.cooperative {
-		return "lane"
-	}
-	return "0u"
-}
+// over is the loop of an invocation over columns of a row, of so many.
+func (l rowLoop) over(columns int) scalar.For { return l.count("col", columns) }
 
-func (l rowLoop) step() string {
+// count is the loop of an invocation over its share of numbers below n.
+func (l rowLoop) count(name string, n int) scalar.For {
 	if l.cooperative {
-		return fmt.Sprintf("%du", l.invocations)
+		return scalar.Count(name, fuse.Column, scalar.Lane, number(n), number(l.invocations))
 	}
-	return "1u"
+	return scalar.Count(name, fuse.Column, number(0), number(n), number(1))
 }
 
 // guard restricts stores to one of the invocations that share a row.
-func (l rowLoop) guard(stores string) string {
-	if !l.cooperative || stores == "" {
+func (l rowLoop) guard(stores []scalar.Stmt) []scalar.Stmt {
+	if !l.cooperative || len(stores) == 0 {
 		return stores
 	}
-	return "  if (lane == 0u) {\n" + stores + "  }\n"
+	return []scalar.Stmt{scalar.If{Condition: scalar.Lane.Equal(number(0)), Body: stores}}
 }
 
 // split separates the stored values with an element a row from those with one for each row and column.
@@ -150,57 +157,53 @@ func (c *context) split() (rows, full []*graph.Value) {
 	return rows, full
 }
 
-// accumulate writes the loop that folds the inputs of a phase, and returns the accumulators' names.
-func (w *writer) accumulate(phase []*graph.Node, row graph.Index, head string) []string {
-	var accs []string
+// accumulate adds the loop that folds the inputs of a phase, and returns the accumulators.
+func (w *writer) accumulate(phase []*graph.Node, row graph.Index, loop scalar.For) []*scalar.Expr {
+	var accs []*scalar.Expr
 	for _, n := range phase {
 		in := n.Inputs[0]
-		x := w.Value(in, graph.Unflatten(in.Shape, w.c.g.Full(row, graph.Var("col", w.c.g.Cols))))
+		x := w.Value(in, graph.Unflatten(in.Shape, w.c.g.Full(row, graph.Var("col", w.c.g.Cols, fuse.Column))))
 		w.lets++
-		acc := fmt.Sprintf("acc%d", w.lets)
-		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, in.DType, acc, x)
-		fmt.Fprintf(w.outer, "  var %s = %s;\n", acc, neutral)
-		fmt.Fprintf(w.inner, "  %s = %s;\n", acc, next)
+		acc := scalar.Var(fmt.Sprintf("acc%d", w.lets), x.Type, fuse.Row)
+		w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)})
+		w.inner = append(w.inner, scalar.Assign{To: acc, Value: folded(n, acc, x)})
 		accs = append(accs, acc)
 	}
-	w.closeLoop(head)
+	w.closeLoop(loop)
 	return accs
 }
 
-func (w *writer) closeLoop(head string) {
-	fmt.Fprintf(w.outer, "  for (%s) {\n%s  }\n", head, w.inner)
-	w.inner.Reset()
-	w.ResetInner()
+// closeLoop makes the statements of the columns the body of a loop.
+func (w *writer) closeLoop(loop scalar.For) {
+	loop.Body = w.inner
+	w.outer, w.inner = append(w.outer, loop), nil
+	w.EndColumns()
 }
 
-// phase writes one loop over the columns and makes its reductions' results available to the row; it returns the bytes
-// of workgroup memory that it declared.
-func (w *writer) phase(phase []*graph.Node, row graph.Index, loop rowLoop, head string) (memory int) {
-	for i, acc := range w.accumulate(phase, row, head) {
-		sum, bytes := w.combine(phase[i], acc, loop)
-		memory += bytes
-		w.fix(phase[i], row, sum)
+// phase adds one loop over the columns and makes its reductions' results available to the row.
+func (w *writer) phase(phase []*graph.Node, row graph.Index, loop rowLoop, over scalar.For) {
+	for i, acc := range w.accumulate(phase, row, over) {
+		w.fix(phase[i], row, w.combine(phase[i], acc, loop))
 	}
-	return memory
 }
 
-// combine folds what the invocations of a workgroup have accumulated, if they share a row; it returns the result's
-// expression and the bytes of workgroup memory that it declared.
-func (w *writer) combine(n *graph.Node, acc string, loop rowLoop) (expr string, memory int) {
+// combine folds what the invocations of a workgroup have accumulated, if they share a row; it returns the result.
+func (w *writer) combine(n *graph.Node, acc *scalar.Expr, loop rowLoop) *scalar.Expr {
 	if !loop.cooperative {
-		return acc, 0
+		return acc
 	}
-	t, sh := n.Inputs[0].DType, "sh"+acc
-	fmt.Fprintf(&w.declarations, "var<workgroup> %s: array<%v, %d>;\n", sh, t, loop.invocations)
-	_, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, sh+"[lane]", sh+"[lane + s]")
-	fmt.Fprintf(w.outer, "  %s[lane] = %s;\n  workgroupBarrier();\n", sh, acc)
-	fmt.Fprintf(w.outer, "  for (var s = %du; s > 0u; s = s >> 1u) {\n    if (lane < s) { %s[lane] = %s; }\n    workgroupBarrier();\n  }\n", loop.invocations/2, sh, next)
-	return sh + "[0]", loop.invocations * 4
+	array := scalar.Array{Name: "sh" + acc.Name, Type: acc.Type, Len: loop.invocations}
+	w.shared = append(w.shared, array)
+	at := func(x *scalar.Expr) *scalar.Expr { return scalar.At(array.Name, array.Type, x) }
+	distance := scalar.Var("s", scalar.U32, fuse.Row)
+	fold := scalar.Assign{To: at(scalar.Lane), Value: folded(n, at(scalar.Lane), at(scalar.Lane.Add(distance)))}
+	halves := scalar.For{Name: distance.Name, From: number(loop.invocations / 2), While: distance.More(number(0)), Next: distance.Right(1), Body: []scalar.Stmt{
+		scalar.If{Condition: scalar.Lane.Less(distance), Body: []scalar.Stmt{fold}}, scalar.Barrier{}}}
+	w.outer = append(w.outer, scalar.Assign{To: at(scalar.Lane), Value: acc}, scalar.Barrier{}, halves)
+	return at(number(0))
 }
 
-func (w *writer) fix(n *graph.Node, row graph.Index, expr string) {
-	w.lets++
-	name := fmt.Sprintf("r%d", w.lets)
-	fmt.Fprintf(w.outer, "  let %s = %s;\n", name, expr)
-	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: name, Flat: row}
+// fix names the result of a reduction.
+func (w *writer) fix(n *graph.Node, row graph.Index, x *scalar.Expr) {
+	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: w.let(fuse.Row, x), Flat: row}
 }

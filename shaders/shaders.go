@@ -96,12 +96,12 @@ func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) ([]Kernel
 	switch g.Kind {
 	case fuse.Map:
 		if l.lim.Native {
-			return alone(c.nativeMap())
+			return []Kernel{c.nativeMap()}, nil
 		}
 		return c.mapKernels(), nil
 	case fuse.Reduce:
 		if l.lim.Native {
-			return alone(c.nativeReduce())
+			return []Kernel{c.nativeReduce()}, nil
 		}
 		return c.reduceKernels(), nil
 	case fuse.MatMul:
@@ -112,9 +112,6 @@ func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) ([]Kernel
 		return []Kernel{joinKernel(g.Nodes[0])}, nil
 	}
 }
-
-// alone is the kernel of a group that has no other variant.
-func alone(k Kernel, err error) ([]Kernel, error) { return []Kernel{k}, err }
 
 func joinKernel(n *graph.Node) Kernel {
 	k := Kernel{Name: "copy"}

@@ -3,9 +3,10 @@ package shaders
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // split is a kernel for few rows. Its first pass folds each row into parts partial results: part i takes every parts-th
@@ -66,48 +67,53 @@ func (c *context) splitKernel(s split) Kernel {
 }
 
 // place is where a part lies in scratch memory: as they are written, the parts of a row together or the rows of a part.
-func (s split) place(rows int) string {
+func (s split) place(rows int) *scalar.Expr {
+	row, part := variable("row", fuse.Row, rows), variable("part", fuse.Row, s.parts)
 	if s.first.cooperative {
-		return fmt.Sprintf("row * %du + part", s.parts)
+		return row.Mul(number(s.parts)).Add(part)
 	}
-	return fmt.Sprintf("part * %du + row", rows)
+	return part.Mul(number(rows)).Add(row)
 }
 
 func (c *context) partsPass(s split) Pass {
-	g, n := c.g, c.g.Rows*s.parts
+	g, n, lanes := c.g, c.g.Rows*s.parts, s.first.invocations
 	phase, w := g.Phases()[0], c.newWriter()
-	head := fmt.Sprintf("  let id = group * %du + lane;\n  if (id >= %du) { return; }\n  let row = id %% %du;\n  let part = id / %du;\n", s.first.invocations, n, g.Rows, g.Rows)
-	loop, groups, memory := fmt.Sprintf("var col = part; col < %du; col += %du", g.Cols, s.parts), ceil(n, s.first.invocations), 0
+	var head []scalar.Stmt
+	part, groups := variable("part", fuse.Row, s.parts), ceil(n, lanes)
+	from, step := part, number(s.parts)
 	if s.first.cooperative {
-		head = fmt.Sprintf("  let row = group / %du;\n  let part = group %% %du;\n", s.parts, s.parts)
-		loop, groups = fmt.Sprintf("var col = part * %du + lane; col < %du; col += %du", s.first.invocations, g.Cols, s.parts*s.first.invocations), n
+		let(&head, "row", fuse.Row, scalar.Group.Div(number(s.parts)))
+		let(&head, "part", fuse.Row, scalar.Group.Rem(number(s.parts)))
+		from, step, groups = part.Mul(number(lanes)).Add(scalar.Lane), number(s.parts*lanes), n
+	} else {
+		head = unless("id", scalar.Group.Mul(number(lanes)).Add(scalar.Lane), n)
+		id := variable("id", fuse.Row, n)
+		let(&head, "row", fuse.Row, id.Rem(number(g.Rows)))
+		let(&head, "part", fuse.Row, id.Div(number(g.Rows)))
 	}
-	var stores strings.Builder
-	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows), loop) {
-		sum, bytes := w.combine(phase[i], acc, s.first)
-		memory += bytes
-		fmt.Fprintf(&stores, "  %s[%s] = %s;\n", w.scratch(i, phase[i].Inputs[0].DType), s.place(g.Rows), sum)
+	var stores []scalar.Stmt
+	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), scalar.Count("col", fuse.Column, from, number(g.Cols), step)) {
+		sum := w.combine(phase[i], acc, s.first)
+		stores = append(stores, scalar.Assign{To: w.scratch(i, sum.Type, n, s.place(g.Rows)), Value: sum})
 	}
-	return w.pass(head+w.outer.String()+s.first.guard(stores.String()), s.first.invocations, groups, memory)
+	return w.pass(slices.Concat(head, w.outer, s.first.guard(stores)), lanes, groups)
 }
 
 func (c *context) wholePass(s split) Pass {
-	g, w, memory := c.g, c.newWriter(), 0
-	row := graph.Var("row", g.Rows)
+	g, w, lanes := c.g, c.newWriter(), s.last.invocations
+	row := graph.Var("row", g.Rows, fuse.Row)
 	for i, n := range g.Phases()[0] {
-		t := n.Inputs[0].DType
-		x := fmt.Sprintf("%s[%s]", w.scratch(i, t), s.place(g.Rows))
-		acc := fmt.Sprintf("acc%d", i)
-		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc, x)
-		fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = %s; part < %du; part += %s) { %s = %s; }\n", acc, neutral, s.last.first(), s.parts, s.last.step(), acc, next)
-		sum, bytes := w.combine(n, acc, s.last)
-		memory += bytes
-		w.fix(n, row, sum)
+		t := n.Inputs[0].DType.Scalar()
+		acc := scalar.Var(fmt.Sprintf("acc%d", i), t, fuse.Row)
+		loop := s.last.count("part", s.parts)
+		loop.Body = []scalar.Stmt{scalar.Assign{To: acc, Value: folded(n, acc, w.scratch(i, t, g.Rows*s.parts, s.place(g.Rows)))}}
+		w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)}, loop)
+		w.fix(n, row, w.combine(n, acc, s.last))
 	}
 	stores := w.stores(g.Stores, row)
 	if s.last.cooperative {
-		return w.pass("  let row = group;\n"+w.outer.String()+s.last.guard(stores), s.last.invocations, g.Rows, memory)
+		return w.pass(slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, s.last.guard(stores)), lanes, g.Rows)
 	}
-	head := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", s.last.invocations, g.Rows)
-	return w.pass(head+w.outer.String()+stores, s.last.invocations, ceil(g.Rows, s.last.invocations), memory)
+	head := unless("row", scalar.Group.Mul(number(lanes)).Add(scalar.Lane), g.Rows)
+	return w.pass(slices.Concat(head, w.outer, stores), lanes, ceil(g.Rows, lanes))
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -44,7 +44,7 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 			directives += "enable gpupipe_bf16;\n"
 		}
 	}
-	head, text, args := c.bindArrays(n, variant, p, p.Declarations+mainHead(p.Workgroup, p.Groups, grid)+p.Body,
+	head, text, args := c.bindArrays(n, variant, p, p.Declarations+scalar.Main(p.Workgroup, p.Groups, grid)+p.Body,
 		func(t graph.DType, name string) string { return arrayType(t, slices.Contains(p.Vec4, name)) },
 		"@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n")
 	return Pass{WGSL: directives + head + text + "}\n", Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: grid,
@@ -78,7 +78,7 @@ func nativeType(d graph.DType) string {
 	if d.Float16() {
 		return "u16"
 	}
-	return fuse.WGSLType(d)
+	return d.Scalar().String()
 }
 
 // arrayType is the WGSL type of the elements, or of fours of them, in an array. 16-bit floats are packed two a word.
@@ -89,9 +89,9 @@ func arrayType(d graph.DType, vec4 bool) string {
 	case d.Float16():
 		return "u32"
 	case vec4:
-		return "vec4<" + fuse.WGSLType(d) + ">"
+		return "vec4<" + d.Scalar().String() + ">"
 	}
-	return fuse.WGSLType(d)
+	return d.Scalar().String()
 }
 
 func (c *context) templateArg(n *graph.Node, variant graph.Variant, name string) (Arg, graph.Type) {

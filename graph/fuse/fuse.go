@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // Kind is the shape of a kernel.
@@ -255,9 +256,9 @@ func (f *fuser) contiguous(v *graph.Value) (base *graph.Value, offset int, ok bo
 	if !isElem || !e.View || len(v.Node.Inputs) != 1 || v.Node.Inputs[0].DType != v.DType {
 		return nil, 0, false
 	}
-	t := &viewTrace{}
-	i := graph.Var("i", v.Shape.Len())
-	if e.Emit(t, graph.Unflatten(v.Shape, i)) != "?" || t.calls != 1 {
+	t := &viewTrace{element: placeholder(v.DType)}
+	i := graph.Var("i", v.Shape.Len(), Row)
+	if e.Emit(t, graph.Unflatten(v.Shape, i)) != t.element || t.calls != 1 {
 		return nil, 0, false
 	}
 	base = v.Node.Inputs[0]
@@ -272,12 +273,19 @@ func (f *fuser) contiguous(v *graph.Value) (base *graph.Value, offset int, ok bo
 
 // viewTrace notes where a view reads its input.
 type viewTrace struct {
-	at    []graph.Index
-	calls int
+	element *scalar.Expr // that it reads
+	at      []graph.Index
+	calls   int
 }
 
-func (t *viewTrace) Input(_ int, at []graph.Index) string { t.at, t.calls = at, t.calls+1; return "?" }
-func (t *viewTrace) Let(_, expr string) string            { return expr }
+func (t *viewTrace) Input(_ int, at []graph.Index) *scalar.Expr {
+	t.at, t.calls = at, t.calls+1
+	return t.element
+}
+func (t *viewTrace) Let(x *scalar.Expr) *scalar.Expr { return x }
+
+// placeholder stands for an element whose code does not matter.
+func placeholder(d graph.DType) *scalar.Expr { return scalar.Var("x", d.Scalar(), 0) }
 
 // inlined reports whether a node is computed wherever it is read: views, generators and arithmetic on single elements.
 func (f *fuser) inlined(n *graph.Node) bool {

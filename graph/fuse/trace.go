@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // trace walks the group as its kernel will, and records what it stores, loads and may overwrite. It fails if a value is
@@ -85,19 +86,19 @@ func (t *tracer) note(v *graph.Value) *graph.Value {
 
 func (t *tracer) run() bool {
 	g := t.g
-	row, col := graph.Var("row", g.Rows), graph.Var("col", g.Cols)
+	row, col := graph.Var("row", g.Rows, Row), graph.Var("col", g.Cols, Column)
 	w := &Walker{Group: g, Inlined: t.f.isInlined,
 		Fixed: map[*graph.Value]Fixed{},
-		Let:   func(_ bool, _, expr string) string { return "x" },
-		Load: func(v *graph.Value, at []graph.Index) string {
+		Let:   func(_ int, x *scalar.Expr) *scalar.Expr { return scalar.Var("x", x.Type, 0) },
+		Load: func(v *graph.Value, at []graph.Index) *scalar.Expr {
 			offset := t.f.alias[v].Offset
 			base := t.note(v)
 			t.places[base] = append(t.places[base], graph.Flatten(v.Shape, at).Plus(graph.Const(offset)))
-			return "x"
+			return placeholder(v.DType)
 		}}
 	if g.Kind == MatMul {
 		n := t.contraction()
-		w.Fixed[n.Outputs[0]] = Fixed{"x", row}
+		w.Fixed[n.Outputs[0]] = Fixed{placeholder(n.Outputs[0].DType), row}
 		for _, in := range n.Inputs {
 			if g.members[t.f.alias.Base(in).Node] {
 				return false // a product cannot read what its own kernel computes
@@ -111,7 +112,7 @@ func (t *tracer) run() bool {
 			w.Value(n.Inputs[0], graph.Unflatten(n.Inputs[0].Shape, g.Full(row, col)))
 		}
 		for _, n := range phase {
-			w.Fixed[n.Outputs[0]] = Fixed{"x", row}
+			w.Fixed[n.Outputs[0]] = Fixed{placeholder(n.Outputs[0].DType), row}
 		}
 	}
 	for _, v := range g.Stores {
@@ -158,7 +159,7 @@ func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 	if t.g.Kind == Reduce && t.g.StoresFloat16() {
 		return m // the columns that an invocation stores are others than those that it reduced
 	}
-	row, col := graph.Var("row", t.g.Rows), graph.Var("col", t.g.Cols)
+	row, col := graph.Var("row", t.g.Rows, Row), graph.Var("col", t.g.Cols, Column)
 	for _, s := range t.g.Stores {
 		flat := row
 		if t.g.IsFull(s) {

@@ -3,110 +3,91 @@ package fuse
 import (
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-// Walker writes the expressions of elements of a group's values. It inlines the nodes of the group and calls Load for
-// stored values. Fusion uses it to find out whether a group can be a kernel, and package shaders to write the kernel's
-// WGSL.
+// The depths of a kernel's loops: see scalar.Expr. A kernel without a loop over columns has rows alone.
+const (
+	Row    = 1
+	Column = 2
+)
+
+// Walker writes the elements of a group's values as code. It inlines the nodes of the group and calls Load for stored
+// values. Fusion uses it to find out whether a group can be a kernel, and package shaders to write the kernel.
 type Walker struct {
 	Group   *Group
 	Inlined func(n *graph.Node) bool
-	// Load returns the expression of a stored value's element.
-	Load func(v *graph.Value, at []graph.Index) string
-	// Let names an expression; inner reports whether it depends on the column.
-	Let func(inner bool, typ, expr string) string
+	// Load returns a stored value's element.
+	Load func(v *graph.Value, at []graph.Index) *scalar.Expr
+	// Let computes an expression once, in the loop of the depth, and returns the variable that holds it.
+	Let func(depth int, x *scalar.Expr) *scalar.Expr
 	// Fixed holds results that exist at one place only: of reductions, and of the matrix product.
 	Fixed map[*graph.Value]Fixed
 
-	memo map[string]string
+	memo [Column + 1]map[string]*scalar.Expr // elements that were computed, by depth, value and coordinates
 }
 
-// Fixed is an expression that stands for the element of a value at one flat position.
+// Fixed is the element of a value at one flat position.
 type Fixed struct {
-	Expr string
+	Expr *scalar.Expr
 	Flat graph.Index
 }
 
 // unfusible is the panic of a walk that needs a fixed result elsewhere.
 type unfusible struct{ v *graph.Value }
 
-// isInner reports whether an expression depends on the column: on the column itself, or on an inner name of Let.
-func isInner(expr string) bool {
-	for name := range strings.FieldsFuncSeq(expr, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-		if number, ok := strings.CutPrefix(name, "c"); ok && (name == "col" || number != "" && strings.Trim(number, "0123456789") == "") {
-			return true
-		}
-	}
-	return false
-}
+// EndColumns forgets the elements that depend on the column, when a loop over columns ends.
+func (w *Walker) EndColumns() { w.memo[Column] = nil }
 
-// ResetInner forgets the elements that depend on the column, when a loop over columns ends.
-func (w *Walker) ResetInner() {
-	for key := range w.memo {
-		if strings.HasPrefix(key, "inner ") {
-			delete(w.memo, key)
-		}
-	}
-}
-
-// Value returns the expression of v's element at the coordinates.
-func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
+// Value returns v's element at the coordinates.
+func (w *Walker) Value(v *graph.Value, at []graph.Index) *scalar.Expr {
 	if f, ok := w.Fixed[v]; ok {
 		if !graph.Flatten(v.Shape, at).Equal(f.Flat) {
 			panic(unfusible{v})
 		}
 		return f.Expr
 	}
-	key := fmt.Sprintf("%d.%d", v.Node.ID, v.Index)
-	inner := false
+	depth := 0
+	var key strings.Builder
+	fmt.Fprintf(&key, "%d.%d", v.Node.ID, v.Index)
 	for _, x := range at {
-		expr := x.String()
-		key, inner = key+","+expr, inner || isInner(expr)
+		fmt.Fprintf(&key, ",%v", x)
+		depth = max(depth, x.Depth())
 	}
-	if inner {
-		key = "inner " + key
+	if x, ok := w.memo[depth][key.String()]; ok {
+		return x
 	}
-	if w.memo == nil {
-		w.memo = map[string]string{}
-	}
-	if name, ok := w.memo[key]; ok {
-		return name
-	}
-	var expr string
+	var x *scalar.Expr
 	if w.Group.members[v.Node] || w.Inlined(v.Node) {
 		e, ok := v.Node.Op.Kernel(v.Node).(graph.Elementwise)
 		if !ok {
 			panic(unfusible{v}) // a reduction of a later phase
 		}
-		expr = e.Emit(&frame{w, v.Node, inner}, at)
+		x = e.Emit(&frame{w, v.Node, depth}, at)
 	} else {
-		expr = w.Load(v, at)
+		x = w.Load(v, at)
 	}
-	name := w.Let(inner, WGSLType(v.DType), expr)
-	w.memo[key] = name
-	return name
-}
-
-// WGSLType is the scalar type of a dtype in a kernel, and of the array that holds it: of 16-bit floats, which are two a
-// word in arrays, a u32 is the bits of one.
-func WGSLType(d graph.DType) string {
-	if d.Float16() {
-		return "u32"
+	if x.Type != v.DType.Scalar() {
+		panic(fmt.Sprintf("fuse: the kernel of %s computes %v, expected %v", v.Node.Op.Name(), x.Type, v.DType.Scalar()))
 	}
-	return d.String()
+	if w.memo[depth] == nil {
+		w.memo[depth] = map[string]*scalar.Expr{}
+	}
+	x = w.Let(depth, x)
+	w.memo[depth][key.String()] = x
+	return x
 }
 
 // frame is the Emitter of one node at one place.
 type frame struct {
 	w     *Walker
 	n     *graph.Node
-	inner bool
+	depth int
 }
 
-func (f *frame) Input(i int, at []graph.Index) string {
+func (f *frame) Input(i int, at []graph.Index) *scalar.Expr {
 	in := f.n.Inputs[i]
 	if len(at) != len(in.Shape) {
 		panic(fmt.Sprintf("fuse: %s reads input %d of shape %v at %d coordinates", f.n.Op.Name(), i, in.Shape, len(at)))
@@ -114,4 +95,4 @@ func (f *frame) Input(i int, at []graph.Index) string {
 	return f.w.Value(in, at)
 }
 
-func (f *frame) Let(typ, expr string) string { return f.w.Let(f.inner, typ, expr) }
+func (f *frame) Let(x *scalar.Expr) *scalar.Expr { return f.w.Let(f.depth, x) }

@@ -5,15 +5,10 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 func activations() []func() graph.Op { return []func() graph.Op{silu, gelu, geluTanh, squaredReLU} }
-
-func init() {
-	for _, f := range activations() {
-		graph.Register(f)
-	}
-}
 
 // IsActivation reports whether o is SiLU, GELU, GELUTanh or SquaredReLU.
 func IsActivation(o graph.Op) bool {
@@ -26,9 +21,9 @@ func SiLU(x *graph.Value) *graph.Value { return graph.Apply1(silu(), x) }
 func silu() graph.Op {
 	return &pointwise{
 		name: "silu", inputs: 1, low: -8, high: 8,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
-			x := e.Let("f32", a[0])
-			return "(" + x + " * " + emitSigmoid(e, x) + ")"
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			x := e.Let(a[0])
+			return x.Mul(emitSigmoid(e, x))
 		},
 		eval: float1(func(x float64) float64 { return x * logistic(x) }),
 		grad: one(func(x, _, d *graph.Value) *graph.Value {
@@ -44,9 +39,9 @@ func GELU(x *graph.Value) *graph.Value { return graph.Apply1(gelu(), x) }
 func gelu() graph.Op {
 	return &pointwise{
 		name: "gelu", inputs: 1, low: -6, high: 6,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
-			x := e.Let("f32", a[0])
-			return "(0.5f * " + x + " * (1f + " + emitErf(e, x+" * "+real32(math.Sqrt2/2)) + "))"
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			x := e.Let(a[0])
+			return scalar.F(0.5).Mul(x).Mul(scalar.F(1).Add(emitErf(e, x.Mul(scalar.F(math.Sqrt2/2)))))
 		},
 		eval: float1(func(x float64) float64 { return 0.5 * x * (1 + math.Erf(x/math.Sqrt2)) }),
 		grad: one(func(x, _, d *graph.Value) *graph.Value {
@@ -68,10 +63,10 @@ func GELUTanh(x *graph.Value) *graph.Value { return graph.Apply1(geluTanh(), x) 
 func geluTanh() graph.Op {
 	return &pointwise{
 		name: "gelu_tanh", inputs: 1, low: -6, high: 6,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
-			x := e.Let("f32", a[0])
-			u := x + " * fma(" + x + " * " + x + ", " + real32(2*geluRoot*geluCube) + ", " + real32(2*geluRoot) + ")"
-			return "(" + x + " * " + emitSigmoid(e, u) + ")"
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			x := e.Let(a[0])
+			u := x.Mul(scalar.Fma(x.Mul(x), scalar.F(2*geluRoot*geluCube), scalar.F(2*geluRoot)))
+			return x.Mul(emitSigmoid(e, u))
 		},
 		eval: float1(func(x float64) float64 {
 			return 0.5 * x * (1 + math.Tanh(geluRoot*(x+geluCube*x*x*x)))
@@ -91,9 +86,10 @@ func SquaredReLU(x *graph.Value) *graph.Value { return graph.Apply1(squaredReLU(
 func squaredReLU() graph.Op {
 	return &pointwise{
 		name: "squared_relu", inputs: 1, low: -4, high: 4,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string {
-			x := e.Let("f32", a[0])
-			return "select(" + x + " * " + x + ", 0f, " + x + " < 0f)" // of NaN NaN
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			x := e.Let(a[0])
+			zero := scalar.F(0)
+			return scalar.Select(x.Mul(x), zero, x.Less(zero)) // of NaN NaN
 		},
 		eval: float1(func(x float64) float64 {
 			if x < 0 {

@@ -4,30 +4,24 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	for _, f := range []func() graph.Op{add, sub, mul, div, pow, maximum, minimum} {
-		graph.Register(f)
-	}
+func arithmetic() []func() graph.Op {
+	return []func() graph.Op{add, sub, mul, div, pow, maximum, minimum}
 }
 
-// infix is the kernel of a WGSL operator.
-func infix(operator string) func(graph.Emitter, graph.DType, []string) string {
-	return func(_ graph.Emitter, _ graph.DType, a []string) string {
-		return "(" + a[0] + " " + operator + " " + a[1] + ")"
-	}
+// of1 and of2 are the kernels of functions of one and of two numbers.
+func of1(f func(x *scalar.Expr) *scalar.Expr) func(graph.Emitter, []*scalar.Expr) *scalar.Expr {
+	return func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr { return f(a[0]) }
+}
+func of2(f func(x, y *scalar.Expr) *scalar.Expr) func(graph.Emitter, []*scalar.Expr) *scalar.Expr {
+	return func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr { return f(a[0], a[1]) }
 }
 
-// call is the kernel of a WGSL function.
-func call(name string) func(graph.Emitter, graph.DType, []string) string {
-	return func(_ graph.Emitter, _ graph.DType, a []string) string {
-		s := name + "(" + a[0]
-		for _, x := range a[1:] {
-			s += ", " + x
-		}
-		return s + ")"
-	}
+// call is the kernel of a built-in function.
+func call(name string) func(graph.Emitter, []*scalar.Expr) *scalar.Expr {
+	return func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr { return scalar.Apply(name, a...) }
 }
 
 // apply2 broadcasts x and y to one shape and applies the op.
@@ -58,7 +52,7 @@ func Add(x, y *graph.Value) *graph.Value { return apply2(add(), x, y) }
 
 func add() graph.Op {
 	return &pointwise{
-		name: "add", inputs: 2, accept: anyDType, emit: infix("+"),
+		name: "add", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Add),
 		eval: func(d graph.DType, a []float64) float64 {
 			if !d.Float() {
 				return integer(d, a[0], a[1], func(x, y int64) int64 { return x + y })
@@ -74,7 +68,7 @@ func Sub(x, y *graph.Value) *graph.Value { return apply2(sub(), x, y) }
 
 func sub() graph.Op {
 	return &pointwise{
-		name: "sub", inputs: 2, accept: anyDType, emit: infix("-"),
+		name: "sub", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Sub),
 		eval: func(d graph.DType, a []float64) float64 {
 			if !d.Float() {
 				return integer(d, a[0], a[1], func(x, y int64) int64 { return x - y })
@@ -93,7 +87,7 @@ func IsProduct(o graph.Op) bool { return o.Name() == mul().Name() }
 
 func mul() graph.Op {
 	return &pointwise{
-		name: "mul", inputs: 2, accept: anyDType, emit: infix("*"),
+		name: "mul", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Mul),
 		eval: func(d graph.DType, a []float64) float64 {
 			if !d.Float() {
 				return integer(d, a[0], a[1], func(x, y int64) int64 { return x * y })
@@ -113,16 +107,16 @@ func Div(x, y *graph.Value) *graph.Value { return apply2(div(), x, y) }
 func div() graph.Op {
 	return &pointwise{
 		name: "div", inputs: 2, accept: anyDType, low: 0.5, high: 2, // a divisor near zero has no bound on the error
-		emit: func(e graph.Emitter, d graph.DType, a []string) string {
-			if d.Float() {
-				return "(" + a[0] + " / " + a[1] + ")"
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			if a[0].Type == scalar.F32 {
+				return a[0].Div(a[1])
 			}
-			x, y := e.Let(wgslType(d), a[0]), e.Let(wgslType(d), a[1])
-			if d == graph.U32 {
-				return "(" + x + " / select(" + y + ", 1u, " + y + " == 0u))"
+			x, y := e.Let(a[0]), e.Let(a[1])
+			if x.Type == scalar.U32 {
+				return x.Div(scalar.Select(y, scalar.U(1), y.Equal(scalar.U(0))))
 			}
-			least := x + " == " + literal(e, d, math.MinInt32)
-			return "(" + x + " / select(" + y + ", 1i, " + y + " == 0i || (" + y + " == (-1i) && " + least + ")))"
+			overflows := y.Equal(scalar.I(-1)).Both(x.Equal(scalar.I(math.MinInt32)))
+			return x.Div(scalar.Select(y, scalar.I(1), y.Equal(scalar.I(0)).Either(overflows)))
 		},
 		eval: func(d graph.DType, a []float64) float64 {
 			if d.Float() {

@@ -368,7 +368,6 @@ func (o *AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	return graph.Template{Variants: k.backward, Flops: k.flops(5)}
 }
 
-func init() {
-	graph.Register(func() graph.Op { return new(AttentionOp) })
-	graph.Register(func() graph.Op { return new(AttentionGradOp) })
+func attentions() []func() graph.Op {
+	return []func() graph.Op{made[AttentionOp], made[AttentionGradOp]}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // operandRead matches a kernel's read of an element, or unit, of q, k or v. The index contains no brackets.
@@ -18,7 +19,7 @@ func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
 		return p
 	}
 	p.Body = operandRead.ReplaceAllString(p.Body, "${1}_at($2)")
-	p.Declarations += "fn single(bits: u32) -> f32 { return " + k.operands.Widen("bits") + "; }\n"
+	p.Declarations += fmt.Sprintf("fn single(bits: u32) -> f32 { return %v; }\n", k.operands.Widen(scalar.Var("bits", scalar.U32, 0)))
 	for _, array := range []string{"in0", "in1", "in2"} {
 		if slices.Contains(p.Uses, array) {
 			p.Declarations += readFloat16(array, slices.Contains(p.Vec4, array))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // OwnSegments and StageSegments emit the loads of the rows' and of the columns' segments to workgroup memory.
@@ -212,12 +213,12 @@ func (m matrixKernel) pack16() string {
 func narrowing(name string, d graph.DType) string {
 	var lets strings.Builder
 	count := 0
-	bits := d.Narrow("x", func(typ, expr string) string {
+	bits := d.Narrow(scalar.Var("x", scalar.F32, 0), func(x *scalar.Expr) *scalar.Expr {
 		count++
-		fmt.Fprintf(&lets, "  let x%d: %s = %s;\n", count, typ, expr)
-		return fmt.Sprintf("x%d", count)
+		fmt.Fprintf(&lets, "  let x%d: %v = %v;\n", count, x.Type, x)
+		return scalar.Var(fmt.Sprintf("x%d", count), x.Type, 0)
 	})
-	return fmt.Sprintf("fn %s(x: f32) -> u32 {\n%s  return %s;\n}\n", name, lets.String(), bits)
+	return fmt.Sprintf("fn %s(x: f32) -> u32 {\n%s  return %v;\n}\n", name, lets.String(), bits)
 }
 
 // workgroupArrays declares workgroup arrays of one type and length.

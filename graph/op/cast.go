@@ -5,9 +5,8 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
-
-func init() { graph.Register(func() graph.Op { return new(CastOp) }) }
 
 // CastOp converts to another dtype.
 type CastOp struct {
@@ -37,28 +36,27 @@ const (
 // Kernel is a view for a 16-bit float that becomes f32: nothing is rounded, and the 16-bit float takes less memory.
 func (o *CastOp) Kernel(n *graph.Node) graph.Kernel {
 	from := n.Inputs[0].DType
-	return graph.Elementwise{View: from.Float16() && o.To == graph.F32, Emit: func(e graph.Emitter, at []graph.Index) string {
-		return o.emit(e, from, e.Input(0, at))
-	}}
+	k := graph.Pointwise(1, func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr { return o.emit(e, from, a[0]) })
+	k.View = from.Float16() && o.To == graph.F32
+	return k
 }
 
-func (o *CastOp) emit(e graph.Emitter, from graph.DType, x string) string {
-	to := wgslType(o.To)
+func (o *CastOp) emit(e graph.Emitter, from graph.DType, x *scalar.Expr) *scalar.Expr {
 	switch {
 	case from == o.To:
 		return x
 	case from.Float16() && o.To.Float16():
-		return o.To.Narrow(from.Widen(e.Let("u32", x)), e.Let)
+		return o.To.Narrow(from.Widen(e.Let(x)), e.Let)
 	case from.Float16():
-		return from.Widen(e.Let("u32", x))
+		return from.Widen(e.Let(x))
 	case o.To.Float16():
 		return o.To.Narrow(x, e.Let)
 	case from == graph.F32 && o.To == graph.I32: // out of range is undefined on some drivers
-		return fmt.Sprintf("i32(clamp(%s, %s, %s))", x, real32(math.MinInt32), real32(maxI32AsF32))
+		return scalar.Apply("clamp", x, scalar.F(math.MinInt32), scalar.F(maxI32AsF32)).To(scalar.I32)
 	case from == graph.F32 && o.To == graph.U32:
-		return fmt.Sprintf("u32(clamp(%s, 0f, %s))", x, real32(maxU32AsF32))
+		return scalar.Apply("clamp", x, scalar.F(0), scalar.F(maxU32AsF32)).To(scalar.U32)
 	}
-	return to + "(" + x + ")"
+	return x.To(o.To.Scalar())
 }
 
 func (o *CastOp) Eval(in, out []*graph.Tensor) {

@@ -4,21 +4,17 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	for _, f := range []func() graph.Op{
-		less, lessEqual, greater, greaterEqual, equal, notEqual, and, or, not, isFinite,
-	} {
-		graph.Register(f)
-	}
-	graph.Register(func() graph.Op { return new(WhereOp) })
+func comparisons() []func() graph.Op {
+	return []func() graph.Op{less, lessEqual, greater, greaterEqual, equal, notEqual, and, or, not, isFinite, made[WhereOp]}
 }
 
 func comparison(name, operator string, f func(x, y float64) bool) graph.Op {
 	return &pointwise{
 		name: name, inputs: 2, accept: anyDType, predicate: true,
-		emit: func(e graph.Emitter, d graph.DType, a []string) string { return "u32" + infix(operator)(e, d, a) },
+		emit: of2(func(x, y *scalar.Expr) *scalar.Expr { return x.Compare(operator, y).To(scalar.U32) }),
 		eval: func(_ graph.DType, a []float64) float64 { return truth(f(a[0], a[1])) },
 	}
 }
@@ -54,18 +50,22 @@ func Equal(x, y *graph.Value) *graph.Value { return apply2(equal(), x, y) }
 // NotEqual is x ≠ y as u32 0 or 1, with NumPy's broadcasting.
 func NotEqual(x, y *graph.Value) *graph.Value { return apply2(notEqual(), x, y) }
 
-func logic(name, operator string, f func(x, y bool) bool) graph.Op {
+func logic(name string, emit func(x, y *scalar.Expr) *scalar.Expr, f func(x, y bool) bool) graph.Op {
 	return &pointwise{
 		name: name, inputs: 2, accept: isU32, predicate: true,
-		emit: func(_ graph.Emitter, _ graph.DType, a []string) string {
-			return "u32((" + a[0] + " != 0u) " + operator + " (" + a[1] + " != 0u))"
-		},
+		emit: of2(func(x, y *scalar.Expr) *scalar.Expr {
+			return emit(x.Unequal(scalar.U(0)), y.Unequal(scalar.U(0))).To(scalar.U32)
+		}),
 		eval: func(_ graph.DType, a []float64) float64 { return truth(f(a[0] != 0, a[1] != 0)) },
 	}
 }
 
-func and() graph.Op { return logic("and", "&&", func(x, y bool) bool { return x && y }) }
-func or() graph.Op  { return logic("or", "||", func(x, y bool) bool { return x || y }) }
+func and() graph.Op {
+	return logic("and", (*scalar.Expr).Both, func(x, y bool) bool { return x && y })
+}
+func or() graph.Op {
+	return logic("or", (*scalar.Expr).Either, func(x, y bool) bool { return x || y })
+}
 
 // And is 1 where both u32 are not zero, and 0 elsewhere.
 func And(x, y *graph.Value) *graph.Value { return apply2(and(), x, y) }
@@ -79,7 +79,7 @@ func Not(x *graph.Value) *graph.Value { return graph.Apply1(not(), x) }
 func not() graph.Op {
 	return &pointwise{
 		name: "not", inputs: 1, accept: isU32, predicate: true,
-		emit: func(_ graph.Emitter, _ graph.DType, a []string) string { return "u32(" + a[0] + " == 0u)" },
+		emit: of1(func(x *scalar.Expr) *scalar.Expr { return x.Equal(scalar.U(0)).To(scalar.U32) }),
 		eval: func(_ graph.DType, a []float64) float64 { return truth(a[0] == 0) },
 	}
 }
@@ -104,9 +104,10 @@ func isFinite() graph.Op {
 	// By the bits of the exponent: compilers may assume that no float is NaN.
 	return &finite{pointwise{
 		name: "is_finite", inputs: 1, predicate: true,
-		emit: func(_ graph.Emitter, _ graph.DType, a []string) string {
-			return "u32((bitcast<u32>(" + a[0] + ") & 2139095040u) != 2139095040u)"
-		},
+		emit: of1(func(x *scalar.Expr) *scalar.Expr {
+			exponent := scalar.U(infinityBits)
+			return x.As(scalar.U32).And(exponent).Unequal(exponent).To(scalar.U32)
+		}),
 		eval: func(_ graph.DType, a []float64) float64 { return truth(!math.IsNaN(a[0]) && !math.IsInf(a[0], 0)) },
 	}}
 }
@@ -127,9 +128,9 @@ func (*WhereOp) Infer(in []graph.Type) ([]graph.Type, error) {
 }
 
 func (*WhereOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Pointwise(func(a []string) string {
-		return "select(" + a[2] + ", " + a[1] + ", " + a[0] + " != 0u)"
-	}, 3)
+	return graph.Pointwise(3, func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+		return scalar.Select(a[2], a[1], a[0].Unequal(scalar.U(0)))
+	})
 }
 
 func (*WhereOp) Eval(in, out []*graph.Tensor) {

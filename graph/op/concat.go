@@ -6,11 +6,11 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(ConcatOp) })
-	graph.Register(func() graph.Op { return new(PadOp) })
+func concatenations() []func() graph.Op {
+	return []func() graph.Op{made[ConcatOp], made[PadOp]}
 }
 
 // maxSelected is the number of inputs that a concatenation reads in one kernel, since bindings are few.
@@ -65,18 +65,19 @@ func (o *ConcatOp) Kernel(n *graph.Node) graph.Kernel {
 func partialWord(v *graph.Value) bool { return v.Shape.Len()*v.DType.Size()%4 != 0 }
 
 func (o *ConcatOp) selecting(n *graph.Node) graph.Kernel {
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		// From the last input backwards: the first whose end lies beyond the coordinate.
-		end, expr := n.Outputs[0].Shape[o.Axis], ""
+		var expr *scalar.Expr
+		end := n.Outputs[0].Shape[o.Axis]
 		for i := len(n.Inputs) - 1; i >= 0; i-- {
 			extent := n.Inputs[i].Shape[o.Axis]
 			from := slices.Clone(at)
 			from[o.Axis] = clampedMinus(at[o.Axis], end-extent, extent)
 			x := e.Input(i, from)
-			if expr == "" {
+			if expr == nil {
 				expr = x
 			} else {
-				expr = fmt.Sprintf("select(%s, %s, (%s) < %du)", expr, x, at[o.Axis], end)
+				expr = scalar.Select(expr, x, at[o.Axis].Expr().Less(scalar.U(uint32(end))))
 			}
 			end -= extent
 		}
@@ -165,12 +166,13 @@ func (o *PadOp) Infer(in []graph.Type) ([]graph.Type, error) {
 func (o *PadOp) Kernel(n *graph.Node) graph.Kernel {
 	t := n.Inputs[0].Type
 	extent := t.Shape[o.Axis]
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		x := at[o.Axis]
 		from := slices.Clone(at)
 		from[o.Axis] = clampedMinus(x, o.Low, extent)
 		// Below Low the difference wraps round to a large u32.
-		return fmt.Sprintf("select(%s, %s, (%s) - %du < %du)", literal(e, t.DType, float64(o.Value)), e.Input(0, from), x, o.Low, extent)
+		inside := x.Expr().Sub(scalar.U(uint32(o.Low))).Less(scalar.U(uint32(extent)))
+		return scalar.Select(number(e, t.DType.Scalar(), float64(o.Value)), e.Input(0, from), inside)
 	}}
 }
 

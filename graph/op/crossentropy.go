@@ -5,11 +5,11 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(PickOp) })
-	graph.Register(func() graph.Op { return new(CrossEntropyOp) })
+func crossEntropies() []func() graph.Op {
+	return []func() graph.Op{made[PickOp], made[CrossEntropyOp]}
 }
 
 // PickOp takes one element of each row: x […, V] and ids u32 […] give […]. An id beyond the row takes the last.
@@ -30,9 +30,8 @@ func (*PickOp) Infer(in []graph.Type) ([]graph.Type, error) {
 
 func (*PickOp) Kernel(n *graph.Node) graph.Kernel {
 	v := lastExtent(n.Inputs[0])
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		id := e.Let("u32", fmt.Sprintf("min(%s, %du)", e.Input(1, at), v-1))
-		return e.Input(0, append(at[:len(at):len(at)], graph.Var(id, v)))
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
+		return e.Input(0, append(at[:len(at):len(at)], row(e, e.Input(1, at), v)))
 	}}
 }
 

@@ -9,8 +9,6 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-func init() { graph.Register(func() graph.Op { return new(EighOp) }) }
-
 // EighOp computes the eigendecomposition A = V·diag(λ)·Vᵀ of each symmetric matrix of f32 [..., n, n]. It reads the
 // lower triangle only. The results are the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n],
 // where column i belongs to eigenvalue i. The element of the largest magnitude of each eigenvector is positive. A

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -35,11 +36,15 @@ func (*EmbeddingOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 
 func (*EmbeddingOp) Kernel(n *graph.Node) graph.Kernel {
 	rows := n.Inputs[0].Shape[0]
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		last := len(at) - 1
-		id := e.Let("u32", fmt.Sprintf("min(%s, %du)", e.Input(1, at[:last]), rows-1))
-		return e.Input(0, []graph.Index{graph.Var(id, rows), at[last]})
+		return e.Input(0, []graph.Index{row(e, e.Input(1, at[:last]), rows), at[last]})
 	}}
+}
+
+// row is the number of a row that was read from memory, or that of the last of so many rows.
+func row(e graph.Emitter, number *scalar.Expr, rows int) graph.Index {
+	return graph.IndexOf(e.Let(scalar.Min(number, scalar.U(uint32(rows-1)))), rows)
 }
 
 func (*EmbeddingOp) Eval(in, out []*graph.Tensor) {
@@ -221,7 +226,6 @@ func (*EmbeddingGradOp) Cases() []graph.Case {
 	}
 }
 
-func init() {
-	graph.Register(func() graph.Op { return new(EmbeddingOp) })
-	graph.Register(func() graph.Op { return new(EmbeddingGradOp) })
+func embeddings() []func() graph.Op {
+	return []func() graph.Op{made[EmbeddingOp], made[EmbeddingGradOp]}
 }

@@ -5,11 +5,11 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(FullOp) })
-	graph.Register(func() graph.Op { return new(IotaOp) })
+func generators() []func() graph.Op {
+	return []func() graph.Op{made[FullOp], made[IotaOp]}
 }
 
 // FullOp is a tensor whose elements are all one value.
@@ -30,8 +30,8 @@ func (o *FullOp) Infer(in []graph.Type) ([]graph.Type, error) {
 func (o *FullOp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return nil }
 
 func (o *FullOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Elementwise{View: true, Emit: func(e graph.Emitter, _ []graph.Index) string {
-		return literal(e, o.Type.DType, float64(o.Value))
+	return graph.Elementwise{View: true, Emit: func(e graph.Emitter, _ []graph.Index) *scalar.Expr {
+		return number(e, o.Type.DType.Scalar(), float64(o.Value))
 	}}
 }
 
@@ -82,8 +82,8 @@ func (o *IotaOp) Infer(in []graph.Type) ([]graph.Type, error) {
 func (o *IotaOp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return nil }
 
 func (o *IotaOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Elementwise{View: true, Emit: func(_ graph.Emitter, at []graph.Index) string {
-		return wgslType(o.Type.DType) + "(" + at[o.Axis].String() + ")"
+	return graph.Elementwise{View: true, Emit: func(_ graph.Emitter, at []graph.Index) *scalar.Expr {
+		return at[o.Axis].Expr().To(o.Type.DType.Scalar())
 	}}
 }
 

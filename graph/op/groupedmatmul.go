@@ -7,9 +7,8 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(GroupedMatMulOp) })
-	graph.Register(func() graph.Op { return new(GroupedMatMulReduceOp) })
+func groupedProducts() []func() graph.Op {
+	return []func() graph.Op{made[GroupedMatMulOp], made[GroupedMatMulReduceOp]}
 }
 
 // GroupedMatMulOp multiplies each row of x by the matrix of its expert. Inputs are x [R, K], w [E, K, N], or [E, N, K]

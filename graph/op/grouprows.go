@@ -7,8 +7,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-func init() { graph.Register(func() graph.Op { return new(GroupRowsOp) }) }
-
 // GroupRowsOp sorts pairs of a token and an expert by expert. Input ids u32 [N, k] holds the k experts of each token,
 // and R = N·k is the number of pairs; pair p is that of token p / k and choice p % k. Results are order u32 [R], the pair
 // in each sorted row; place u32 [N, k], the sorted row of each pair; and offsets u32 [Experts+1]: the rows of expert e are

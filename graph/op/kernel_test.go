@@ -2,21 +2,16 @@ package op_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"math"
 	"math/rand/v2"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/stretchr/testify/require"
 )
 
-// The WGSL of each elementwise kernel, interpreted in f32, agrees with the reference, and reads nothing out of bounds:
+// The code of each elementwise kernel, interpreted in f32, agrees with the reference, and reads nothing out of bounds:
 // not even in the branch that a select drops.
 func TestElementwiseKernels(t *testing.T) {
 	elementwise := func(c graph.Case) (ok bool) {
@@ -36,9 +31,9 @@ func TestElementwiseKernels(t *testing.T) {
 			m = &machine{t: t, in: in}
 			at := make([]graph.Index, len(want.Shape))
 			for i, d := range want.Shape {
-				at[i] = graph.Var(fmt.Sprintf("c%d", i), d)
+				at[i] = graph.Var(fmt.Sprintf("c%d", i), d, 1)
 			}
-			m.result = m.parse(k.Emit(m, at))
+			m.result = k.Emit(m, at)
 		})
 		require.NoError(t, err)
 		tolerance := c.Tolerance
@@ -67,34 +62,19 @@ func TestElementwiseKernels(t *testing.T) {
 type machine struct {
 	t      *testing.T
 	in     []*graph.Tensor
-	lets   []ast.Expr
-	result ast.Expr
+	lets   []*scalar.Expr
+	result *scalar.Expr
 	env    map[string]any // bool, float32, int32 or uint32
 }
 
-func (m *machine) Input(i int, at []graph.Index) string {
+func (m *machine) Input(i int, at []graph.Index) *scalar.Expr {
 	require.Len(m.t, at, len(m.in[i].Shape), "coordinates of input %d", i)
-	return fmt.Sprintf("in%d(%s)", i, graph.Flatten(m.in[i].Shape, at))
+	return scalar.At(fmt.Sprint("in", i), m.in[i].DType.Scalar(), graph.Flatten(m.in[i].Shape, at).Expr())
 }
 
-func (m *machine) Let(typ, expr string) string {
-	m.lets = append(m.lets, m.parse(typ+"("+expr+")"))
-	return fmt.Sprintf("let%d", len(m.lets)-1)
-}
-
-var (
-	bitcasts = regexp.MustCompile(`bitcast<(\w+)>`)
-	literals = regexp.MustCompile(`\b(\d[\d.]*(?:e[+-]\d+)?)([uif])\b`)
-)
-
-// parse turns WGSL into the like Go expression.
-func (m *machine) parse(wgsl string) ast.Expr {
-	src := bitcasts.ReplaceAllString(wgsl, "bitcast_$1")
-	src = strings.ReplaceAll(src, "select(", "choose(") // a keyword of Go
-	src = literals.ReplaceAllString(src, `lit_$2("$1")`)
-	e, err := parser.ParseExpr(src)
-	require.NoError(m.t, err, wgsl)
-	return e
+func (m *machine) Let(x *scalar.Expr) *scalar.Expr {
+	m.lets = append(m.lets, x)
+	return scalar.Var(fmt.Sprint("let", len(m.lets)-1), x.Type, x.Depth).Below(x.Bound)
 }
 
 func (m *machine) at(t graph.Type, flat int) float64 {
@@ -118,126 +98,135 @@ func (m *machine) at(t graph.Type, flat int) float64 {
 	panic("a kernel's result is a number")
 }
 
-func (m *machine) value(e ast.Expr) any {
-	switch e := e.(type) {
-	case *ast.ParenExpr:
-		return m.value(e.X)
-	case *ast.Ident:
-		v, ok := m.env[e.Name]
-		require.True(m.t, ok, "undefined: %s", e.Name)
+func (m *machine) value(x *scalar.Expr) any {
+	a := make([]any, len(x.Args))
+	for i, arg := range x.Args {
+		a[i] = m.value(arg)
+	}
+	v := m.apply(x, a)
+	require.Equal(m.t, goName(x.Type), fmt.Sprintf("%T", v), "%v", x)
+	if n, ok := v.(uint32); ok {
+		require.Less(m.t, uint64(n), x.Bound, "%v", x)
+	}
+	return v
+}
+
+func (m *machine) apply(x *scalar.Expr, a []any) any {
+	switch x.Kind {
+	case scalar.Constant:
+		return bitsAs(x.Type, x.Bits)
+	case scalar.Variable:
+		v, ok := m.env[x.Name]
+		require.True(m.t, ok, "undefined: %s", x.Name)
 		return v
-	case *ast.UnaryExpr:
-		switch v := m.value(e.X).(type) {
-		case float32:
-			return -v
-		case int32:
+	case scalar.Element:
+		return m.element(x, a[0].(uint32))
+	case scalar.Negation:
+		if v, ok := a[0].(int32); ok {
 			return -v
 		}
-	case *ast.BinaryExpr:
-		x, y := m.value(e.X), m.value(e.Y)
-		require.IsType(m.t, x, y, "operands of %s", e.Op)
-		switch x := x.(type) {
+		return -a[0].(float32)
+	case scalar.Operation:
+		switch v := a[0].(type) {
 		case bool:
-			return map[token.Token]bool{token.LAND: x && y.(bool), token.LOR: x || y.(bool)}[e.Op]
+			return map[string]bool{"&&": v && a[1].(bool), "||": v || a[1].(bool)}[x.Name]
 		case float32:
-			return arithmetic(e.Op, x, y.(float32))
+			return arithmetic(x.Name, v, a[1].(float32))
 		case int32:
-			return arithmetic(e.Op, x, y.(int32))
-		case uint32:
-			return bitwise(e.Op, x, y.(uint32))
+			return arithmetic(x.Name, v, a[1].(int32))
 		}
-	case *ast.CallExpr:
-		return m.call(e)
-	}
-	panic(fmt.Sprintf("no meaning for %T", e))
-}
-
-func arithmetic[T float32 | int32 | uint32](o token.Token, x, y T) any {
-	switch o {
-	case token.ADD:
-		return x + y
-	case token.SUB:
-		return x - y
-	case token.MUL:
-		return x * y
-	case token.QUO:
-		return x / y
-	case token.LSS:
-		return x < y
-	case token.LEQ:
-		return x <= y
-	case token.GTR:
-		return x > y
-	case token.GEQ:
-		return x >= y
-	case token.EQL:
-		return x == y
-	case token.NEQ:
-		return x != y
-	}
-	panic("no operator " + o.String())
-}
-
-func bitwise(o token.Token, x, y uint32) any {
-	switch o {
-	case token.REM:
-		return x % y
-	case token.AND:
-		return x & y
-	case token.OR:
-		return x | y
-	case token.XOR:
-		return x ^ y
-	case token.SHL:
-		return x << y
-	case token.SHR:
-		return x >> y
-	}
-	return arithmetic(o, x, y)
-}
-
-func (m *machine) call(e *ast.CallExpr) any {
-	name := e.Fun.(*ast.Ident).Name
-	if len(e.Args) == 1 {
-		if s, ok := e.Args[0].(*ast.BasicLit); ok && s.Kind == token.STRING {
-			return m.literal(name, s.Value[1:len(s.Value)-1])
-		}
-	}
-	a := make([]any, len(e.Args))
-	for i, x := range e.Args {
-		a[i] = m.value(x)
-	}
-	var input int
-	if n, _ := fmt.Sscanf(name, "in%d", &input); n == 1 {
-		x, i := m.in[input], a[0].(uint32)
-		require.Less(m.t, int(i), len(x.Data), "input %d is read out of bounds", input)
-		if x.DType.Float16() {
-			return x.DType.Bits(x.Data[i])
-		}
-		return convert(wgslName(x.DType), x.Data[i])
-	}
-	switch name {
-	case "f32", "i32", "u32":
-		return convert(name, number(a[0]))
-	case "bitcast_u32":
-		return math.Float32bits(a[0].(float32))
-	case "bitcast_f32":
-		return math.Float32frombits(a[0].(uint32))
-	case "bitcast_i32":
-		return int32(a[0].(uint32))
-	case "choose":
-		require.IsType(m.t, a[0], a[1], "select")
+		return bitwise(x.Name, a[0].(uint32), a[1].(uint32))
+	case scalar.Choice:
 		if a[2].(bool) {
 			return a[1]
 		}
 		return a[0]
+	case scalar.Conversion:
+		return convert(goName(x.Type), number(a[0]))
+	case scalar.Cast:
+		return bitsAs(x.Type, bitsOf(a[0]))
 	}
 	args := make([]float64, len(a))
-	for i, x := range a {
-		require.IsType(m.t, a[0], x, name)
-		args[i] = number(x)
+	for i, v := range a {
+		args[i] = number(v)
 	}
-	return convert(fmt.Sprintf("%T", a[0]), builtin(name, args))
+	return convert(goName(x.Type), builtin(x.Name, args))
+}
+
+func (m *machine) element(x *scalar.Expr, at uint32) any {
+	var input int
+	_, err := fmt.Sscanf(x.Name, "in%d", &input)
+	require.NoError(m.t, err)
+	in := m.in[input]
+	require.Less(m.t, int(at), len(in.Data), "input %d is read out of bounds", input)
+	if in.DType.Float16() {
+		return in.DType.Bits(in.Data[at])
+	}
+	return convert(goName(x.Type), in.Data[at])
+}
+
+func bitsAs(t scalar.Type, bits uint32) any {
+	switch t {
+	case scalar.F32:
+		return math.Float32frombits(bits)
+	case scalar.I32:
+		return int32(bits)
+	}
+	return bits
+}
+
+func bitsOf(x any) uint32 {
+	switch x := x.(type) {
+	case float32:
+		return math.Float32bits(x)
+	case int32:
+		return uint32(x)
+	}
+	return x.(uint32)
+}
+
+func arithmetic[T float32 | int32 | uint32](o string, x, y T) any {
+	switch o {
+	case "+":
+		return x + y
+	case "-":
+		return x - y
+	case "*":
+		return x * y
+	case "/":
+		return x / y
+	case "<":
+		return x < y
+	case "<=":
+		return x <= y
+	case ">":
+		return x > y
+	case ">=":
+		return x >= y
+	case "==":
+		return x == y
+	case "!=":
+		return x != y
+	}
+	panic("no operator " + o)
+}
+
+func bitwise(o string, x, y uint32) any {
+	switch o {
+	case "%":
+		return x % y
+	case "&":
+		return x & y
+	case "|":
+		return x | y
+	case "^":
+		return x ^ y
+	case "<<":
+		return x << y
+	case ">>":
+		return x >> y
+	}
+	return arithmetic(o, x, y)
 }
 
 func builtin(name string, a []float64) float64 {
@@ -268,27 +257,9 @@ func builtin(name string, a []float64) float64 {
 	panic("no function " + name)
 }
 
-func (m *machine) literal(kind, text string) any {
-	switch kind {
-	case "lit_u":
-		n, err := strconv.ParseUint(text, 10, 32)
-		require.NoError(m.t, err)
-		return uint32(n)
-	case "lit_i":
-		n, err := strconv.ParseInt(text, 10, 32)
-		require.NoError(m.t, err)
-		return int32(n)
-	}
-	x, err := strconv.ParseFloat(text, 32)
-	require.NoError(m.t, err)
-	return float32(x)
-}
-
-func wgslName(d graph.DType) string {
-	if d.Float() {
-		return "f32"
-	}
-	return d.String()
+// goName is the type in Go of a value.
+func goName(t scalar.Type) string {
+	return map[scalar.Type]string{scalar.Bool: "bool", scalar.F32: "float32", scalar.I32: "int32", scalar.U32: "uint32"}[t]
 }
 
 func number(x any) float64 {
@@ -310,11 +281,11 @@ func number(x any) float64 {
 
 func convert(to string, x float64) any {
 	switch to {
-	case "f32", "float32":
+	case "float32":
 		return float32(x)
-	case "i32", "int32":
+	case "int32":
 		return int32(int64(x))
-	case "u32", "uint32":
+	case "uint32":
 		return uint32(int64(x))
 	}
 	panic("no type " + to)

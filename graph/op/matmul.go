@@ -10,8 +10,6 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-func init() { graph.Register(func() graph.Op { return new(MatMulOp) }) }
-
 // MatMulOp is a batched matrix product. An input with only two axes is shared over the batch. The sums and the result
 // are f32, also of 16-bit floats.
 type MatMulOp struct {

@@ -6,13 +6,11 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(BroadcastOp) })
-	graph.Register(func() graph.Op { return new(ReshapeOp) })
-	graph.Register(func() graph.Op { return new(PermuteOp) })
-	graph.Register(func() graph.Op { return new(SliceOp) })
+func movements() []func() graph.Op {
+	return []func() graph.Op{made[BroadcastOp], made[ReshapeOp], made[PermuteOp], made[SliceOp]}
 }
 
 // strided fills out with in[offset + Σ coordinate·stride].
@@ -45,7 +43,7 @@ func stridesOf(s graph.Shape) []int {
 
 // view is the kernel of an op that reads its input at other coordinates.
 func view(from func(at []graph.Index) []graph.Index) graph.Kernel {
-	return graph.Elementwise{View: true, Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{View: true, Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		return e.Input(0, from(at))
 	}}
 }
@@ -362,5 +360,6 @@ func clampedMinus(x graph.Index, low, n int) graph.Index {
 	if low == 0 && x.Bound() <= n {
 		return x
 	}
-	return graph.Var(fmt.Sprintf("(clamp(%s, %du, %du) - %du)", x, low, uint32(min(low+n-1, math.MaxUint32)), low), n)
+	least, most := scalar.U(uint32(low)), scalar.U(uint32(min(low+n-1, math.MaxUint32)))
+	return graph.IndexOf(scalar.Apply("clamp", x.Expr(), least, most).Sub(least), n)
 }

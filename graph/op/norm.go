@@ -9,9 +9,8 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(LayerNormOp) })
-	graph.Register(func() graph.Op { return new(RMSNormOp) })
+func norms() []func() graph.Op {
+	return []func() graph.Op{made[LayerNormOp], made[RMSNormOp]}
 }
 
 // normalize is the shape rule of x […, D] with parameters [D] and results […, D], then a number a row, […, 1], of which

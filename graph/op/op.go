@@ -11,9 +11,9 @@ package op
 import (
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // pointwise describes an op without attributes that computes each element from the elements of its inputs, all of one
@@ -23,7 +23,7 @@ type pointwise struct {
 	inputs    int
 	accept    func(graph.DType) bool // nil: floats only
 	predicate bool                   // the result is u32, 0 or 1
-	emit      func(e graph.Emitter, d graph.DType, a []string) string
+	emit      func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr
 	eval      func(d graph.DType, a []float64) float64
 	grad      func(n *graph.Node, d *graph.Value) []*graph.Value // nil: no gradient
 
@@ -60,16 +60,7 @@ func (p *pointwise) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	return p.grad(n, d[0])
 }
 
-func (p *pointwise) Kernel(n *graph.Node) graph.Kernel {
-	d := n.Inputs[0].DType
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		a := make([]string, p.inputs)
-		for i := range a {
-			a[i] = e.Input(i, at)
-		}
-		return p.emit(e, d, a)
-	}}
-}
+func (p *pointwise) Kernel(*graph.Node) graph.Kernel { return graph.Pointwise(p.inputs, p.emit) }
 
 func (p *pointwise) Eval(in, out []*graph.Tensor) {
 	a := make([]float64, p.inputs)
@@ -173,46 +164,19 @@ func firstAxes(n int) []int {
 	return axes
 }
 
-// wgslType is the type that an element has in a kernel's registers.
-func wgslType(d graph.DType) string {
-	switch d {
-	case graph.I32:
-		return "i32"
-	case graph.U32:
-		return "u32"
+// number is a number of a type. Infinities and NaN are bits of variables, since WGSL refuses constant expressions that are
+// not finite.
+func number(e graph.Emitter, t scalar.Type, v float64) *scalar.Expr {
+	switch t {
+	case scalar.U32:
+		return scalar.U(uint32(v))
+	case scalar.I32:
+		return scalar.I(int32(v))
 	}
-	return "f32"
-}
-
-// literal is the WGSL expression of a number in the dtype's type. Infinities and NaN are bit casts of variables, since
-// WGSL refuses constant expressions that are not finite.
-func literal(e graph.Emitter, d graph.DType, v float64) string {
-	switch d {
-	case graph.U32:
-		return strconv.FormatUint(uint64(v), 10) + "u"
-	case graph.I32:
-		if v == math.MinInt32 {
-			return "bitcast<i32>(" + e.Let("u32", "2147483648u") + ")" // WGSL parses the digits without the sign, and they exceed i32
-		}
-		return parenthesise(strconv.FormatInt(int64(v), 10) + "i")
+	if f := float32(v); f-f != 0 {
+		return e.Let(scalar.U(math.Float32bits(f))).As(scalar.F32)
 	}
-	f := float32(v)
-	if bits := math.Float32bits(f); bits&0x7f800000 == 0x7f800000 {
-		return "bitcast<f32>(" + e.Let("u32", strconv.FormatUint(uint64(bits), 10)+"u") + ")"
-	}
-	return real32(v)
-}
-
-// real32 is the literal of a finite f32.
-func real32(v float64) string {
-	return parenthesise(strconv.FormatFloat(float64(float32(v)), 'g', -1, 32) + "f")
-}
-
-func parenthesise(literal string) string {
-	if literal[0] == '-' {
-		return "(" + literal + ")"
-	}
-	return literal
+	return scalar.F(v)
 }
 
 // checkLiteral refuses a number that the dtype cannot hold.

@@ -7,8 +7,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-func init() { graph.Register(func() graph.Op { return new(PutRowsOp) }) }
-
 // PutRowsOp replaces rows of a cache. Inputs: cache [B,S,…], rows [B,N,…] with N ≤ S, both f32, and position u32[1].
 // Result: the cache with the rows from position on replaced by the given ones. Rows that would lie at S or after it are
 // dropped. With slots u32[N], the cache is [C,S,…], the rows are [N,R,…] and the positions u32[N]: rows n replace those of

@@ -9,8 +9,6 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-func init() { graph.Register(func() graph.Op { return new(QROp) }) }
-
 // QROp computes the orthonormal factor Q of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with
 // QᵀQ = I and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1).
 // The diagonal of R is not negative, which makes Q a continuous function of A where A has full rank. The columns of Q

@@ -3,21 +3,18 @@ package op
 import (
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(RandomBitsOp) })
-	graph.Register(func() graph.Op { return new(UniformOp) })
-	graph.Register(func() graph.Op { return new(NormalOp) })
-	graph.Register(func() graph.Op { return new(DropoutOp) })
+func randoms() []func() graph.Op {
+	return []func() graph.Op{made[RandomBitsOp], made[UniformOp], made[NormalOp], made[DropoutOp]}
 }
 
 // Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"): a block cipher of
 // additions, rotations and exclusive ors, so that every device and the host compute the same bits.
-var threefryRotations = [2][4]uint{{13, 15, 26, 6}, {17, 29, 16, 24}}
+var threefryRotations = [2][4]uint32{{13, 15, 26, 6}, {17, 29, 16, 24}}
 
 const threefryParity = 0x1BD11BDA
 
@@ -37,27 +34,26 @@ func Threefry(key, counter [2]uint32) [2]uint32 {
 }
 
 // emitThreefry is the first word of the block of the element at flat, under the key in the op's input.
-func emitThreefry(e graph.Emitter, input int, flat string) string {
-	word := func(i int) string { return e.Input(input, []graph.Index{graph.Const(i)}) }
-	return emitBlock(e, [2]string{word(0), word(1)}, flat, 0)
+func emitThreefry(e graph.Emitter, input int, flat graph.Index) *scalar.Expr {
+	word := func(i int) *scalar.Expr { return e.Input(input, []graph.Index{graph.Const(i)}) }
+	return emitBlock(e, [2]*scalar.Expr{word(0), word(1)}, flat.Expr(), 0)
 }
 
 // emitBlock is the first word of Threefry of a key and the counter (flat, stream).
-func emitBlock(e graph.Emitter, key [2]string, flat string, stream uint32) string {
-	k0 := e.Let("u32", key[0])
-	k1 := e.Let("u32", key[1])
-	ks := [3]string{k0, k1, e.Let("u32", fmt.Sprintf("%du ^ %s ^ %s", uint32(threefryParity), k0, k1))}
-	x, y := e.Let("u32", "("+flat+") + "+ks[0]), ks[1]
+func emitBlock(e graph.Emitter, key [2]*scalar.Expr, flat *scalar.Expr, stream uint32) *scalar.Expr {
+	k0, k1 := e.Let(key[0]), e.Let(key[1])
+	ks := [3]*scalar.Expr{k0, k1, e.Let(scalar.U(threefryParity).Xor(k0).Xor(k1))}
+	x, y := e.Let(flat.Add(ks[0])), ks[1]
 	if stream > 0 {
-		y = e.Let("u32", fmt.Sprintf("%s + %du", y, stream))
+		y = e.Let(y.Add(scalar.U(stream)))
 	}
-	for group := range 5 {
+	for group := range uint32(5) {
 		for _, r := range threefryRotations[group%2] {
-			x = e.Let("u32", x+" + "+y)
-			y = e.Let("u32", fmt.Sprintf("((%s << %du) | (%s >> %du)) ^ %s", y, r, y, 32-r, x))
+			x = e.Let(x.Add(y))
+			y = e.Let(y.Left(r).Or(y.Right(32 - r)).Xor(x))
 		}
-		x = e.Let("u32", x+" + "+ks[(group+1)%3])
-		y = e.Let("u32", fmt.Sprintf("%s + %s + %du", y, ks[(group+2)%3], group+1))
+		x = e.Let(x.Add(ks[(group+1)%3]))
+		y = e.Let(y.Add(ks[(group+2)%3]).Add(scalar.U(group + 1)))
 	}
 	return x
 }
@@ -82,9 +78,9 @@ func (g *generator) infer(d graph.DType, in []graph.Type) ([]graph.Type, error) 
 func (g *generator) Grad(*graph.Node, []*graph.Value) []*graph.Value { return []*graph.Value{nil} }
 
 // kernel is the kernel of a function of the bits.
-func (g *generator) kernel(f func(e graph.Emitter, bits string) string) graph.Kernel {
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		return f(e, emitThreefry(e, 0, graph.Flatten(g.Shape, at).String()))
+func (g *generator) kernel(f func(e graph.Emitter, bits *scalar.Expr) *scalar.Expr) graph.Kernel {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
+		return f(e, emitThreefry(e, 0, graph.Flatten(g.Shape, at)))
 	}}
 }
 
@@ -111,7 +107,7 @@ type RandomBitsOp struct{ generator }
 func (*RandomBitsOp) Name() string                                  { return "random_bits" }
 func (o *RandomBitsOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.U32, in) }
 func (o *RandomBitsOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(_ graph.Emitter, b string) string { return b })
+	return o.kernel(func(_ graph.Emitter, b *scalar.Expr) *scalar.Expr { return b })
 }
 func (o *RandomBitsOp) Eval(in, out []*graph.Tensor) {
 	o.eval(in, out, func(b uint32) float64 { return float64(b) })
@@ -131,7 +127,9 @@ type UniformOp struct{ generator }
 func (*UniformOp) Name() string                                  { return "uniform" }
 func (o *UniformOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
 func (o *UniformOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(_ graph.Emitter, b string) string { return "(f32(" + b + " >> 8u) * " + real32(1.0/(1<<24)) + ")" })
+	return o.kernel(func(_ graph.Emitter, b *scalar.Expr) *scalar.Expr {
+		return b.Right(8).To(scalar.F32).Mul(scalar.F(0x1p-24))
+	})
 }
 func (o *UniformOp) Eval(in, out []*graph.Tensor) {
 	o.eval(in, out, func(b uint32) float64 { return float64(b>>8) / (1 << 24) })
@@ -156,18 +154,19 @@ func (*NormalOp) Name() string                                  { return "normal
 func (o *NormalOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
 
 func (o *NormalOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(e graph.Emitter, b string) string {
+	return o.kernel(func(e graph.Emitter, b *scalar.Expr) *scalar.Expr {
 		// Giles, "Approximating the erfinv function": √2·erfinv(2u−1), where 4u(1−u) = 1 − (2u−1)² is exact enough.
-		u := e.Let("f32", "(f32("+b+" >> 9u) + 0.5f) * "+real32(1.0/(1<<23)))
-		w := e.Let("f32", "-log(4f * "+u+" * (1f - "+u+"))")
-		a := e.Let("f32", w+" - 2.5f")
-		c := e.Let("f32", "sqrt(max("+w+", 5f)) - 3f")
+		f := scalar.F
+		u := e.Let(b.Right(9).To(scalar.F32).Add(f(0.5)).Mul(f(0x1p-23)))
+		w := e.Let(scalar.Apply("log", f(4).Mul(u).Mul(f(1).Sub(u))).Neg())
+		a := e.Let(w.Sub(f(2.5)))
+		c := e.Let(scalar.Apply("sqrt", scalar.Max(w, f(5))).Sub(f(3)))
 		middle := polynomial(a, 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
 			-0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
 		tail := polynomial(c, -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
 			-0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
-		z := "(" + real32(math.Sqrt2) + " * select(" + tail + ", " + middle + ", " + w + " < 5f) * (2f * " + u + " - 1f))"
-		return "(" + z + " * " + literal(e, graph.F32, float64(o.Std)) + " + " + literal(e, graph.F32, float64(o.Mean)) + ")"
+		z := f(math.Sqrt2).Mul(scalar.Select(tail, middle, w.Less(f(5)))).Mul(f(2).Mul(u).Sub(f(1)))
+		return z.Mul(number(e, scalar.F32, float64(o.Std))).Add(number(e, scalar.F32, float64(o.Mean)))
 	})
 }
 
@@ -212,10 +211,10 @@ func (o *DropoutOp) threshold() uint32 { return uint32(float64(o.P) * (1 << 32))
 
 func (o *DropoutOp) Kernel(n *graph.Node) graph.Kernel {
 	shape := n.Outputs[0].Shape
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		b := emitThreefry(e, 1, graph.Flatten(shape, at).String())
-		kept := "(" + e.Input(0, at) + " * " + real32(1/(1-float64(o.P))) + ")"
-		return "select(0f, " + kept + ", " + b + " >= " + strconv.FormatUint(uint64(o.threshold()), 10) + "u)"
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
+		b := emitThreefry(e, 1, graph.Flatten(shape, at))
+		kept := e.Input(0, at).Mul(scalar.F(1 / (1 - float64(o.P))))
+		return scalar.Select(scalar.F(0), kept, b.AtLeast(scalar.U(o.threshold())))
 	}}
 }
 

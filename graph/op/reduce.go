@@ -8,10 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(SumOp) })
-	graph.Register(func() graph.Op { return new(MaxOp) })
-	graph.Register(func() graph.Op { return new(MinOp) })
+func reductions() []func() graph.Op {
+	return []func() graph.Op{made[SumOp], made[MaxOp], made[MinOp]}
 }
 
 // reduction is what the folds share. The axes, ascending, leave the shape.

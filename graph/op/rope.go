@@ -5,9 +5,8 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
-
-func init() { graph.Register(func() graph.Op { return new(RoPEOp) }) }
 
 // RoPEOp rotates the pairs (c, c + D/2) of the last axis of x [B,T,H,D] by the angles of the tables [S,D/2], row
 // t + position, or back. The position is u32[1], or u32[B] with one for each sequence; without it 0.
@@ -54,11 +53,7 @@ func (*RoPEOp) Infer(in []graph.Type) ([]graph.Type, error) {
 
 func (o *RoPEOp) Kernel(n *graph.Node) graph.Kernel {
 	d, positions := n.Inputs[0].Shape[3], n.Inputs[1].Shape[0]
-	first, second := "-", ""
-	if o.Inverse {
-		first, second = second, first
-	}
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		row, c := at[1], at[3]
 		if len(n.Inputs) == 4 {
 			// A position beyond the tables reads their last row, never other memory.
@@ -66,15 +61,20 @@ func (o *RoPEOp) Kernel(n *graph.Node) graph.Kernel {
 			if n.Inputs[3].Shape[0] > 1 {
 				sequence = at[0]
 			}
-			p := e.Let("u32", e.Input(3, []graph.Index{sequence}))
-			row = graph.Var(fmt.Sprintf("min(%s + min(%s, %du), %du)", row, p, positions, positions-1), positions)
+			p := e.Let(e.Input(3, []graph.Index{sequence}))
+			from := scalar.Min(p, scalar.U(uint32(positions)))
+			row = graph.IndexOf(scalar.Min(row.Expr().Add(from), scalar.U(uint32(positions-1))), positions)
 		}
 		partner := c.Plus(graph.Const(d / 2)).Mod(d)
 		angle := []graph.Index{row, c.Mod(d / 2)}
 		x := e.Input(0, at)
-		y := e.Let("f32", e.Input(0, []graph.Index{at[0], at[1], at[2], partner}))
-		turned := fmt.Sprintf("select(%s%s, %s%s, (%s) < %du)", second, y, first, y, c, d/2)
-		return "(" + x + " * " + e.Input(1, angle) + " + " + turned + " * " + e.Input(2, angle) + ")"
+		y := e.Let(e.Input(0, []graph.Index{at[0], at[1], at[2], partner}))
+		first, second := y.Neg(), y
+		if o.Inverse {
+			first, second = second, first
+		}
+		turned := scalar.Select(second, first, c.Expr().Less(scalar.U(uint32(d/2))))
+		return x.Mul(e.Input(1, angle)).Add(turned.Mul(e.Input(2, angle)))
 	}}
 }
 

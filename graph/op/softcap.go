@@ -5,9 +5,8 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
-
-func init() { graph.Register(func() graph.Op { return &SoftcapOp{Cap: 1} }) }
 
 // SoftcapOp is Cap · tanh(x / Cap). Its gradient needs the result alone, so only that is kept for the backward pass.
 type SoftcapOp struct {
@@ -25,10 +24,10 @@ func (o *SoftcapOp) Infer(in []graph.Type) ([]graph.Type, error) {
 }
 
 func (o *SoftcapOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		most := float64(o.Cap)
-		return "(" + emitTanh(e, e.Input(0, at)+" * "+real32(1/most)) + " * " + real32(most) + ")"
-	}}
+	most := float64(o.Cap)
+	return graph.Pointwise(1, func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+		return emitTanh(e, a[0].Mul(scalar.F(1/most))).Mul(scalar.F(most))
+	})
 }
 
 func (o *SoftcapOp) Eval(in, out []*graph.Tensor) {

@@ -7,9 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-func init() {
-	graph.Register(func() graph.Op { return new(SoftmaxOp) })
-	graph.Register(func() graph.Op { return new(LogSoftmaxOp) })
+func softmaxes() []func() graph.Op {
+	return []func() graph.Op{made[SoftmaxOp], made[LogSoftmaxOp]}
 }
 
 // rowwise is the shape rule of an op of one float input that works along the last axis.

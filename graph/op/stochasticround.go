@@ -5,9 +5,8 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
-
-func init() { graph.Register(func() graph.Op { return new(StochasticRoundOp) }) }
 
 // StochasticRoundOp rounds f32 to bf16, up or down at random: to the neighbor that is the share p of their distance
 // away with probability 1 − p. So the mean of many roundings is x, and changes that are smaller than half the distance
@@ -51,13 +50,14 @@ const (
 // graph.DType.Narrow.
 func (o *StochasticRoundOp) Kernel(n *graph.Node) graph.Kernel {
 	shape := n.Outputs[0].Shape
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		word := func(input int) string { return e.Input(input, []graph.Index{graph.Const(0)}) }
-		random := emitBlock(e, [2]string{word(1), word(2)}, graph.Flatten(shape, at).String(), o.Stream)
-		u := e.Let("u32", "bitcast<u32>("+e.Input(0, at)+")")
-		size := e.Let("u32", fmt.Sprintf("%s & %du", u, magnitudeBits))
-		special := fmt.Sprintf("(%s >> %du) | select(0u, %du, %s > %du)", u, bitsBelowBF16, quietBF16, size, infinityBits)
-		return fmt.Sprintf("select((%s + (%s >> %du)) >> %du, %s, %s >= %du)", u, random, bitsBelowBF16, bitsBelowBF16, special, size, infinityBits)
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
+		word := func(input int) *scalar.Expr { return e.Input(input, []graph.Index{graph.Const(0)}) }
+		random := emitBlock(e, [2]*scalar.Expr{word(1), word(2)}, graph.Flatten(shape, at).Expr(), o.Stream)
+		u := e.Let(e.Input(0, at).As(scalar.U32))
+		size, infinity := e.Let(u.And(scalar.U(magnitudeBits))), scalar.U(infinityBits)
+		special := u.Right(bitsBelowBF16).Or(scalar.Select(scalar.U(0), scalar.U(quietBF16), size.More(infinity)))
+		rounded := u.Add(random.Right(bitsBelowBF16)).Right(bitsBelowBF16)
+		return scalar.Select(rounded, special, size.AtLeast(infinity))
 	}}
 }
 

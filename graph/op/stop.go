@@ -2,8 +2,6 @@ package op
 
 import "github.com/gpupipe/gpupipe/graph"
 
-func init() { graph.Register(func() graph.Op { return new(StopGradientOp) }) }
-
 // StopGradientOp is its input, through which no gradient flows.
 type StopGradientOp struct{}
 

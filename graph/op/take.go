@@ -4,9 +4,8 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
-
-func init() { graph.Register(func() graph.Op { return new(TakeOp) }) }
 
 // TakeOp is x[index], rows of a table whose readers are known: x […] is [M, D], index u32 […] gives […, D]. The inverse,
 // u32 [M, c], lists for each row of x the c positions of index that read it, each position once. So the gradient is a
@@ -42,10 +41,9 @@ func (*TakeOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 
 func (*TakeOp) Kernel(n *graph.Node) graph.Kernel {
 	rows := n.Inputs[0].Shape[0]
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
 		last := len(at) - 1
-		row := e.Let("u32", fmt.Sprintf("min(%s, %du)", e.Input(1, at[:last]), rows-1))
-		return e.Input(0, []graph.Index{graph.Var(row, rows), at[last]})
+		return e.Input(0, []graph.Index{row(e, e.Input(1, at[:last]), rows), at[last]})
 	}}
 }
 

@@ -5,17 +5,11 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func init() {
-	for _, f := range []func() graph.Op{
-		neg, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, abs, square, reciprocal,
-	} {
-		graph.Register(f)
-	}
-	graph.Register(func() graph.Op { return new(ClampOp) })
-	graph.Register(func() graph.Op { return new(ScaleOp) })
-	graph.Register(func() graph.Op { return new(ShiftOp) })
+func unary() []func() graph.Op {
+	return []func() graph.Op{neg, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, abs, square, reciprocal, made[ClampOp], made[ScaleOp], made[ShiftOp]}
 }
 
 // one adapts a gradient rule of one input.
@@ -35,7 +29,7 @@ func Neg(x *graph.Value) *graph.Value { return graph.Apply1(neg(), x) }
 func neg() graph.Op {
 	return &pointwise{
 		name: "neg", inputs: 1, accept: signed,
-		emit: func(_ graph.Emitter, _ graph.DType, a []string) string { return "(-" + a[0] + ")" },
+		emit: of1((*scalar.Expr).Neg),
 		eval: func(d graph.DType, a []float64) float64 {
 			if d == graph.I32 {
 				return wrap(d, -int64(a[0]))
@@ -93,27 +87,28 @@ func Tanh(x *graph.Value) *graph.Value { return graph.Apply1(tanh(), x) }
 func tanh() graph.Op {
 	return &pointwise{
 		name: "tanh", inputs: 1, eval: float1(math.Tanh), low: -12, high: 12,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string { return emitTanh(e, a[0]) },
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr { return emitTanh(e, a[0]) },
 		grad: one(func(_, y, d *graph.Value) *graph.Value { return Mul(d, Shift(Neg(Square(y)), 1)) }),
 	}
 }
 
 // emitTanh does not use the built-in, which may overflow. A polynomial near zero keeps the relative precision that
 // 1 - 2/(…) would lose.
-func emitTanh(e graph.Emitter, expr string) string {
-	x := e.Let("f32", expr)
-	z := e.Let("f32", x+" * "+x)
+func emitTanh(e graph.Emitter, expr *scalar.Expr) *scalar.Expr {
+	x, one := e.Let(expr), scalar.F(1)
+	z := e.Let(x.Mul(x))
 	near := polynomial(z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-	q := e.Let("f32", "exp(-2f * abs("+x+"))")
-	far := "sign(" + x + ") * ((1f - " + q + ") / (1f + " + q + "))"
-	return "select(" + far + ", " + near + " * " + z + " * " + x + " + " + x + ", abs(" + x + ") < 0.625f)"
+	size := scalar.Apply("abs", x)
+	q := e.Let(scalar.Apply("exp", scalar.F(-2).Mul(size)))
+	far := scalar.Apply("sign", x).Mul(one.Sub(q).Div(one.Add(q)))
+	return scalar.Select(far, near.Mul(z).Mul(x).Add(x), size.Less(scalar.F(0.625)))
 }
 
 // polynomial is Horner's scheme, the highest coefficient first.
-func polynomial(x string, coefficients ...float64) string {
-	p := real32(coefficients[0])
+func polynomial(x *scalar.Expr, coefficients ...float64) *scalar.Expr {
+	p := scalar.F(coefficients[0])
 	for _, c := range coefficients[1:] {
-		p = "fma(" + p + ", " + x + ", " + real32(c) + ")"
+		p = scalar.Fma(p, x, scalar.F(c))
 	}
 	return p
 }
@@ -124,7 +119,7 @@ func Sigmoid(x *graph.Value) *graph.Value { return graph.Apply1(sigmoid(), x) }
 func sigmoid() graph.Op {
 	return &pointwise{
 		name: "sigmoid", inputs: 1, eval: float1(logistic), low: -9, high: 9,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string { return emitSigmoid(e, a[0]) },
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr { return emitSigmoid(e, a[0]) },
 		grad: one(func(_, y, d *graph.Value) *graph.Value { return Mul(d, Mul(y, Shift(Neg(y), 1))) }),
 	}
 }
@@ -138,10 +133,10 @@ func logistic(x float64) float64 {
 }
 
 // emitSigmoid takes exponentials of negative values only, which cannot overflow.
-func emitSigmoid(e graph.Emitter, expr string) string {
-	x := e.Let("f32", expr)
-	q := e.Let("f32", "exp(-abs("+x+"))")
-	return "(select(" + q + ", 1f, " + x + " >= 0f) / (1f + " + q + "))"
+func emitSigmoid(e graph.Emitter, expr *scalar.Expr) *scalar.Expr {
+	x, one := e.Let(expr), scalar.F(1)
+	q := e.Let(scalar.Apply("exp", scalar.Apply("abs", x).Neg()))
+	return scalar.Select(q, one, x.AtLeast(scalar.F(0))).Div(one.Add(q))
 }
 
 // Erf is the error function.
@@ -150,7 +145,7 @@ func Erf(x *graph.Value) *graph.Value { return graph.Apply1(erf(), x) }
 func erf() graph.Op {
 	return &pointwise{
 		name: "erf", inputs: 1, eval: float1(math.Erf), low: -5, high: 5,
-		emit: func(e graph.Emitter, _ graph.DType, a []string) string { return emitErf(e, a[0]) },
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr { return emitErf(e, a[0]) },
 		grad: one(func(x, _, d *graph.Value) *graph.Value {
 			return Mul(d, Scale(Exp(Neg(Square(x))), 2/math.Sqrt(math.Pi)))
 		}),
@@ -158,15 +153,16 @@ func erf() graph.Op {
 }
 
 // emitErf is a minimax approximation with an error of about one unit in the last place of f32.
-func emitErf(e graph.Emitter, expr string) string {
-	x := e.Let("f32", expr)
-	t := e.Let("f32", "min(abs("+x+"), 4f)") // erf is 1 in f32 from there on
-	s := e.Let("f32", t+" * "+t)
+func emitErf(e graph.Emitter, expr *scalar.Expr) *scalar.Expr {
+	x := e.Let(expr)
+	t := e.Let(scalar.Min(scalar.Apply("abs", x), scalar.F(4))) // erf is 1 in f32 from there on
+	s := e.Let(t.Mul(t))
 	far := polynomial(t, -1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
 		-1.28717512e-1)
-	far = "fma(" + far + ", " + t + ", -" + t + ")"
+	far = scalar.Fma(far, t, t.Neg())
 	near := polynomial(s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
-	return "select(sign(" + x + ") * (1f - exp(" + far + ")), fma(" + near + ", " + x + ", " + x + "), " + t + " < 0.927734375f)"
+	saturating := scalar.Apply("sign", x).Mul(scalar.F(1).Sub(scalar.Apply("exp", far)))
+	return scalar.Select(saturating, scalar.Fma(near, x, x), t.Less(scalar.F(0.927734375)))
 }
 
 // Abs is |x|, of floats and i32.
@@ -194,9 +190,9 @@ func Square(x *graph.Value) *graph.Value { return graph.Apply1(square(), x) }
 func square() graph.Op {
 	return &pointwise{
 		name: "square", inputs: 1, accept: anyDType,
-		emit: func(e graph.Emitter, d graph.DType, a []string) string {
-			x := e.Let(wgslType(d), a[0])
-			return "(" + x + " * " + x + ")"
+		emit: func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+			x := e.Let(a[0])
+			return x.Mul(x)
 		},
 		eval: func(d graph.DType, a []float64) float64 {
 			if !d.Float() {
@@ -214,7 +210,7 @@ func Reciprocal(x *graph.Value) *graph.Value { return graph.Apply1(reciprocal(),
 func reciprocal() graph.Op {
 	return &pointwise{
 		name: "reciprocal", inputs: 1, low: 0.5, high: 5,
-		emit: func(_ graph.Emitter, _ graph.DType, a []string) string { return "(1f / " + a[0] + ")" },
+		emit: of1(scalar.F(1).Div),
 		eval: float1(func(x float64) float64 { return 1 / x }),
 		grad: one(func(_, y, d *graph.Value) *graph.Value { return Neg(Mul(d, Square(y))) }),
 	}
@@ -254,11 +250,11 @@ func (o *ClampOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return o.attributed.Infer(in)
 }
 
-func (o *ClampOp) Kernel(n *graph.Node) graph.Kernel {
-	d := n.Outputs[0].DType
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		return "min(max(" + e.Input(0, at) + ", " + literal(e, d, float64(o.Low)) + "), " + literal(e, d, float64(o.High)) + ")"
-	}}
+func (o *ClampOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Pointwise(1, func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+		x := scalar.Max(a[0], number(e, scalar.F32, float64(o.Low)))
+		return scalar.Min(x, number(e, scalar.F32, float64(o.High)))
+	})
 }
 
 func (o *ClampOp) Eval(in, out []*graph.Tensor) {
@@ -290,11 +286,10 @@ type ScaleOp struct {
 
 func (*ScaleOp) Name() string { return "scale" }
 
-func (o *ScaleOp) Kernel(n *graph.Node) graph.Kernel {
-	d := n.Outputs[0].DType
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		return "(" + e.Input(0, at) + " * " + literal(e, d, float64(o.Factor)) + ")"
-	}}
+func (o *ScaleOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Pointwise(1, func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+		return a[0].Mul(number(e, scalar.F32, float64(o.Factor)))
+	})
 }
 
 func (o *ScaleOp) Eval(in, out []*graph.Tensor) {
@@ -322,11 +317,10 @@ type ShiftOp struct {
 
 func (*ShiftOp) Name() string { return "shift" }
 
-func (o *ShiftOp) Kernel(n *graph.Node) graph.Kernel {
-	d := n.Outputs[0].DType
-	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
-		return "(" + e.Input(0, at) + " + " + literal(e, d, float64(o.Offset)) + ")"
-	}}
+func (o *ShiftOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Pointwise(1, func(e graph.Emitter, a []*scalar.Expr) *scalar.Expr {
+		return a[0].Add(number(e, scalar.F32, float64(o.Offset)))
+	})
 }
 
 func (o *ShiftOp) Eval(in, out []*graph.Tensor) {

@@ -8,7 +8,7 @@ import (
 )
 
 // fits compares what a source in WGSL declares with what the program says of it.
-func fits(s *device.Shader, k native.Kernel) error {
+func fits(s *device.Shader, k native.Translation) error {
 	if k.Workgroup != s.Workgroup {
 		return device.Invalid("the source declares workgroup %v, the program %v", k.Workgroup, s.Workgroup)
 	}

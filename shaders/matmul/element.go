@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
 // Element is the type of an operand's elements. An array of 16-bit floats holds two a word (see graph.DType.Float16).
@@ -48,7 +49,7 @@ func (g *source) bindOperand(binding int, a array) {
 	if !a.element.Float16() {
 		return
 	}
-	g.line("fn %s_widen(h: u32) -> f32 { return %s; }", a.name, a.element.Widen("h"))
+	g.line("fn %s_widen(h: u32) -> f32 { return %v; }", a.name, a.element.Widen(scalar.Var("h", scalar.U32, 0)))
 	if !a.quads {
 		g.line("fn %s_read(at: u32) -> f32 { return %s_widen(%s); }", a.name, a.name, a.stored())
 		return
@@ -71,7 +72,7 @@ func (a array) stored() string {
 	case a.element.Float16() && a.quads:
 		return fmt.Sprintf("(%s[at >> 2u][(at >> 1u) & 1u] >> ((at & 1u) * 16u)) & 65535u", a.name)
 	case a.element.Float16():
-		return graph.Float16At(a.name, graph.Var("at", 1<<32))
+		return graph.Float16At(a.name, graph.Var("at", 1<<32, 0)).String()
 	case a.quads:
 		return a.name + "[at >> 2u][at & 3u]"
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
@@ -163,11 +164,11 @@ func rounded(x []float32) uint32 {
 
 // narrow is an epilogue that rounds to bf16.
 func narrow(acc, _, _, _ string) (stmts, expr string) {
-	expr = BF16.Narrow(acc, func(typ, x string) string {
-		stmts += "let bits: " + typ + " = " + x + ";\n"
-		return "bits"
+	bits := BF16.Narrow(scalar.Var(acc, scalar.F32, 0), func(x *scalar.Expr) *scalar.Expr {
+		stmts += fmt.Sprintf("let bits: %v = %v;\n", x.Type, x)
+		return scalar.Var("bits", x.Type, 0)
 	})
-	return stmts, expr
+	return stmts, bits.String()
 }
 
 // randomFloat16Words returns random numbers, and the words that hold them as 16-bit floats.

@@ -199,7 +199,7 @@ func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at str
 
 // declareAt defines the function with which the epilogue reads the bits of an element.
 func (x slice) declareAt(g *source) {
-	bits := graph.Float16At("mm_"+x.name, graph.Var("at", 1<<32))
+	bits := graph.Float16At("mm_"+x.name, graph.Var("at", 1<<32, 0)).String()
 	if x.alignment() == wide {
 		bits = fmt.Sprintf("(mm_%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.name)
 	}

@@ -117,44 +117,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Only loops of sums and extremes of floats are reductions, and only where the order does not matter.
-func TestReductions(t *testing.T) {
-	loop := func(body string) string {
-		return kernelHead + "var s = 0.0; var m = 0.0; var n = 0u; for (var k = 0u; k < i; k += 1u) { " + body + " } }"
-	}
-	translated := func(text string, o Options) string {
-		k, err := Translate(text, o)
-		require.NoError(t, err, text)
-		return k.C
-	}
-	const accumulate = "let a = x[k]; s = s + a * a; m = max(m, a);"
-	assert.Contains(t, translated(loop(accumulate), Options{Unordered: true}), "#pragma omp simd reduction(+: s_) reduction(max: m_)\nfor (u32 k_ = 0u; k_ < i_; k_ += 1u) {")
-	assert.NotContains(t, translated(loop(accumulate), Options{}), "#pragma")
-	for _, body := range []string{
-		"s = s + s;", "s = s + x[k]; m = m + s;", "s = x[k] + s; x[k] = s;", "s = s + x[k]; x[0] = 1.0;", "s = s + x[k]; break;", "s = s - x[k];", "s = s * x[k];",
-		"n = n + k;", "s = s + x[k]; s = s + 1.0;", "s = s + x[k]; k += 1u;", "if (k > 1u) { s = s + x[k]; }", "", "let a = s; s = s + a;",
-	} {
-		assert.NotContains(t, translated(loop(body), Options{Unordered: true}), "#pragma", body)
-	}
-	for _, text := range []string{
-		"fn f() -> f32 { y[0] += 1.0; return 1.0; } var<workgroup> y: array<f32, 2>;" + loop("s = s + f();"),
-		strings.Replace(loop("s = s + x[k];"), "k < i", "k != i", 1), strings.Replace(loop("s = s + x[k];"), "k < i", "f32(k) < s", 1),
-		strings.Replace(loop("s = s + x[k];"), "k += 1u", "k *= 2u", 1), strings.Replace(loop("s = s + x[k];"), "k < i", "k < i && i < 3u", 1),
-	} {
-		assert.NotContains(t, translated(text, Options{Unordered: true}), "#pragma", text)
-	}
-}
-
-func TestFunctions(t *testing.T) {
-	const binding = "@group(0) @binding(3) var<storage> y: array<vec4<f32>>;\n"
-	c, err := Functions(binding+"fn f(a: u32) -> f32 { return y[a].x; }", Options{Inside: true})
-	require.NoError(t, err)
-	assert.Contains(t, c, "f32 f(const gp_arg *args, u32 x0) { return fn_f((v4f32 *)args[3].at, args[3].bytes / sizeof(v4f32), x0); }")
-	assert.Contains(t, c, "return y_[(i64)a_][0];")
-	_, err = Functions("fn f() { workgroupBarrier(); }", Options{})
-	require.Error(t, err)
-}
-
 func TestUnit(t *testing.T) {
 	unit, symbol := Unit("// C\nKERNEL {}", "k.c")
 	assert.Contains(t, unit, "#define KERNEL void "+symbol+"(")

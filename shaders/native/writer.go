@@ -411,7 +411,7 @@ func (w *writer) target(e *expr) (string, *typ) {
 // loop writes for and while. The variable of a for loop whose body does not assign it is fixed within.
 func (w *writer) loop(s *stmt) {
 	w.push()
-	initial, condition, next, reduction := "", "", "", ""
+	initial, condition, next := "", "", ""
 	if s.init != nil && s.init.kind == declareVar {
 		x, t := w.initial(s.init)
 		l := w.declare(s.init.text, t)
@@ -419,7 +419,6 @@ func (w *writer) loop(s *stmt) {
 		initial = fmt.Sprintf("%s %s = %s", t.c(), l.c, x)
 		if !assigns(s.body, s.init.text) {
 			l.fix()
-			reduction = w.reduction(s)
 		}
 	} else if s.init != nil {
 		initial = w.assignment(s.init)
@@ -430,7 +429,7 @@ func (w *writer) loop(s *stmt) {
 	if s.next != nil {
 		next = w.assignment(s.next)
 	}
-	w.line("%sfor (%s; %s; %s) {", reduction, initial, condition, next)
+	w.line("for (%s; %s; %s) {", initial, condition, next)
 	w.statements(s.body)
 	w.line("}")
 	w.pop()

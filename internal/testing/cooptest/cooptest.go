@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -127,8 +128,8 @@ func (l loops) load(matrix, role, array, start, stride string, rows bool) string
 			l.each(role, fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s[coop_i] = %s;", start, words, l.place(role, stride, words, rows), matrix, l.word(array, "coop_at")))
 	}
 	return fmt.Sprintf("var %s: %s;\n", matrix, l.typ()) +
-		l.each(role, fmt.Sprintf("let coop_half = %s;\nlet coop_at = (%s) * %du + coop_half / 2u;\nlet coop_bits = (bitcast<u32>(%s) >> (coop_half %% 2u * 16u)) & 0xffffu;\n%s[coop_i] = %s;",
-			l.place(role, stride, 2*words, rows), start, words, l.word(array, "coop_at"), matrix, l.factor.Widen("coop_bits")))
+		l.each(role, fmt.Sprintf("let coop_half = %s;\nlet coop_at = (%s) * %du + coop_half / 2u;\nlet coop_bits = (bitcast<u32>(%s) >> (coop_half %% 2u * 16u)) & 0xffffu;\n%s[coop_i] = %v;",
+			l.place(role, stride, 2*words, rows), start, words, l.word(array, "coop_at"), matrix, l.factor.Widen(scalar.Var("coop_bits", scalar.U32, 0))))
 }
 
 func (l loops) store(matrix, array, start, stride string, rows bool) string {
@@ -177,11 +178,11 @@ func (l loops) shape(role string) (rows, columns int) {
 func packing() string {
 	var lets strings.Builder
 	count := 0
-	bits := graph.F16.Narrow("x", func(typ, expr string) string {
+	bits := graph.F16.Narrow(scalar.Var("x", scalar.F32, 0), func(x *scalar.Expr) *scalar.Expr {
 		count++
-		fmt.Fprintf(&lets, "  let x%d: %s = %s;\n", count, typ, expr)
-		return fmt.Sprintf("x%d", count)
+		fmt.Fprintf(&lets, "  let x%d: %v = %v;\n", count, x.Type, x)
+		return scalar.Var(fmt.Sprintf("x%d", count), x.Type, 0)
 	})
-	return "fn coop_half(x: f32) -> u32 {\n" + lets.String() + "  return select(" + bits + ", 0u, (bitcast<u32>(x) & 0x7fffffffu) >= 0x477ff000u); // from 65520 on\n}\n" +
+	return "fn coop_half(x: f32) -> u32 {\n" + lets.String() + "  return select(" + bits.String() + ", 0u, (bitcast<u32>(x) & 0x7fffffffu) >= 0x477ff000u); // from 65520 on\n}\n" +
 		"fn coop_pack(x: vec2<f32>) -> u32 { return coop_half(x.x) | (coop_half(x.y) << 16u); }\n"
 }

@@ -1,0 +1,190 @@
+package scalar
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Stmt is a statement: one of the types below.
+type Stmt interface{ stmt() }
+
+// Let declares a variable that keeps its value.
+type Let struct {
+	Name  string
+	Value *Expr
+}
+
+// Declare declares a variable that is assigned later, with its first value.
+type Declare struct {
+	Name  string
+	Value *Expr
+}
+
+// Local declares an array of the function's own. Its elements are zero.
+type Local struct{ Array }
+
+// Assign stores a value to a variable or to an element of an array.
+type Assign struct{ To, Value *Expr }
+
+// For is a loop: a u32 of the name begins with From, Next is its next value, and the loop ends when While is false.
+type For struct {
+	Name              string
+	From, While, Next *Expr
+	Body              []Stmt
+}
+
+// If has no else.
+type If struct {
+	Condition *Expr
+	Body      []Stmt
+}
+
+// Return leaves the function.
+type Return struct{}
+
+// Barrier waits for the other invocations of the workgroup, and makes what they stored to its memory visible.
+type Barrier struct{}
+
+func (Let) stmt()     {}
+func (Declare) stmt() {}
+func (Local) stmt()   {}
+func (Assign) stmt()  {}
+func (For) stmt()     {}
+func (If) stmt()      {}
+func (Return) stmt()  {}
+func (Barrier) stmt() {}
+
+// Count is a loop of a variable from one value to below another, by steps. Its body gets the variable.
+func Count(name string, depth int, from, below, step *Expr, body ...Stmt) For {
+	i := Var(name, U32, depth)
+	return For{name, from, i.Less(below), i.Add(step), body}
+}
+
+// Array is an array in memory: a binding of a kernel, or one of a workgroup or a function.
+type Array struct {
+	Name string
+	Type Type
+	Len  int
+}
+
+// Kernel is a whole kernel. Its body has the variables group, the number of the workgroup below Groups, and lane, that of
+// the invocation in the workgroup.
+type Kernel struct {
+	Bindings []Array
+	Shared   []Array // memory of a workgroup
+	Lanes    int     // invocations of a workgroup
+	Groups   int     // workgroups
+	Grid     [3]int  // of the dispatch: workgroups by dimension, at least Groups together
+	Body     []Stmt
+}
+
+// The variables of a kernel's body.
+var (
+	Group = Var("group", U32, 0)
+	Lane  = Var("lane", U32, 0)
+)
+
+// Sums returns the variables that a loop accumulates, if it does nothing else: its body computes values, and adds to
+// variables of f32 or replaces them by the larger or smaller of themselves and a value. The order in which it takes its
+// elements then matters for rounding alone.
+func (f For) Sums() (sums []Sum) {
+	var read []*Expr
+	for _, s := range f.Body {
+		switch s := s.(type) {
+		case Let:
+			read = append(read, s.Value)
+		case Assign:
+			sum, ok := accumulation(s)
+			if !ok || slices.ContainsFunc(sums, func(other Sum) bool { return other.Variable == sum.Variable }) {
+				return nil
+			}
+			sums, read = append(sums, sum), append(read, s.Value.Args[1])
+		default:
+			return nil
+		}
+	}
+	if slices.ContainsFunc(sums, func(s Sum) bool { return slices.ContainsFunc(read, func(x *Expr) bool { return x.Uses(s.Variable) }) }) {
+		return nil
+	}
+	return sums
+}
+
+// Sum is a variable that a loop accumulates by an operator: "+", "max" or "min".
+type Sum struct{ Variable, Operator string }
+
+func accumulation(s Assign) (sum Sum, ok bool) {
+	x := s.Value
+	adds := x.Kind == Operation && x.Name == "+" || x.Kind == Call && (x.Name == "max" || x.Name == "min")
+	if s.To.Kind != Variable || s.To.Type != F32 || !adds || x.Args[0].Kind != Variable || x.Args[0].Name != s.To.Name {
+		return sum, false
+	}
+	return Sum{s.To.Name, x.Name}, true
+}
+
+// Check returns an error for a kernel that reads or assigns a variable or an array that is not declared, declares a name
+// twice in one scope, assigns a value of another type, or whose index may lie outside its array. Where inside is false,
+// indices are not checked: the device checks them.
+func (k Kernel) Check(inside bool) error {
+	c := &checker{arrays: map[string]Array{}, inside: inside}
+	for _, a := range append(append([]Array{}, k.Bindings...), k.Shared...) {
+		if _, twice := c.arrays[a.Name]; twice {
+			return fmt.Errorf("the array %s is declared twice", a.Name)
+		}
+		c.arrays[a.Name] = a
+	}
+	c.push()
+	c.declare(Group.Name, U32, false)
+	c.declare(Lane.Name, U32, false)
+	c.body(k.Body)
+	return c.err
+}
+
+// Function is a function of numbers: its parameters are variables of its body, and Result is of them and of what the
+// body declares.
+type Function struct {
+	Name       string
+	Parameters []*Expr
+	Body       []Stmt
+	Result     *Expr
+}
+
+// NewFunction returns the function that f computes of its parameters; let names an expression.
+func NewFunction(name string, f func(let func(*Expr) *Expr) *Expr, parameters ...*Expr) Function {
+	fn := Function{Name: name, Parameters: parameters}
+	fn.Result = f(func(x *Expr) *Expr {
+		v := fmt.Sprintf("x%d", len(fn.Body)+1)
+		fn.Body = append(fn.Body, Let{v, x})
+		return Var(v, x.Type, 0).Below(x.Bound)
+	})
+	return fn
+}
+
+// Uses reports whether the function reads or assigns an array.
+func (f Function) Uses(array string) bool { return f.Result.uses(array) || uses(f.Body, array) }
+
+func uses(body []Stmt, array string) bool {
+	for _, s := range body {
+		var found bool
+		switch s := s.(type) {
+		case Let:
+			found = s.Value.uses(array)
+		case Declare:
+			found = s.Value.uses(array)
+		case Assign:
+			found = s.To.uses(array) || s.Value.uses(array)
+		case For:
+			found = s.From.uses(array) || s.While.uses(array) || s.Next.uses(array) || uses(s.Body, array)
+		case If:
+			found = s.Condition.uses(array) || uses(s.Body, array)
+		}
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// uses reports whether an expression reads an array.
+func (x *Expr) uses(array string) bool {
+	return x.Kind == Element && x.Name == array || slices.ContainsFunc(x.Args, func(a *Expr) bool { return a.uses(array) })
+}
