@@ -52,7 +52,7 @@ func (c Config) slotted(slots, tokens int, output bool) (*graph.Graph, error) {
 		for i := range c.NLayers {
 			x = n.layer(i, x, position, func(q, k, v *graph.Value) *graph.Value {
 				keys, values := n.slotCache(i, "k", slots, k, position, slot), n.slotCache(i, "v", slots, v, position, slot)
-				return (&op.AttentionOp{Window: n.Layer(i).Window}).CachedAttention(q, keys, values, position, slot)
+				return (&op.AttentionOp{Form: op.FromCaches, Window: n.Layer(i).Window}).Apply(q, keys, values, position, slot)
 			})
 		}
 		if !output {

@@ -41,7 +41,7 @@ func (c Config) decode(block int) (*graph.Graph, error) {
 		for i := range c.NLayers {
 			x = n.layer(i, x, position, func(q, k, v *graph.Value) *graph.Value {
 				keys, values := n.cached(i, "k", k, position), n.cached(i, "v", v, position)
-				return (&op.AttentionOp{Window: n.Layer(i).Window}).Apply(q, keys, values, position)
+				return (&op.AttentionOp{Form: op.FromPosition, Window: n.Layer(i).Window}).Apply(q, keys, values, position)
 			})
 		}
 		b.Scope(HeadScope, func() {

@@ -3,17 +3,16 @@ package op
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
 // AttentionOp is causal attention with grouped queries and scale 1/√D. Inputs: q [B,Tq,H,D], k and v [B,Tk,KV,D] with
-// KV dividing H, and optionally more: position u32[1], the place of query 0 among the keys (0 without it): query i
-// sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own
-// segment, those with segments[j] = segments[i]; or positions u32[B] and slots u32[B], where k and v [C,Tk,KV,D] are
-// the caches of C sequences: query i of sequence b sees the keys j ≤ i + positions[b] of cache slots[b]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
-// [B,H,Tq], which the gradient uses. Memory is linear in the sequence length.
+// KV dividing H, and those of its form. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq],
+// which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct {
+	Form AttentionForm `json:"form,omitempty"`
 	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
 	// j > i + position - Window. 0 is no limit. The result of a query that sees no key is undefined.
 	Window int `json:"window,omitempty"`
@@ -22,6 +21,26 @@ type AttentionOp struct {
 	Result graph.DType `json:"result,omitempty"`
 }
 
+// AttentionForm says which keys a query sees, and which inputs an attention has besides q, k and v.
+type AttentionForm string
+
+const (
+	// FromStart: query i sees the keys j ≤ i.
+	FromStart AttentionForm = ""
+	// FromPosition has position u32[1], the place of query 0 among the keys: query i sees the keys j ≤ i + position.
+	FromPosition AttentionForm = "position"
+	// WithinSegments has segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment, those with
+	// segments[j] = segments[i].
+	WithinSegments AttentionForm = "segments"
+	// FromCaches has positions u32[B] and slots u32[B]; k and v [C,Tk,KV,D] are the caches of C sequences. Query i of
+	// sequence b sees the keys j ≤ i + positions[b] of cache slots[b]. Several sequences may read one cache, and a slot
+	// of C or more reads the last one.
+	FromCaches AttentionForm = "caches"
+)
+
+// attentionForms lists the inputs of each form besides q, k and v.
+var attentionForms = map[AttentionForm][]string{FromStart: nil, FromPosition: {"position"}, WithinSegments: {"segments"}, FromCaches: {"positions", "slots"}}
+
 func (*AttentionOp) Name() string  { return "attention" }
 func (*AttentionOp) TakesFloat16() {}
 
@@ -29,60 +48,55 @@ func (*AttentionOp) TakesFloat16() {}
 // keys j ≤ i + position; position is u32[1], or nil for 0. There is no gradient through attention with a position. The
 // inputs are of one float dtype, and the result is f32.
 func Attention(q, k, v, position *graph.Value) *graph.Value {
-	return new(AttentionOp).Apply(q, k, v, position)
+	if position == nil {
+		return new(AttentionOp).Apply(q, k, v)
+	}
+	return (&AttentionOp{Form: FromPosition}).Apply(q, k, v, position)
 }
 
 // SegmentedAttention is causal attention that does not look beyond documents: q [B,T,H,D], k and v [B,T,KV,D], segments
 // u32[B,T] → [B,T,H,D]. Query i sees the keys j ≤ i with the same number as its own, next to it or not. Nil segments
 // are none.
 func SegmentedAttention(q, k, v, segments *graph.Value) *graph.Value {
-	return new(AttentionOp).Apply(q, k, v, segments)
-}
-
-// Apply is attention with these attributes: q [B,Tq,H,D], k and v [B,Tk,KV,D] → [B,Tq,H,D]. The optional input last is
-// position u32[1] or segments u32[B,T], or nil.
-func (o *AttentionOp) Apply(q, k, v, last *graph.Value) *graph.Value {
-	in := []*graph.Value{q, k, v}
-	if last != nil {
-		in = append(in, last)
+	if segments == nil {
+		return new(AttentionOp).Apply(q, k, v)
 	}
-	return graph.Apply1(o, in...)
+	return (&AttentionOp{Form: WithinSegments}).Apply(q, k, v, segments)
 }
 
-// CachedAttention is attention of sequences to caches of their own: q [B,Tq,H,D], the caches of C sequences k and v
-// [C,Tk,KV,D], positions and slots u32[B] → [B,Tq,H,D]. Query i of sequence b sees the keys j ≤ i + positions[b] of
-// cache slots[b]. Several sequences may read one cache. A slot of C or more reads the last cache.
-func (o *AttentionOp) CachedAttention(q, k, v, positions, slots *graph.Value) *graph.Value {
-	return graph.Apply1(o, q, k, v, positions, slots)
+// Apply is attention with these attributes: q [B,Tq,H,D], k and v [B,Tk,KV,D] → [B,Tq,H,D]. more are the inputs of the
+// form.
+func (o *AttentionOp) Apply(q, k, v *graph.Value, more ...*graph.Value) *graph.Value {
+	return graph.Apply1(o, append([]*graph.Value{q, k, v}, more...)...)
 }
 
 func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if len(in) < 3 || len(in) > 5 {
-		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position, segments, or positions and slots", len(in))
+	more, known := attentionForms[o.Form]
+	if !known {
+		return nil, fmt.Errorf("the form is %q, expected none, position, segments or caches", o.Form)
+	}
+	if names := append([]string{"q", "k", "v"}, more...); len(in) != len(names) {
+		return nil, fmt.Errorf("got %d inputs, expected %s", len(in), strings.Join(names, ", "))
 	}
 	s, err := attentionSizes(in)
-	if err == nil && len(in) < 5 {
+	if err == nil && o.Form != FromCaches {
 		err = sameBatch(in)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(in) == 5 {
-		if err := wantEach([]string{"positions", "slots"}, in[3:], graph.T(graph.U32, s.batch)); err != nil {
-			return nil, err
-		}
+	switch o.Form {
+	case FromPosition:
+		err = wantType("position", in[3], graph.U32, 1)
+	case WithinSegments:
+		err = s.checkSegments(in[3])
+	case FromCaches:
+		err = wantEach(more, in[3:], graph.T(graph.U32, s.batch))
 	}
-	if len(in) == 4 {
-		if position := graph.T(graph.U32, 1); isSegments(in[3]) {
-			err = s.checkSegments(in[3])
-		} else if !in[3].Equal(position) {
-			err = fmt.Errorf("position is %v, expected %v", in[3], position)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
-	if err := s.checkWindow(o.Window, len(in) == 5 || len(in) == 4 && !isSegments(in[3])); err != nil {
+	if err := s.checkWindow(o.Window, o.positioned()); err != nil {
 		return nil, err
 	}
 	if o.Result != graph.F32 && (o.Result != in[0].DType || s.dim%4 != 0) {
@@ -90,6 +104,9 @@ func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	}
 	return []graph.Type{{DType: o.Result, Shape: in[0].Shape}, graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
 }
+
+// positioned reports whether queries begin at a place among the keys that is known when the graph runs.
+func (o *AttentionOp) positioned() bool { return o.Form == FromPosition || o.Form == FromCaches }
 
 // attentionShape names the extents of an attention.
 type attentionShape struct{ batch, queries, keys, heads, kvHeads, dim int }
@@ -135,9 +152,6 @@ func wantEach(names []string, got []graph.Type, want graph.Type) error {
 	return nil
 }
 
-// isSegments reports whether the last input of an attention, or of its gradient, is segments.
-func isSegments(last graph.Type) bool { return last.DType == graph.U32 && len(last.Shape) == 2 }
-
 func (s attentionShape) checkSegments(t graph.Type) error {
 	if s.queries != s.keys {
 		return fmt.Errorf("there are %d queries and %d keys, expected as many of both where there are segments", s.queries, s.keys)
@@ -157,14 +171,6 @@ func (s attentionShape) checkWindow(window int, position bool) error {
 		return fmt.Errorf("the last of %d queries sees none of %d keys in a window of %d", s.queries, s.keys, window)
 	}
 	return nil
-}
-
-// takeSegments parts segments, nil if there are none, from the other inputs.
-func takeSegments(in []*graph.Tensor) (rest []*graph.Tensor, segments []float64) {
-	if last := in[len(in)-1]; isSegments(last.Type) {
-		return in[:len(in)-1], last.Data
-	}
-	return in, nil
 }
 
 // together reports whether two places of a sequence belong to one segment.
@@ -207,13 +213,16 @@ func mustAttentionSizes(types ...graph.Type) attentionShape {
 func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v := in[0].Data, in[1].Data, in[2].Data
-	in, segments := takeSegments(in)
+	var segments []float64
+	if a.Form == WithinSegments {
+		segments = in[3].Data
+	}
 	s.rows(func(b, i, h int) {
 		position, cache := 0, b
-		switch len(in) {
-		case 4:
+		switch a.Form {
+		case FromPosition:
 			position = int(in[3].Data[0])
-		case 5:
+		case FromCaches:
 			position, cache = int(in[3].Data[b]), min(int(in[4].Data[b]), in[1].Shape[0]-1)
 		}
 		scores := make([]float64, min(i+position+1, s.keys))
@@ -262,7 +271,7 @@ func axpy(a float64, x, y []float64) {
 func (o *AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 	b := n.Outputs[0].Builder()
 	qkv, segments := n.Inputs[:3:3], n.Inputs[3:]
-	if len(segments) > 0 && !isSegments(segments[0].Type) {
+	if o.positioned() {
 		b.Fail("attention", "attention with a position is for decoding and has no gradient")
 	}
 	do := dout[0]
@@ -273,14 +282,17 @@ func (o *AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 	if dout[1] != nil {
 		in = append(in, dout[1])
 	}
-	grads := b.Apply(&AttentionGradOp{Window: o.Window}, append(in, segments...)...)
+	grads := b.Apply(&AttentionGradOp{Segments: o.Form == WithinSegments, Window: o.Window}, append(in, segments...)...)
 	return append(grads, make([]*graph.Value, len(segments))...)
 }
 
 func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Outputs[0].DType)
-	k.position = len(n.Inputs) > 3 && k.segments == ""
-	if len(n.Inputs) == 5 {
+	k.position = o.positioned()
+	switch o.Form {
+	case WithinSegments:
+		k.segments = "in3"
+	case FromCaches:
 		k.caches = n.Inputs[1].Shape[0]
 	}
 	k.setWindow(o.Window)
@@ -291,15 +303,16 @@ func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 // optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
 // and v, in f32 whatever those are, each summed in a fixed order.
 type AttentionGradOp struct {
-	Window int `json:"window,omitempty"` // as AttentionOp's
+	Segments bool `json:"segments,omitempty"` // the last input is segments
+	Window   int  `json:"window,omitempty"`   // as AttentionOp's
 }
 
 func (*AttentionGradOp) Name() string  { return "attention_grad" }
 func (*AttentionGradOp) TakesFloat16() {}
 
 func (o *AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if n := len(in); n < 6 || n > 8 || n == 8 && !isSegments(in[7]) {
-		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o, perhaps that of logsumexp and perhaps segments", n)
+	if n := len(in) - boolToInt(o.Segments); n != 6 && n != 7 {
+		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o, perhaps that of logsumexp, and segments if it has them", len(in))
 	}
 	s, err := attentionSizes(in)
 	if err == nil {
@@ -308,11 +321,12 @@ func (o *AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	if last := in[len(in)-1]; isSegments(last) {
-		if err := s.checkSegments(last); err != nil {
+	if o.Segments {
+		last := len(in) - 1
+		if err := s.checkSegments(in[last]); err != nil {
 			return nil, err
 		}
-		in = in[:len(in)-1]
+		in = in[:last]
 	}
 	if err := s.checkWindow(o.Window, false); err != nil {
 		return nil, err
@@ -337,7 +351,11 @@ func (*AttentionGradOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
 func (o *AttentionGradOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v, do := in[0].Data, in[1].Data, in[2].Data, in[5].Data
-	in, segments := takeSegments(in)
+	var segments []float64
+	if o.Segments {
+		last := len(in) - 1
+		in, segments = in[:last], in[last].Data
+	}
 	for _, t := range out {
 		clear(t.Data)
 	}
@@ -364,7 +382,12 @@ func (o *AttentionGradOp) Eval(in, out []*graph.Tensor) {
 func (o *AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Inputs[3].DType)
 	k.setWindow(o.Window)
-	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
+	last := len(n.Inputs) - 1
+	if o.Segments {
+		k.segments = fmt.Sprintf("in%d", last)
+		last--
+	}
+	k.lseGrad = last == 6
 	return graph.Template{Variants: k.backward, Flops: k.flops(5)}
 }
 

@@ -15,7 +15,7 @@ func (*AttentionOp) Cases() []graph.Case {
 		// Queries at the end of a cache that is not full.
 		position := float64(s.keys - s.queries - 2)
 		types := append(s.inputs(), graph.T(graph.U32, 1))
-		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: types, Tolerance: 1e-5, NoGrad: true, Fill: func(i, j int) float64 {
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromPosition}, Inputs: types, Tolerance: 1e-5, NoGrad: true, Fill: func(i, j int) float64 {
 			if i == 3 {
 				return position
 			}
@@ -26,7 +26,7 @@ func (*AttentionOp) Cases() []graph.Case {
 	for _, s := range segmentedShapes() {
 		for _, segments := range segmentations() {
 			types := append(s.inputs(), graph.T(graph.U32, s.batch, s.keys))
-			cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: types, Tolerance: 1e-5, NoGrad: s.queries > 33, Fill: func(i, j int) float64 {
+			cs = append(cs, graph.Case{Op: &AttentionOp{Form: WithinSegments}, Inputs: types, Tolerance: 1e-5, NoGrad: s.queries > 33, Fill: func(i, j int) float64 {
 				if i == 3 {
 					return segments(j/s.keys, j%s.keys)
 				}
@@ -35,15 +35,15 @@ func (*AttentionOp) Cases() []graph.Case {
 		}
 	}
 	for _, w := range windowedAttentions() {
-		cs = append(cs, graph.Case{Op: &AttentionOp{Window: w.window}, Inputs: w.inputs(), Tolerance: 1e-5,
-			NoGrad: w.queries > 9 || w.operands != graph.F32 || w.last == aPosition, Fill: w.fill})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: w.form, Window: w.window}, Inputs: w.inputs(), Tolerance: 1e-5,
+			NoGrad: w.queries > 9 || w.operands != graph.F32 || w.form == FromPosition, Fill: w.fill})
 	}
 	for _, h := range float16Attentions() {
-		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.last == aPosition, Fill: h.fill})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form}, Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.form == FromPosition, Fill: h.fill})
 	}
 	for _, h := range roundedAttentions() { // an error of f32 may round to the other neighbor
 		unit := map[graph.DType]float64{graph.F16: 0x1p-10, graph.BF16: 0x1p-7}[h.operands]
-		cs = append(cs, graph.Case{Op: &AttentionOp{Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true, Fill: h.fill})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form, Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true, Fill: h.fill})
 	}
 	return cs
 }
@@ -65,7 +65,7 @@ func slottedAttentions() (cs []graph.Case) {
 	for _, s := range []attentionShape{{4, 1, 37, 4, 2, 16}, {2, 3, 40, 3, 1, 5}, {1, 1, 1100, 2, 1, 4}} {
 		kv, list := graph.T(graph.F32, 3, s.keys, s.kvHeads, s.dim), graph.T(graph.U32, s.batch)
 		for _, window := range []int{0, 5} {
-			cs = append(cs, graph.Case{Op: &AttentionOp{Window: window}, Inputs: []graph.Type{s.inputs()[0], kv, kv, list, list}, Tolerance: 1e-5, NoGrad: true,
+			cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromCaches, Window: window}, Inputs: []graph.Type{s.inputs()[0], kv, kv, list, list}, Tolerance: 1e-5, NoGrad: true,
 				Fill: func(i, j int) float64 {
 					switch {
 					case i == 3 && s.keys > 1000:
@@ -116,20 +116,20 @@ func scatter(i, j int) float64 {
 func (*AttentionGradOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, w := range windowedAttentions() {
-		if w.last != aPosition {
-			cs = append(cs, graph.Case{Op: &AttentionGradOp{Window: w.window}, Inputs: w.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: w.gradFill})
+		if w.form != FromPosition {
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: w.form == WithinSegments, Window: w.window}, Inputs: w.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: w.gradFill})
 		}
 	}
 	for _, h := range float16Attentions() {
-		if h.last != aPosition {
-			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+		if h.form != FromPosition {
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
 		}
 	}
 	for _, h := range roundedAttentions() {
-		if h.last != aPosition {
+		if h.form != FromPosition {
 			types := h.gradInputs()
 			types[3] = types[0]
-			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
 		}
 	}
 	for n, s := range attentionCases() {
@@ -143,7 +143,7 @@ func (*AttentionGradOp) Cases() []graph.Case {
 			lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
 			types := s.inputs()
 			types = append(append(types, types[0], lse, types[0], lse)[:6+n%2], graph.T(graph.U32, s.batch, s.keys))
-			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: func(i, j int) float64 {
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: true}, Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: func(i, j int) float64 {
 				if i == len(types)-1 {
 					return segments(j/s.keys, j%s.keys)
 				}
@@ -170,7 +170,7 @@ type windowedAttention struct {
 
 // fill is that of the case without a window, except that segments are longer, and that their numbers occur again.
 func (w windowedAttention) fill(i, j int) float64 {
-	if i == 3 && w.last == aSegment {
+	if i == 3 && w.form == WithinSegments {
 		return float64(j % w.keys / 15 % 3)
 	}
 	return w.float16Attention.fill(i, j)
@@ -186,19 +186,19 @@ func (w windowedAttention) gradFill(i, j int) float64 {
 // windowedAttentions cover windows of one key, of less than, of exactly and of more than the blocks of queries and keys
 // of the kernels, more and fewer keys than queries, odd head dimensions, and odd numbers of heads.
 func windowedAttentions() []windowedAttention {
-	f32 := func(s attentionShape, last, window int) windowedAttention {
-		return windowedAttention{float16Attention{s, graph.F32, last}, window}
+	f32 := func(s attentionShape, form AttentionForm, window int) windowedAttention {
+		return windowedAttention{float16Attention{s, graph.F32, form}, window}
 	}
 	return []windowedAttention{
-		f32(attentionShape{2, 5, 5, 3, 1, 3}, aValue, 1), f32(attentionShape{1, 9, 9, 3, 3, 4}, aValue, 4),
-		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 32), f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 65),
-		f32(attentionShape{2, 70, 70, 3, 3, 11}, aValue, 31), f32(attentionShape{1, 7, 12, 2, 1, 4}, aValue, 2),
-		f32(attentionShape{1, 12, 7, 2, 2, 4}, aValue, 6), f32(attentionShape{1, 130, 130, 2, 1, 8}, aSegment, 40),
-		f32(attentionShape{2, 1, 37, 4, 2, 16}, aPosition, 5), f32(attentionShape{1, 3, 40, 3, 1, 5}, aPosition, 1),
-		f32(attentionShape{1, 1, 1100, 2, 1, 4}, aPosition, 1050), f32(attentionShape{1, 40, 200, 1, 1, 4}, aPosition, 60),
-		{float16Attention{attentionShape{1, 70, 70, 2, 1, 4}, graph.F16, aValue}, 33},
-		{float16Attention{attentionShape{2, 70, 70, 2, 1, 16}, graph.BF16, aSegment}, 17},
-		{float16Attention{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, 9},
+		f32(attentionShape{2, 5, 5, 3, 1, 3}, FromStart, 1), f32(attentionShape{1, 9, 9, 3, 3, 4}, FromStart, 4),
+		f32(attentionShape{1, 130, 130, 2, 1, 8}, FromStart, 32), f32(attentionShape{1, 130, 130, 2, 1, 8}, FromStart, 65),
+		f32(attentionShape{2, 70, 70, 3, 3, 11}, FromStart, 31), f32(attentionShape{1, 7, 12, 2, 1, 4}, FromStart, 2),
+		f32(attentionShape{1, 12, 7, 2, 2, 4}, FromStart, 6), f32(attentionShape{1, 130, 130, 2, 1, 8}, WithinSegments, 40),
+		f32(attentionShape{2, 1, 37, 4, 2, 16}, FromPosition, 5), f32(attentionShape{1, 3, 40, 3, 1, 5}, FromPosition, 1),
+		f32(attentionShape{1, 1, 1100, 2, 1, 4}, FromPosition, 1050), f32(attentionShape{1, 40, 200, 1, 1, 4}, FromPosition, 60),
+		{float16Attention{attentionShape{1, 70, 70, 2, 1, 4}, graph.F16, FromStart}, 33},
+		{float16Attention{attentionShape{2, 70, 70, 2, 1, 16}, graph.BF16, WithinSegments}, 17},
+		{float16Attention{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, FromPosition}, 9},
 	}
 }
 
@@ -206,33 +206,27 @@ func windowedAttentions() []windowedAttention {
 type float16Attention struct {
 	attentionShape
 	operands graph.DType
-	last     int // the last input: aValue, aPosition or aSegment
+	form     AttentionForm // FromPosition: queries at the end of a cache that is not full
 }
-
-const (
-	aValue    = iota // v
-	aPosition        // the position of queries at the end of a cache that is not full
-	aSegment         // segment numbers, of several segments
-)
 
 // float16Attentions cover even and odd numbers of 16-bit floats, head dimensions that are and are not multiples of 4,
 // and the edge cases of kernels that multiply matrices: sequences of one and of several tiles, shorter and longer than
 // a tile, and more and fewer keys than queries.
 func float16Attentions() []float16Attention {
 	return []float16Attention{
-		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, aValue}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue},
-		{attentionShape{2, 33, 33, 4, 2, 16}, graph.F16, aValue}, {attentionShape{1, 130, 130, 2, 1, 16}, graph.BF16, aValue},
-		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
-		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, aPosition},
-		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, aSegment},
+		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, FromStart}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, FromStart},
+		{attentionShape{2, 33, 33, 4, 2, 16}, graph.F16, FromStart}, {attentionShape{1, 130, 130, 2, 1, 16}, graph.BF16, FromStart},
+		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, FromStart}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, FromStart},
+		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, FromPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, FromPosition},
+		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, WithinSegments}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, WithinSegments},
 	}
 }
 
 // roundedAttentions are test cases whose results are 16-bit floats, too.
 func roundedAttentions() []float16Attention {
 	return []float16Attention{
-		{attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue}, {attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition},
-		{attentionShape{1, 33, 33, 2, 2, 16}, graph.BF16, aValue}, {attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment},
+		{attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, FromStart}, {attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, FromPosition},
+		{attentionShape{1, 33, 33, 2, 2, 16}, graph.BF16, FromStart}, {attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, WithinSegments},
 	}
 }
 
@@ -241,10 +235,10 @@ func (h float16Attention) inputs() []graph.Type {
 	for i := range types {
 		types[i].DType = h.operands
 	}
-	switch h.last {
-	case aPosition:
+	switch h.form {
+	case FromPosition:
 		return append(types, graph.T(graph.U32, 1))
-	case aSegment:
+	case WithinSegments:
 		return append(types, graph.T(graph.U32, h.batch, h.keys))
 	}
 	return types
@@ -254,7 +248,7 @@ func (h float16Attention) fill(i, j int) float64 {
 	switch {
 	case i < 3:
 		return scatter(i, j)
-	case h.last == aPosition:
+	case h.form == FromPosition:
 		return float64(h.keys - h.queries - 2)
 	}
 	return segmentations()[1](j/h.keys, j%h.keys)

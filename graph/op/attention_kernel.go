@@ -34,11 +34,7 @@ type attentionKernels struct {
 
 func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
 	s := mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type)
-	k := attentionKernels{attentionShape: s, operands: n.Inputs[0].DType, result: result}
-	if last := len(n.Inputs) - 1; isSegments(n.Inputs[last].Type) {
-		k.segments = fmt.Sprintf("in%d", last)
-	}
-	return k
+	return attentionKernels{attentionShape: s, operands: n.Inputs[0].DType, result: result}
 }
 
 // setWindow takes the op's window, if it is shorter than what causality leaves to the last query. position must be set

@@ -30,15 +30,15 @@ func TestAttentionFitsLimits(t *testing.T) {
 		segments := graph.T(graph.U32, 2, 300)
 		for _, c := range []graph.Case{
 			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv}},
-			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv, graph.T(graph.U32, 1)}},
+			{Op: &op.AttentionOp{Form: op.FromPosition}, Inputs: []graph.Type{q, kv, kv, graph.T(graph.U32, 1)}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse}},
-			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv, segments}},
-			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, segments}},
-			{Op: &op.AttentionGradOp{Window: 70}, Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
-			{Op: new(op.AttentionOp), Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
-			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
-			{Op: &op.AttentionOp{Result: graph.F16, Window: 70}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
-			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
+			{Op: &op.AttentionOp{Form: op.WithinSegments}, Inputs: []graph.Type{q, kv, kv, segments}},
+			{Op: &op.AttentionGradOp{Segments: true}, Inputs: []graph.Type{q, kv, kv, q, lse, q, segments}},
+			{Op: &op.AttentionGradOp{Segments: true, Window: 70}, Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
+			{Op: &op.AttentionOp{Form: op.WithinSegments}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: &op.AttentionGradOp{Segments: true}, Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
+			{Op: &op.AttentionOp{Form: op.WithinSegments, Result: graph.F16, Window: 70}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: &op.AttentionGradOp{Segments: true}, Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
 		} {
 			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Float16() || !ok && c.Inputs[3].DType.Float16()) {
 				continue // refused
@@ -130,7 +130,11 @@ func checkAttentionDecodes(t *testing.T, window int) {
 	part[3].Data[0] = length - last
 	run := func(in []*graph.Tensor) []float64 {
 		out := []*graph.Tensor{graph.NewTensor(in[0].Type), graph.NewTensor(reals(1, heads, in[0].Shape[1]))}
-		(&op.AttentionOp{Window: window}).Eval(in, out)
+		o := &op.AttentionOp{Window: window}
+		if len(in) > 3 {
+			o.Form = op.FromPosition
+		}
+		o.Eval(in, out)
 		return out[0].Data
 	}
 	assert.InDeltaSlice(t, run(whole)[(length-last)*heads*dim:], run(part), 1e-12, "window %d", window)
@@ -164,14 +168,14 @@ func TestWindowsOfWholeSequencesChangeNoKernel(t *testing.T) {
 	kernel := func(o graph.Op, in []graph.Type) graph.Template {
 		return o.Kernel(nodeFor(t, graph.Case{Op: o, Inputs: in})).(graph.Template)
 	}
-	for _, segments := range [][]graph.Type{nil, {graph.T(graph.U32, 2, 30)}} {
+	for form, segments := range map[op.AttentionForm][]graph.Type{op.FromStart: nil, op.WithinSegments: {graph.T(graph.U32, 2, 30)}} {
 		for _, c := range []struct {
 			in       []graph.Type
 			op       func(window int) graph.Op
 			products float64
 		}{
-			{[]graph.Type{q, kv, kv}, func(window int) graph.Op { return &op.AttentionOp{Window: window} }, 2},
-			{[]graph.Type{q, kv, kv, q, lse, q}, func(window int) graph.Op { return &op.AttentionGradOp{Window: window} }, 5},
+			{[]graph.Type{q, kv, kv}, func(window int) graph.Op { return &op.AttentionOp{Form: form, Window: window} }, 2},
+			{[]graph.Type{q, kv, kv, q, lse, q}, func(window int) graph.Op { return &op.AttentionGradOp{Segments: segments != nil, Window: window} }, 5},
 		} {
 			in := append(c.in, segments...)
 			for _, l := range []target.Limits{{Native: true}, {Software: true}, {MaxInvocations: 256, MaxWorkgroupMemory: 16384}} {
@@ -193,7 +197,7 @@ func TestSegmentsAreTextsOfTheirOwn(t *testing.T) {
 	types := []graph.Type{reals(1, length, heads, dim), reals(1, length, 2, dim), reals(1, length, 2, dim), graph.T(graph.U32, 1, length)}
 	in := graph.Case{Inputs: types}.Values(1)
 	copy(in[3].Data, []float64{7, 7, 7, 0, 2, 2, 2, 2, 9})
-	whole := evaluate(t, new(op.AttentionOp), in)[0].Data
+	whole := evaluate(t, &op.AttentionOp{Form: op.WithinSegments}, in)[0].Data
 	for _, document := range [][2]int{{0, 3}, {3, 4}, {4, 8}, {8, 9}} {
 		var part []*graph.Tensor
 		for _, x := range in[:3] {
@@ -208,22 +212,26 @@ func TestSegmentsAreTextsOfTheirOwn(t *testing.T) {
 func TestAttentionRefuses(t *testing.T) {
 	q := reals(1, 3, 4, 8)
 	for _, c := range []struct {
+		form op.AttentionForm
 		in   []graph.Type
 		says string
 	}{
-		{[]graph.Type{q, q}, "got 2 inputs"},
-		{[]graph.Type{q, q, reals(1, 3, 2, 8)}, "expected one type"},
-		{[]graph.Type{q, reals(1, 3, 3, 8), reals(1, 3, 3, 8)}, "no multiple"},
-		{[]graph.Type{q, reals(2, 3, 4, 8), reals(2, 3, 4, 8)}, "equal batch"},
-		{[]graph.Type{reals(3, 4, 8), q, q}, "q is f32[3,4,8], expected [batch,sequence,heads,dim] of f32, f16 or bf16"},
-		{[]graph.Type{half(q), q, q}, "q is f16[1,3,4,8] and k is f32[1,3,4,8], expected one dtype"},
-		{[]graph.Type{graph.T(graph.U32, 1, 3, 4, 8), q, q}, "q is u32[1,3,4,8]"},
-		{[]graph.Type{reals(1, 1, 1, 257), reals(1, 1, 1, 257), reals(1, 1, 1, 257)}, "at most 256"},
-		{[]graph.Type{q, q, q, reals(1)}, "position is f32[1], expected u32[1]"},
-		{[]graph.Type{q, q, q, graph.T(graph.U32, 3, 1)}, "segments are u32[3,1], expected u32[1,3]"},
-		{[]graph.Type{q, reals(1, 5, 4, 8), reals(1, 5, 4, 8), graph.T(graph.U32, 1, 5)}, "3 queries and 5 keys"},
+		{"all", []graph.Type{q, q, q}, "the form is \"all\", expected none, position, segments or caches"},
+		{"", []graph.Type{q, q, q, graph.T(graph.U32, 1)}, "got 4 inputs, expected q, k, v"},
+		{"caches", []graph.Type{q, q, q}, "got 3 inputs, expected q, k, v, positions, slots"},
+		{"", []graph.Type{q, q}, "got 2 inputs"},
+		{"", []graph.Type{q, q, reals(1, 3, 2, 8)}, "expected one type"},
+		{"", []graph.Type{q, reals(1, 3, 3, 8), reals(1, 3, 3, 8)}, "no multiple"},
+		{"", []graph.Type{q, reals(2, 3, 4, 8), reals(2, 3, 4, 8)}, "equal batch"},
+		{"", []graph.Type{reals(3, 4, 8), q, q}, "q is f32[3,4,8], expected [batch,sequence,heads,dim] of f32, f16 or bf16"},
+		{"", []graph.Type{half(q), q, q}, "q is f16[1,3,4,8] and k is f32[1,3,4,8], expected one dtype"},
+		{"", []graph.Type{graph.T(graph.U32, 1, 3, 4, 8), q, q}, "q is u32[1,3,4,8]"},
+		{"", []graph.Type{reals(1, 1, 1, 257), reals(1, 1, 1, 257), reals(1, 1, 1, 257)}, "at most 256"},
+		{"position", []graph.Type{q, q, q, reals(1)}, "position is f32[1], expected u32[1]"},
+		{"segments", []graph.Type{q, q, q, graph.T(graph.U32, 3, 1)}, "segments are u32[3,1], expected u32[1,3]"},
+		{"segments", []graph.Type{q, reals(1, 5, 4, 8), reals(1, 5, 4, 8), graph.T(graph.U32, 1, 5)}, "3 queries and 5 keys"},
 	} {
-		_, err := new(op.AttentionOp).Infer(c.in)
+		_, err := (&op.AttentionOp{Form: c.form}).Infer(c.in)
 		assert.ErrorContains(t, err, c.says)
 	}
 	for _, c := range []struct {
@@ -254,7 +262,7 @@ func TestAttentionRefuses(t *testing.T) {
 	lse := reals(1, 4, 3)
 	_, err = new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, lse, q, lse, lse})
 	assert.ErrorContains(t, err, "got 8 inputs")
-	_, err = new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, lse, q, graph.T(graph.U32, 1, 4)})
+	_, err = (&op.AttentionGradOp{Segments: true}).Infer([]graph.Type{q, q, q, q, lse, q, graph.T(graph.U32, 1, 4)})
 	assert.ErrorContains(t, err, "segments are u32[1,4], expected u32[1,3]")
 	_, err = graph.Build(func(b *graph.Builder) {
 		x := b.Input("x", q)

@@ -1,6 +1,7 @@
 package op
 
 import (
+	_ "embed"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -16,6 +17,10 @@ func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 	k.batch = s.Len() / (k.n * k.n)
 	k.blocks = (k.n + columnLanes - 1) / columnLanes
 	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		passes := []graph.Pass{k.tridiagonal(l), k.basis(), k.diagonal(), k.sorted()}
+		if l.Native {
+			passes = k.native(l)
+		}
 		return []graph.Variant{{
 			Name: "householder_ql",
 			Scratch: []graph.Type{
@@ -24,7 +29,7 @@ func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 				graph.T(graph.F32, k.batch, k.n, k.n),        // tmp2: eigenvectors, one after the other
 				graph.T(graph.F32, k.batch*k.blocks, 4, k.n), // tmp3: diagonal and off-diagonal of each workgroup, now and next
 			},
-			Passes: []graph.Pass{k.tridiagonal(l), k.basis(), k.diagonal(), k.sorted()},
+			Passes: passes,
 		}}
 	}}
 }
@@ -41,6 +46,28 @@ func (k eighKernel) pass(body string, uses ...string) graph.Pass {
 	return graph.Pass{
 		Declarations: k.constants() + fmt.Sprintf("const LANES = %du;\n", columnLanes),
 		Body:         body, Uses: uses, Workgroup: columnLanes, Groups: k.batch * k.blocks,
+	}
+}
+
+//go:embed native/eigh.c
+var nativeEigh string
+
+// native returns the passes for CPUs: the others with the same sums, in C.
+func (k eighKernel) native(l target.Limits) []graph.Pass {
+	text := nativeDefine("N", k.n, "LANES", decompositionLanes(k.n, l), "ROWS", columnLanes) + nativeHouseholder + nativeEigh
+	pass := func(call string, uses ...string) graph.Pass {
+		return graph.Pass{Native: true, Declarations: text, Workgroup: 1, Groups: k.batch * k.blocks, Uses: uses,
+			Body: nativeBlock(k.blocks, k.n) + "    " + call + ";\n"}
+	}
+	first := graph.Pass{Native: true, Declarations: text, Workgroup: 1, Groups: k.batch, Uses: []string{"in0", "tmp0", "tmp1"},
+		Body: "    tridiagonal(tmp0 + (u64)group * N * N, tmp1 + (u64)group * 5 * N, in0 + (u64)group * N * N);\n"}
+	const z, numbers = "tmp2 + matrix * N * N", "tmp1 + matrix * 5 * N"
+	return []graph.Pass{
+		first,
+		pass("basis("+z+", tmp0 + matrix * N * N, "+numbers+" + 2 * N, begin, end)", "tmp0", "tmp1", "tmp2"),
+		pass("diagonal(tmp3 + (u64)group * 4 * N, "+z+", "+numbers+", begin, end)", "tmp1", "tmp2", "tmp3"),
+		pass(fmt.Sprintf("sorted(out0 + matrix * N, out1 + matrix * N * N, tmp3 + matrix * %d * 4 * N, %s, tmp1[matrix * 5 * N + 4 * N], begin, end)", k.blocks, z),
+			"tmp1", "tmp2", "tmp3", "out0", "out1"),
 	}
 }
 

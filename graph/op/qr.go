@@ -1,6 +1,7 @@
 package op
 
 import (
+	_ "embed"
 	"fmt"
 	"math"
 
@@ -88,12 +89,35 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 	rows, cols := matrix(n.Inputs[0].Shape, false)
 	batch := n.Inputs[0].Shape.Len() / (rows * cols)
 	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
-		return []graph.Variant{{
-			Name:    "householder",
-			Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)},
-			Passes:  []graph.Pass{qrReflections(rows, cols, batch, l), qrFactor(rows, cols, batch)},
-		}}
+		passes := []graph.Pass{qrReflections(rows, cols, batch, l), qrFactor(rows, cols, batch)}
+		if l.Native {
+			passes = qrNative(rows, cols, batch, l)
+		}
+		return []graph.Variant{{Name: "householder", Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)}, Passes: passes}}
 	}}
+}
+
+//go:embed native/householder.c
+var nativeHouseholder string
+
+//go:embed native/qr.c
+var nativeQR string
+
+// qrNative returns the passes for CPUs: qrReflections and qrFactor with the same sums, in C.
+func qrNative(rows, cols, batch int, l target.Limits) []graph.Pass {
+	text := nativeDefine("M", rows, "N", cols, "LANES", decompositionLanes(cols, l)) + nativeHouseholder + nativeQR
+	blocks := (cols + columnLanes - 1) / columnLanes
+	return []graph.Pass{
+		{Native: true, Declarations: text, Workgroup: 1, Groups: batch, Uses: []string{"in0", "tmp0", "tmp1"},
+			Body: "    f32 *const m = tmp0 + (u64)group * M * N;\n    memcpy(m, in0 + (u64)group * M * N, sizeof(f32) * M * N);\n    reflections(m, tmp1 + (u64)group * N);\n"},
+		{Native: true, Declarations: text, Workgroup: 1, Groups: batch * blocks, Uses: []string{"tmp0", "tmp1", "out0"},
+			Body: nativeBlock(blocks, cols) + "    factor(out0 + matrix * M * N, tmp0 + matrix * M * N, tmp1 + matrix * N, begin, end);\n"},
+	}
+}
+
+// nativeBlock is C that declares a workgroup's matrix, and its rows or columns from begin to end, of so many.
+func nativeBlock(blocks, n int) string {
+	return fmt.Sprintf("    const u64 matrix = group / %[1]d, begin = group %% %[1]d * %[2]d, end = begin + %[2]d < %[3]d ? begin + %[2]d : %[3]d;\n", blocks, columnLanes, n)
 }
 
 // qrReflections returns the pass that computes the reflections I − β·v·vᵀ. It stores the vector v of reflection k to

@@ -1,9 +1,11 @@
 package op
 
 import (
+	_ "embed"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -108,9 +110,39 @@ func (o *TopKOp) Kernel(n *graph.Node) graph.Kernel {
   }
 `, group, rows, o.K, columns, columns, o.K, columns, o.K)
 	pass := graph.Pass{Declarations: topKKey, Body: body, Uses: []string{"in0", "out0", "out1"}, Workgroup: group, Groups: groupsOf(rows), Inside: true}
-	return graph.Template{Variants: func(target.Limits) []graph.Variant {
+	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		if l.Native {
+			return []graph.Variant{{Name: "native", Passes: []graph.Pass{o.native(rows, columns)}}}
+		}
 		return []graph.Variant{{Name: "scan", Passes: []graph.Pass{pass}}}
 	}}
+}
+
+//go:embed native/topk.c
+var nativeTopK string
+
+// native is the pass for CPUs.
+func (o *TopKOp) native(rows, columns int) graph.Pass {
+	share := max(1, nativeElements/(o.K*columns))
+	return graph.Pass{Native: true, Declarations: nativeDefine("K", o.K, "COLUMNS", columns) + nativeTopK, Workgroup: 1, Groups: (rows + share - 1) / share,
+		Uses: []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) + "    for (u64 row = begin; row < end; row++) top(out0 + row * K, out1 + row * K, in0 + row * COLUMNS);\n"}
+}
+
+// nativeElements is how many elements a workgroup on a CPU computes, so that it is worth handing to a thread.
+const nativeElements = 1 << 13
+
+// nativeRange is C that declares the share of a workgroup, from begin to end, of so many rows.
+func nativeRange(share, rows int) string {
+	return fmt.Sprintf("    const u64 begin = (u64)group * %[1]d, end = begin + %[1]d < %[2]d ? begin + %[1]d : %[2]d;\n", share, rows)
+}
+
+// nativeDefine is C that defines numbers by name.
+func nativeDefine(pairs ...any) string {
+	var s strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		fmt.Fprintf(&s, "#define %v %v\n", pairs[i], pairs[i+1])
+	}
+	return s.String()
 }
 
 // Cases have gaps between the elements of a row that central differences do not close, except for those with ties, NaNs

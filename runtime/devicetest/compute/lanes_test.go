@@ -132,7 +132,7 @@ func attentionWithGradients(_ *graph.Builder, in []*graph.Value) []*graph.Value 
 }
 
 func attentionOfACache(b *graph.Builder, in []*graph.Value) []*graph.Value {
-	return b.Apply(new(op.AttentionOp), in[0], in[1], in[2], op.Full(b, graph.U32, 2000, 1))
+	return b.Apply(&op.AttentionOp{Form: op.FromPosition}, in[0], in[1], in[2], op.Full(b, graph.U32, 2000, 1))
 }
 
 // inOrders computes a graph by each of the named candidates, which share memory, in both orders.

@@ -60,11 +60,15 @@ func inputs(b *graph.Builder, types []graph.Type) (in []*graph.Value) {
 func attentionGraph(t *testing.T, types []graph.Type, segments bool, window int) *graph.Graph {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {
-		in := append(inputs(b, types), nil)
-		if !segments {
-			in[3] = nil
+		in := inputs(b, types)
+		o := &op.AttentionOp{Window: window}
+		more := in[3:]
+		if segments {
+			o.Form = op.WithinSegments
+		} else {
+			more = nil
 		}
-		y := (&op.AttentionOp{Window: window}).Apply(in[0], in[1], in[2], in[3])
+		y := o.Apply(in[0], in[1], in[2], more...)
 		b.Output("y", y)
 		for i, d := range autodiff.Gradients(op.Sum(op.Square(y), nil, false), nil, in[:3]...) {
 			b.Output(fmt.Sprint("d", i), d)

@@ -74,7 +74,10 @@ func repeats(c graph.Case) bool {
 }
 
 // positioned reports whether a case of attention has queries at the end of a cache.
-func positioned(c graph.Case) bool { return len(c.Inputs) >= 4 && len(c.Inputs[3].Shape) == 1 }
+func positioned(c graph.Case) bool {
+	o, ok := c.Op.(*op.AttentionOp)
+	return ok && (o.Form == op.FromPosition || o.Form == op.FromCaches)
+}
 
 // TestAttentionOfACacheForGPUs checks the kernel whose lanes share the keys of a query.
 func TestAttentionOfACacheForGPUs(t *testing.T) {

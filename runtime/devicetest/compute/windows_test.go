@@ -79,7 +79,7 @@ func TestWindowsOfACache(t *testing.T) {
 		decode := func(window int) map[string][]byte {
 			g, err := graph.Build(func(b *graph.Builder) {
 				in := inputs(b, types)
-				b.Output("y", (&op.AttentionOp{Window: window}).Apply(in[0], in[1], in[2], in[3]))
+				b.Output("y", (&op.AttentionOp{Form: op.FromPosition, Window: window}).Apply(in[0], in[1], in[2], in[3]))
 			})
 			require.NoError(t, err)
 			return computed(t, k.dev, g, in, named(k.kernel))
