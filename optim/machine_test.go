@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -165,10 +166,12 @@ func (m *gpu) output(name string) float64 {
 	return exec.Decode(d, m.wait(m.s.Output(m.last, name)))[0]
 }
 
-// eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves.
+// eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves. The core of the tests
+// leaves out the device: golden runs train every optimizer on it.
 func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)) {
 	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
 	t.Run("device", func(t *testing.T) {
+		tier.Rest(t)
 		dev := testdevice.Device(t)
 		f(t, 2e-5, func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) })
 	})
