@@ -73,3 +73,12 @@ func TestSilenceOfAStoppedProcess(t *testing.T) {
 	assert.Equal(t, time.Second+testLease, s.measure(testLease))
 	assert.Less(t, s.measure(testLease), time.Second+2*testLease)
 }
+
+// While the coordinator stands still it reads no renewals, so leases last that much longer.
+func TestAStallExtendsLeases(t *testing.T) {
+	t.Parallel()
+	renewed := time.Now()
+	m := &memberSession{seen: renewed}
+	m.extend(time.Minute)
+	assert.Equal(t, renewed.Add(time.Minute), m.seen)
+}
