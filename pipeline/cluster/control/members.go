@@ -256,8 +256,7 @@ func (s *Server) setLost(m *memberSession, lost bool) {
 	}
 }
 
-// watchLeases finds the members whose lease is over. If this process itself has stood still, all leases are extended by
-// that time: their renewals could not be read.
+// watchLeases finds the members whose lease is over.
 func (s *Server) watchLeases() {
 	tick := max(s.o.Lease/20, time.Millisecond)
 	ticker := time.NewTicker(tick)
@@ -270,16 +269,22 @@ func (s *Server) watchLeases() {
 		}
 		stall := time.Since(last) - tick
 		last = time.Now()
-		for _, m := range s.all() {
-			if stall > s.o.Lease/renewalsOfLease {
-				m.extend(stall)
-			}
-			switch silent := time.Since(m.member().Seen); {
-			case silent > s.o.Lease+s.o.Retain:
-				s.drop(m, Dropped, fmt.Sprintf("no sign of life for %v", silent.Round(time.Second)))
-			case silent > s.o.Lease:
-				s.setLost(m, true)
-			}
+		s.checkLeases(stall)
+	}
+}
+
+// checkLeases finds the members whose lease is over. If this process itself has stood still, all leases are extended by
+// that time: their renewals could not be read.
+func (s *Server) checkLeases(stall time.Duration) {
+	for _, m := range s.all() {
+		if stall > s.o.Lease/renewalsOfLease {
+			m.extend(stall)
+		}
+		switch silent := time.Since(m.member().Seen); {
+		case silent > s.o.Lease+s.o.Retain:
+			s.drop(m, Dropped, fmt.Sprintf("no sign of life for %v", silent.Round(time.Second)))
+		case silent > s.o.Lease:
+			s.setLost(m, true)
 		}
 	}
 }

@@ -77,8 +77,14 @@ func TestSilenceOfAStoppedProcess(t *testing.T) {
 // While the coordinator stands still it reads no renewals, so leases last that much longer.
 func TestAStallExtendsLeases(t *testing.T) {
 	t.Parallel()
-	renewed := time.Now()
-	m := &memberSession{seen: renewed}
-	m.extend(time.Minute)
-	assert.Equal(t, renewed.Add(time.Minute), m.seen)
+	r := newRunWithLease(t, time.Hour) // so nothing but this test looks at leases, or renews them
+	r.connect(ClientOptions{})
+	r.changes.eventually(t, "joined ")
+	m := r.server.all()[0]
+	m.extend(-80 * time.Minute)
+	r.server.checkLeases(time.Hour)
+	assert.False(t, r.server.Members()[0].Lost)
+	m.extend(-40 * time.Minute)
+	r.server.checkLeases(time.Minute)
+	assert.True(t, r.server.Members()[0].Lost)
 }
