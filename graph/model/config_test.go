@@ -42,18 +42,20 @@ func TestValidateNamesTheKey(t *testing.T) {
 	tiny, err := model.Preset("tiny")
 	require.NoError(t, err)
 	for want, change := range map[string]func(c *model.Config){
-		"arch: found \"gpt9\", expected llama":                     func(c *model.Config) { c.Arch = "gpt9" },
-		"d_model: found 130, expected a multiple of n_heads (4)":   func(c *model.Config) { c.DModel = 130 },
-		"n_heads: found 4, expected a multiple of n_kv_heads (3)":  func(c *model.Config) { c.NKVHeads = 3 },
-		"d_model: found 12, expected an even d_model/n_heads":      func(c *model.Config) { c.DModel = 12 },
-		"vocab_size: found 0, expected an integer from 1":          func(c *model.Config) { c.VocabSize = 0 },
-		"vocab_size: found 1, expected at least 2":                 func(c *model.Config) { c.VocabSize = 1 },
-		"n_layers: found -1":                                       func(c *model.Config) { c.NLayers = -1 },
-		"seq_len: found 1152921504606846976":                       func(c *model.Config) { c.SeqLen = 1 << 60 },
-		"rope.theta: found 0":                                      func(c *model.Config) { c.Rope.Theta = 0 },
-		"norm.eps: found -1":                                       func(c *model.Config) { c.Norm.Eps = -1 },
-		`norm.place: found "behind", expected pre or post or both`: func(c *model.Config) { c.Norm.Place = "behind" },
-		"attention.head_dim: found 7, expected an even number":     func(c *model.Config) { c.Attention.HeadDim = 7 },
+		"arch: found \"gpt9\", expected llama":                             func(c *model.Config) { c.Arch = "gpt9" },
+		"d_model: found 130, expected a multiple of n_heads (4)":           func(c *model.Config) { c.DModel = 130 },
+		"n_heads: found 4, expected a multiple of n_kv_heads (3)":          func(c *model.Config) { c.NKVHeads = 3 },
+		"d_model: found 12, expected an even d_model/n_heads":              func(c *model.Config) { c.DModel = 12 },
+		"vocab_size: found 0, expected an integer from 1":                  func(c *model.Config) { c.VocabSize = 0 },
+		"vocab_size: found 1, expected at least 2":                         func(c *model.Config) { c.VocabSize = 1 },
+		"n_layers: found -1":                                               func(c *model.Config) { c.NLayers = -1 },
+		"seq_len: found 1152921504606846976":                               func(c *model.Config) { c.SeqLen = 1 << 60 },
+		"rope.theta: found 0":                                              func(c *model.Config) { c.Rope.Theta = 0 },
+		"norm.eps: found -1":                                               func(c *model.Config) { c.Norm.Eps = -1 },
+		`norm.place: found "behind", expected pre or post or both`:         func(c *model.Config) { c.Norm.Place = "behind" },
+		"attention.head_dim: found 7, expected an even number":             func(c *model.Config) { c.Attention.HeadDim = 7 },
+		"attention.head_dim: found 258, expected an integer from 0 to 256": func(c *model.Config) { c.Attention.HeadDim = 258 },
+		"d_model: found 4096, expected at most 1024 with n_heads (4): a head, d_model/n_heads, has at most 256": func(c *model.Config) { c.DModel = 4096 },
 		`attention.pattern: found ["full"], expected none without attention.window`: func(c *model.Config) {
 			c.Attention.Pattern = []string{"full"}
 		},

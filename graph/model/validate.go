@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
@@ -28,7 +29,7 @@ func (c Config) bounds() []bound {
 	bs := []bound{
 		{"vocab_size", c.VocabSize, 1, 1 << 24}, {"d_model", c.DModel, 1, 1 << 20}, {"n_layers", c.NLayers, 1, maxLayers},
 		{"n_heads", c.NHeads, 1, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1, 1 << 12}, {"ffn.d_ff", c.FFN.DFF, 1, maxWidth},
-		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, 1 << 12}, {"attention.window", c.Attention.Window, 0, 1 << 24},
+		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, op.MaxHeadDim}, {"attention.window", c.Attention.Window, 0, 1 << 24},
 		{"moe.experts", c.MoE.Experts, 0, maxExperts},
 	}
 	if m := c.MoE; m.Experts > 0 {
@@ -112,6 +113,8 @@ func (c Config) validateShape() error {
 		return nil
 	case c.DModel%c.NHeads != 0:
 		return fielderror.New("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
+	case c.HeadDim() > op.MaxHeadDim:
+		return fielderror.New("d_model", c.DModel, "at most %d with n_heads (%d): a head, d_model/n_heads, has at most %d", c.NHeads*op.MaxHeadDim, c.NHeads, op.MaxHeadDim)
 	case c.HeadDim()%2 != 0:
 		return fielderror.New("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
 			c.DModel, c.NHeads, c.HeadDim())

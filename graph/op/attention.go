@@ -129,8 +129,8 @@ func attentionSizes(in []graph.Type) (attentionShape, error) {
 		return s, fmt.Errorf("q is %v and k is %v, expected equal batch and head dimension", in[0], in[1])
 	case q[2]%k[2] != 0:
 		return s, fmt.Errorf("%d query heads are no multiple of %d key heads", q[2], k[2])
-	case q[3] > maxHeadDim:
-		return s, fmt.Errorf("head dimension is %d, at most %d is allowed", q[3], maxHeadDim)
+	case q[3] > MaxHeadDim:
+		return s, fmt.Errorf("head dimension is %d, at most %d is allowed", q[3], MaxHeadDim)
 	}
 	return attentionShape{q[0], q[1], k[1], q[2], k[2], q[3]}, nil
 }
@@ -181,7 +181,8 @@ func (s attentionShape) together(segments []float64, b, i, j int) bool {
 // inWindow reports whether the key at place j ≤ i lies in the window of the query at place i.
 func inWindow(window, i, j int) bool { return window == 0 || i-j < window }
 
-const maxHeadDim = 256
+// MaxHeadDim is the largest width of a head.
+const MaxHeadDim = 256
 
 func (s attentionShape) group() int                        { return s.heads / s.kvHeads }
 func (s attentionShape) scale() float64                    { return 1 / math.Sqrt(float64(s.dim)) }

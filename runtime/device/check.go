@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/units"
 )
 
 // Checker refuses what no device with these Limits may be given. Every backend calls it before its API, so a mistake is
@@ -32,7 +33,7 @@ func (c Checker) Alloc(label string, size, used, budget int64) error {
 		return c.refuse("alloc", label, "size %d exceeds the largest buffer, %d bytes", size, c.Limits.MaxBufferSize)
 	case budget > 0 && size > budget-used:
 		return &Error{Op: "alloc", Object: label, Device: c.Device,
-			Cause: fmt.Errorf("%w: %d bytes asked, %d of %d in use", ErrOutOfMemory, size, used, budget)}
+			Cause: fmt.Errorf("%w: %s needed, %s of %s in use", ErrOutOfMemory, units.Bytes(size), units.Bytes(used), units.Bytes(budget))}
 	}
 	return nil
 }

@@ -212,7 +212,7 @@ func budget(t *testing.T, open Open) {
 	_, err := d.Alloc("b", 4004)
 	require.ErrorIs(t, err, device.ErrOutOfMemory)
 	assert.Contains(t, err.Error(), `alloc "b"`)
-	assert.Contains(t, err.Error(), "4004 bytes asked, 6000 of 10000 in use")
+	assert.Contains(t, err.Error(), "3.91 KiB needed, 5.859 KiB of 9.766 KiB in use")
 	c := alloc(t, d, "c", 4000)
 	used, _ := d.Allocated()
 	assert.EqualValues(t, 10000, used)
