@@ -19,6 +19,14 @@ type tokenFlags struct {
 	SingleUse bool          `help:"The token admits one member."`
 }
 
+// check refuses a token that nobody could use.
+func (f tokenFlags) check() error {
+	if f.Lifetime <= 0 {
+		return usererror.Errorf("--lifetime: found %v, expected a positive time", f.Lifetime)
+	}
+	return nil
+}
+
 // admissionFlags change who may be a member of a run.
 type admissionFlags struct {
 	Expel        []string `help:"Expel a member, repeatable: its connections are closed, and its certificate is refused from now on." placeholder:"MEMBER" sep:"none"`
@@ -35,6 +43,9 @@ const expelledWait = 5 * time.Second
 
 // change changes who may be a member of the run in a folder, whose coordinator may be running.
 func (f admissionFlags) change(a *app, dir string, asJSON bool) error {
+	if err := f.check(); err != nil {
+		return err
+	}
 	path := filepath.Join(dir, clusterDir, coordinator.AuthorityFile)
 	authority, err := identity.ReadAuthority(path)
 	if errors.Is(err, os.ErrNotExist) {

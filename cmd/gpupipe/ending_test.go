@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/lock"
@@ -62,6 +64,7 @@ func TestHostChecksBeforeItInvites(t *testing.T) {
 		"hooks=[{file: nothere.wasm, hook: build_loss}]":     "nothere.wasm",
 		"init.from=nothere":                                  "nothere",
 		"train.eval_tasks=[nothere.jsonl]":                   "nothere.jsonl",
+		"pipeline.memory=1KiB":                               "does not fit",
 		"run.dir=" + filepath.Join(dir, "text.txt", "below"): "run.dir",
 	} {
 		code, out, errs := wait(set)
@@ -82,6 +85,34 @@ func TestHostChecksBeforeItInvites(t *testing.T) {
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "holds a run already")
 	assert.NotContains(t, out, "gp1.")
+}
+
+// Wrong flags are found before anything begins, and before a token is of use.
+func TestMistakesInFlagsOfHostAndJoin(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	elsewhere := filepath.Join(dir, "elsewhere.yaml") // without run.dir
+	require.NoError(t, os.WriteFile(elsewhere, []byte("model: {preset: tiny}\ndata: {train: "+filepath.Join(dir, "text.txt")+"}\n"), 0o666))
+	token := "gp1.127.0.0.1:1." + strings.Repeat("A", 43) + "." + strings.Repeat("A", 22)
+	for want, args := range map[string][]string{
+		"--members: found -1, expected at least 0":          {"host", c, "--members=-1"},
+		"--rejoin: found -1s, expected at least 0s":         {"host", c, "--rejoin=-1s"},
+		"--lifetime: found 0s, expected a positive time":    {"host", c, "--lifetime=0s"},
+		`--listen: address "here": missing port in address`: {"host", c, "--device", "null", "--listen", "here"},
+		`--listen: address ":99999": found port 99999`:      {"host", c, "--device", "null", "--listen", ":99999"},
+		"bind: address already in use; expected host:port":  {"host", c, "--device", "null", "--listen", taken.Addr().String()},
+		`--device: device "cuda:0": unknown backend`:        {"join", token, "--device", "cuda:0"},
+		"has no checkpoints: expected the folder of a run":  {"host", "--set", "run.dir=" + mkdir(t, filepath.Join(dir, "empty")), "--from", "step-4", elsewhere},
+	} {
+		code, out, errs := command(args...)
+		assert.Equal(t, exitMistake, code, "%v: %s", args, errs)
+		assert.Contains(t, errs, want, args)
+		assert.NotContains(t, out, "gp1.")
+		assert.NoDirExists(t, filepath.Join(dir, "run"))
+	}
 }
 
 func mkdir(t *testing.T, dir string) string {

@@ -38,8 +38,12 @@ func (f fromFlag) checkpoint(c trainCommand) (*train.From, error) {
 	} else if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
 		run = c.Path
 	} else {
+		given := c
 		c.Set = slices.DeleteFunc(slices.Clone(c.Set), func(s string) bool { return strings.HasPrefix(s, "run.dir=") })
 		config, err := c.load()
+		if err != nil { // there is no other folder to branch off from
+			config, err = given.load()
+		}
 		if err != nil {
 			return nil, err
 		}

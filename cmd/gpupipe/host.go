@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,6 +63,9 @@ Examples:
 }
 
 func (c *hostCommand) Run(a *app) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
 	base, err := c.configure(c.Members+1, c.resumes())
 	if err != nil {
 		return err
@@ -96,8 +100,12 @@ func (c *hostCommand) Run(a *app) (err error) {
 	defer func() { err = errors.Join(err, o.Texts.Close()) }()
 	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
+		if errors.As(err, new(*coordinator.AddressError)) {
+			err = fmt.Errorf("--listen: %w", err)
+		}
 		return usererror.New(err)
 	}
+	c.noteUnknown(a)
 	defer func() { err = errors.Join(err, h.EndWith(ending(err))) }()
 	if err := c.invite(a, h, ho.Browser); err != nil {
 		return err
@@ -113,6 +121,30 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return beforeStart(a, err)
 	}
 	return r.ended(res, "host")
+}
+
+// check refuses values of flags that make no sense.
+func (c *hostCommand) check() error {
+	if c.Members < 0 {
+		return usererror.Errorf("--members: found %d, expected at least 0", c.Members)
+	}
+	for flag, d := range map[string]time.Duration{"--wait": c.Wait, "--grace": c.Grace, "--rejoin": c.Rejoin} {
+		if d < 0 {
+			return usererror.Errorf("%s: found %v, expected at least 0s", flag, d)
+		}
+	}
+	return c.tokenFlags.check()
+}
+
+// noteUnknown notes which addresses of the token this computer cannot resolve. Members may know more names.
+func (c *hostCommand) noteUnknown(a *app) {
+	ctx, cancel := context.WithTimeout(a.ctx, 3*time.Second)
+	defer cancel()
+	for _, host := range c.Address {
+		if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil && a.ctx.Err() == nil {
+			a.note("--address %s: this computer does not find it; members may: %v", host, err)
+		}
+	}
 }
 
 // options are those of the host of a run.
@@ -308,6 +340,13 @@ Examples:
 }
 
 func (c *joinCommand) Run(a *app) (err error) {
+	devices := c.Device
+	if len(devices) == 0 {
+		devices = []string{""}
+	}
+	if err := checkDevices(a, devices); err != nil { // a token may be of use once
+		return err
+	}
 	joining := identity.JoinOptions{Name: c.Name, Build: a.build}
 	if joining.Name == "" {
 		joining.Name = hostName()
@@ -315,10 +354,6 @@ func (c *joinCommand) Run(a *app) (err error) {
 	m, err := c.join(a, &joining)
 	if err != nil {
 		return err
-	}
-	devices := c.Device
-	if len(devices) == 0 {
-		devices = []string{""}
 	}
 	p, err := member.Start(a.ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: a.openDevice, Costs: a.measuredCosts(), HookCache: a.hookCache(), Note: a.note},
@@ -335,6 +370,20 @@ func (c *joinCommand) Run(a *app) (err error) {
 		return errInterrupted
 	}
 	return ended(a, err)
+}
+
+// checkDevices refuses devices that cannot be opened.
+func checkDevices(a *app, names []string) error {
+	for _, name := range names {
+		dev, err := a.openDevice(name)
+		if err == nil {
+			err = dev.Close()
+		}
+		if err != nil {
+			return usererror.New(fmt.Errorf("--device: %w", err))
+		}
+	}
+	return nil
 }
 
 // join joins the run of the token, which it adds to the options.

@@ -48,7 +48,8 @@ func (b BatchSchedule) MarshalYAML() (any, error) {
 // Steps are the steps from which on the sizes are used, in ascending order.
 func (b BatchSchedule) Steps() []int { return slices.Sorted(maps.Keys(b)) }
 
-// completeBatches makes train.batch_size the size of the first batches.
+// completeBatches makes train.batch_size the size of the first batches. A schedule of the command line replaces the
+// train.batch_size of the file.
 func (t *Train) completeBatches(d *strictyaml.Document) error {
 	if len(t.BatchSchedule) == 0 {
 		return nil
@@ -57,7 +58,7 @@ func (t *Train) completeBatches(d *strictyaml.Document) error {
 	switch {
 	case !ok:
 		t.BatchSchedule[0] = t.BatchSize
-	case d.Given("train.batch_size") && t.BatchSize != first:
+	case d.Given("train.batch_size") && t.BatchSize != first && !(d.Overridden(batchScheduleKey) && d.FromFile("train.batch_size")):
 		return fmt.Errorf("%s: train.batch_size: found %d, expected %d, the first size of %s, or no such key", d.At("train.batch_size"), t.BatchSize, first, batchScheduleKey)
 	default:
 		t.BatchSize = first

@@ -31,6 +31,10 @@ func TestBatchSchedule(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, c.Train, again.Train)
 
+	other, err := config.Parse("saved", c.YAML(), []string{"train.batch_schedule={0: 6, 100: 12}"})
+	require.NoError(t, err, "the command line wins over the file's train.batch_size")
+	assert.Equal(t, 6, other.Train.BatchSize)
+
 	later, err := scheduled("train.batch_size=4", "train.batch_schedule={10: 8}")
 	require.NoError(t, err)
 	assert.Equal(t, config.BatchSchedule{0: 4, 10: 8}, later.Train.BatchSchedule)

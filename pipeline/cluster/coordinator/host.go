@@ -146,35 +146,27 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	return h, err
 }
 
+// AddressError is the error of a HostOptions.Address that cannot be used.
+type AddressError struct {
+	Address string
+	Err     error
+}
+
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("address %q: %v; expected host:port with four free ports from there on", e.Address, e.Err)
+}
+
+func (e *AddressError) Unwrap() error { return e.Err }
+
 // listen opens the servers, at consecutive ports.
 func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	o := h.options
-	host, port, err := splitAddress(o.Address)
+	l, err := h.serve(a, c)
 	if err != nil {
-		return err
-	}
-	at := func(offset int) string {
-		if port == 0 {
-			return net.JoinHostPort(host, "0")
-		}
-		return net.JoinHostPort(host, strconv.Itoa(port+offset))
-	}
-	l, err := net.Listen("tcp", at(0))
-	if err != nil {
-		return err
-	}
-	if h.services.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
-		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	if h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.control.Port()))},
-		Note: o.Note}); err != nil {
-		return err
+		return &AddressError{o.Address, err}
 	}
 	if len(h.options.Hosts) == 0 {
+		host, _, _ := splitAddress(o.Address) // serve has
 		if h.options.Hosts = []string{host}; host == "" {
 			h.options.Hosts = member.Interfaces(nil)
 		}
@@ -185,6 +177,35 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	o.Token.Addresses = h.addresses(l.Addr().(*net.TCPAddr).Port)
 	h.token, err = a.NewToken(o.Token)
 	return err
+}
+
+// serve opens the servers. The listener that it returns is that of the first.
+func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listener, error) {
+	o := h.options
+	host, port, err := splitAddress(o.Address)
+	if err != nil {
+		return nil, err
+	}
+	at := func(offset int) string {
+		if port == 0 {
+			return net.JoinHostPort(host, "0")
+		}
+		return net.JoinHostPort(host, strconv.Itoa(port+offset))
+	}
+	l, err := net.Listen("tcp", at(0))
+	if err != nil {
+		return nil, err
+	}
+	if h.services.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
+		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.control.Port()))},
+		Note: o.Note})
+	return l, err
 }
 
 // The ports after the one where members join.
@@ -198,11 +219,15 @@ const (
 func splitAddress(address string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
-		return "", 0, fmt.Errorf("address %q: %w, expected host:port", address, err)
+		var parts *net.AddrError
+		if errors.As(err, &parts) {
+			err = errors.New(parts.Err)
+		}
+		return "", 0, err
 	}
 	port, err = strconv.Atoi(text)
 	if most := math.MaxUint16 - localPort; err != nil || port < 0 || port > most {
-		return "", 0, fmt.Errorf("address %q: found port %s, expected 0 to %d", address, text, most)
+		return "", 0, fmt.Errorf("found port %s, expected 0 to %d", text, most)
 	}
 	return host, port, nil
 }
@@ -240,6 +265,10 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 		o.Port += localPort
 	}
 	h.services.local, err = member.Start(ctx, o)
+	var taken *net.OpError
+	if errors.As(err, &taken) && taken.Op == "listen" {
+		return &AddressError{h.options.Address, err}
+	}
 	return err
 }
 
