@@ -71,8 +71,8 @@ func Encode(w io.Writer, g *Graph) error {
 	return json.NewEncoder(w).Encode(f)
 }
 
-// Decode reads a graph that Encode wrote, and checks it as the builder does: each shape rule runs again. What it
-// allocates is in proportion to what it reads. Ops come from the catalogue, so their packages must be imported.
+// Decode reads a graph that Encode wrote, and checks it as the builder does: each shape rule runs again. It allocates
+// memory in proportion to the bytes that it reads. Ops come from the catalogue, so their packages must be imported.
 func Decode(r io.Reader) (*Graph, error) {
 	var f graphFile
 	d := json.NewDecoder(r)

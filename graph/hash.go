@@ -44,7 +44,7 @@ func hashValues(w io.Writer, values []*Value) {
 	fmt.Fprintln(w)
 }
 
-// hashConstant writes the bits of a constant's elements, of which there may be millions.
+// hashConstant writes the bits of a constant's elements. There may be millions.
 func hashConstant(w *bufio.Writer, c *Constant) {
 	fmt.Fprintf(w, "%q %v %d\n", c.ID, c.Type, len(c.Data))
 	for _, x := range c.Data {

@@ -117,7 +117,7 @@ type Pass struct {
 	Declarations    string // module scope: workgroup arrays, constants, functions
 	Body            string
 	Uses            []string // "in0", "out0", "tmp0": the arrays that the pass touches
-	Vec4            []string // those of Uses to be declared as array<vec4<T>>; their length must divide by 4
+	Vec4            []string // the arrays of Uses that are declared as array<vec4<T>>; their lengths must divide by 4
 	Workgroup       int
 	Groups          int
 	WorkgroupMemory int // bytes
@@ -127,8 +127,8 @@ type Pass struct {
 	// are of 16-bit floats that lie two a word: bf16 where one of Uses is, f16 otherwise.
 	Cooperative bool
 	// Native passes are C, with the functions of shaders/native's prelude: Declarations at file scope, and in Body the
-	// statements of a workgroup, of which group is the index. The arrays are restricted pointers to f32, u32 or i32, or
-	// to u16 for 16-bit floats. Workgroup is 1.
+	// statements of the workgroup with the index group. The arrays are restricted pointers to f32, u32 or i32, or to
+	// u16 for 16-bit floats. Workgroup is 1.
 	Native bool
 }
 

@@ -14,8 +14,8 @@ type Op interface {
 	Name() string
 	// Infer is the shape rule: the types of the results, or what is wrong with the inputs.
 	Infer(in []Type) ([]Type, error)
-	// Grad adds the nodes that compute the gradients of the inputs and returns them (nil where none flows), given
-	// those of the results (nil where none flows).
+	// Grad adds the nodes that compute the gradients of the inputs and returns them. dout is the gradients of the
+	// results. Both are nil where none flows.
 	Grad(n *Node, dout []*Value) []*Value
 	// Kernel says how a device computes it.
 	Kernel(n *Node) Kernel

@@ -84,7 +84,7 @@ func Whole(s Source) (whole Named, offset int) {
 	return Named{s.Label(), s.Declared()}, 0
 }
 
-// Variables lists the variables of the graph, those of sections included, each once.
+// Variables lists the variables of the graph, each once. It includes the variables that sections belong to.
 func (g *Graph) Variables() (vs []Named) {
 	seen := map[string]bool{}
 	for _, n := range g.Nodes {

@@ -25,7 +25,7 @@ func SetLearningRate(a Algorithm, rate float64) {
 // lrField names a field that every algorithm has.
 const lrField = "lr"
 
-// Dependent is an Algorithm of which some defaults depend on other hyperparameters.
+// Dependent is an Algorithm some of whose defaults depend on other hyperparameters.
 type Dependent interface {
 	// Complete fills in the fields that are not given.
 	Complete(given func(field string) bool)

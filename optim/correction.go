@@ -13,19 +13,20 @@ import (
 type Correction interface {
 	// Fields lists all hyperparameters.
 	Fields() []Field
-	// State names the kinds of state per parameter. They differ from those of every rule.
+	// State names the kinds of state per parameter. No rule has a kind with the same name.
 	State() []string
-	// Gradient returns what the rule gets in place of t.Gradient, which is clipped.
+	// Gradient returns the gradient that the rule gets in place of t.Gradient, which is clipped.
 	Gradient(t Tensor, s []*graph.Value) *graph.Value
-	// Step returns what is subtracted from the newest weights in place of u.U, weight decay aside, and the new state.
+	// Step returns the new state, and the step to subtract from the newest weights in place of u.U. Weight decay is not
+	// part of the step.
 	Step(t Tensor, u Update, s []*graph.Value) (step *graph.Value, state []*graph.Value)
 	// Ahead is the kind of state by which the newest weights x are ahead of the weights y that hold every update once:
 	// y = x + state. It is empty if x = y.
 	Ahead() string
 }
 
-// AppliedState is a kind of state that a correction may name. The optimizer itself keeps in it what was last subtracted
-// from the weights, weight decay included, and zero after a batch that was skipped. Step returns nil for it.
+// AppliedState is a kind of state that a correction may name. The optimizer itself keeps in it the last step that was
+// subtracted from the weights, including weight decay; zero after a batch that was skipped. Step returns nil for it.
 const AppliedState = "applied"
 
 // NoCorrection changes nothing. Corrections embed it for the methods that they do not need.

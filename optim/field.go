@@ -18,7 +18,7 @@ type Field struct {
 	Value   any
 	Range   Range    // of numbers, and of each number of an array
 	Choices []string // of texts
-	Shapes  bool     // the value may decide which state the optimizer has, or of which type; others are numbers of a step
+	Shapes  bool     // the value may decide which state the optimizer has, or the state's type; other fields are numbers of a step
 }
 
 // Range bounds numbers from both sides.

@@ -42,13 +42,13 @@ func (s Scalars) Get(name string) *graph.Value {
 // weightDecay is the name of lr·λ, which every group has.
 const weightDecay = "weight_decay"
 
-// hyperparameters are those of a group at a step, without the prefix.
+// hyperparameters returns the hyperparameters of the group at a step, without the group's prefix.
 func (g group) hyperparameters(step int, rate, decay float64) Hyperparameters {
 	return append(Hyperparameters{{weightDecay, decay}}, g.rule.Hyperparameters(step, rate)...)
 }
 
-// Hyperparameters returns the values of a step, counted from 0: group by group, lr·λ and those of the rule, and the key
-// of the rounding of moments. initialized is as Variant has it.
+// Hyperparameters returns the values of a step, counted from 0: for each group lr·λ and the hyperparameters of its
+// rule, and at the end the key of the rounding of moments. initialized is as Variant has it.
 func (o *Optimizer) Hyperparameters(step int, initialized bool) (all Hyperparameters) {
 	factor := o.cfg.factor(step)
 	for _, g := range o.groups {

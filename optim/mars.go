@@ -7,8 +7,9 @@ import (
 
 // MARS is the config of MARS-AdamW (Yuan et al., arXiv:2411.10438, algorithm 2) in its approximate form, which keeps
 // the last batch's gradient instead of computing it again at the present weights. c = g + γ·β₁/(1−β₁)·(g − g₋₁),
-// shortened to norm 1 if it is longer, goes to AdamW. The norm is that of one matrix. As in the official code (AGI-Arena/MARS, mars.py), g₋₁ is zero at
-// the first step, and AdamW updates what is not a matrix. Embeddings are matrices.
+// shortened to norm 1 if it is longer, goes to AdamW. The norm is taken for each matrix alone. As in the official code
+// (AGI-Arena/MARS, mars.py), g₋₁ is zero at the first step, and AdamW updates the parameters that are not matrices.
+// Embeddings are matrices.
 type MARS struct {
 	AdamW AdamW // LR, Betas and Eps of the matrices
 	Gamma float64

@@ -58,8 +58,8 @@ func (o *Optimizer) correctionState(p Param) []graph.Named {
 	return state
 }
 
-// The hyperparameters that key the rounding of a step, after those of the groups. They are integers of keyBits, so that
-// their sums with the numbers of a rounder are exact in f32.
+// The hyperparameters that key the rounding of a step. They follow the hyperparameters of the groups. They are integers
+// of keyBits, so that their sums with the numbers of a rounder are exact in f32.
 const (
 	keyBits   = 23
 	keyDomain = 0x6d6f6d65 // distinguishes these keys from others of the seed

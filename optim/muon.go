@@ -48,9 +48,9 @@ func muonScales() []choice[func(rows, cols float64) float64] {
 	}
 }
 
-// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published coefficients of Polar
-// Express, except those of the last step, are divided by (s, s³, s⁵), s = 1.01: rounding then cannot push singular
-// values out of the range in which the iteration converges.
+// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published coefficients of Polar Express
+// are divided by (s, s³, s⁵), s = 1.01, in all steps but the last: rounding then cannot push singular values out of the
+// range in which the iteration converges.
 func jordan() [][3]float64 {
 	k := [3]float64{3.4445, -4.7750, 2.0315}
 	return [][3]float64{k, k, k, k, k}
@@ -158,7 +158,8 @@ func stepsPerGram(rows, cols int) int {
 }
 
 // gramNewtonSchulz applies the steps to X at once (Gram Newton–Schulz, Zhang et al., 2026). With P = (bR + cR²)/a, a step
-// is X ← a(I + P)X and R ← a²(I + P)²R. S collects the product of all I + P, less I, and scale that of all a.
+// is X ← a(I + P)X and R ← a²(I + P)²R. S is the product of all I + P so far, less I, and scale is the product of all
+// a.
 func gramNewtonSchulz(x *graph.Value, steps [][3]float64) *graph.Value {
 	tall := x.Shape[1] > x.Shape[2]
 	r := op.MatMul(x, x, tall, !tall)

@@ -77,7 +77,7 @@ func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(
 		o := newtonSchulz(x, n.coefficients)
 		mean := op.Mean(op.Square(o), []int{2}, false)
 		r := op.Reciprocal(op.Shift(op.Sqrt(seconds(mean, b)), 1e-10))
-		// The norms of o and of o·r, from those of the rows.
+		// The norms of o and of o·r follow from the norms of the rows.
 		cols := float64(o.Shape[2])
 		norm := op.Sqrt(op.Scale(op.Sum(mean, []int{1}, true), cols))
 		changed := op.Sqrt(op.Scale(op.Sum(op.Mul(mean, op.Square(r)), []int{1}, true), cols))

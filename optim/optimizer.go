@@ -9,7 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// The names of the update's input, outputs and variables. The values of those that checkpoints hold never change.
+// The names of the update's input, outputs and variables. The names in checkpoints never change.
 const (
 	HyperparametersInput = "hyper"        // f32 [n], Optimizer.Hyperparameters of the step
 	NormOutput           = "grad_norm"    // f32 [1], global, before clipping
@@ -20,7 +20,8 @@ const (
 	// NormSquaresVariable is f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the
 	// loss. It is 0 of a balancing bias.
 	NormSquaresVariable = "optim/norm_squares"
-	// LocalNormSquaresVariable is f32 [n+1]: those of one shard, in the order of its Params, and the loss or 0.
+	// LocalNormSquaresVariable is f32 [n+1]: the sums of squares of one shard's parameters, in the order of its Params,
+	// and the loss or 0.
 	LocalNormSquaresVariable = "optim/local_norm_squares"
 )
 
@@ -45,7 +46,8 @@ type Param struct {
 // stacked reports whether the parameter is a stack of matrices.
 func (p Param) stacked() bool { return len(p.Type.Shape) == 3 }
 
-// matrices returns the extents of a stack of matrices, none for a single one, and those of one matrix: out and in.
+// matrices returns the extents of a stack of matrices, none for a single matrix, and the extents of one matrix: out and
+// in.
 func (p Param) matrices() (stack graph.Shape, sides [2]int) {
 	s := p.Type.Shape
 	n := len(s) - 2
@@ -62,7 +64,7 @@ type Config struct {
 	// one that shards own last. None: the loss is not checked.
 	Losses   []string
 	Schedule Schedule
-	Factor   func(step int) float64 // on all learning rates at a step, counted from 0; nil: that of Schedule
+	Factor   func(step int) float64 // on all learning rates at a step, counted from 0; nil: the factor of Schedule
 
 	// Delay is 0 if all gradients are taken at x_t. The new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace x_t in the
 	// parameter's variable. Delay is 1 if the gradients of some or all microbatches are taken at x_{t−1}. Then x_{t+1}
@@ -71,7 +73,7 @@ type Config struct {
 	// Staleness is the share of the microbatches whose gradients are taken at x_{t−1}, with Delay 1. 0 is all of them.
 	Staleness  float64
 	Correction Correction  // of the delay; nil: none
-	LossScale  *LossScale  // nil: gradients are those of the loss itself
+	LossScale  *LossScale  // nil: gradients are taken of the loss itself
 	Moments    graph.DType // in which state is stored: F32, or BF16 with stochastic rounding
 	Seed       uint64      // of that rounding
 	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for
@@ -191,7 +193,7 @@ func checkParams(params []Param) error {
 	return nil
 }
 
-// Scaled reports whether gradients are those of a multiple of the loss.
+// Scaled reports whether gradients are taken of a multiple of the loss.
 func (o *Optimizer) Scaled() bool { return o != nil && o.cfg.LossScale != nil }
 
 // Scaling is the loss scale; nil if there is none.

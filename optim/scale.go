@@ -9,7 +9,7 @@ import (
 )
 
 // LossScale is dynamic loss scaling (Micikevicius et al., arXiv:1710.03740, section 3.2; its defaults as in NVIDIA's
-// apex). Gradients are those of S times the loss, so that f16 keeps the small ones, and are divided by S before use. S
+// apex). Gradients are taken of S times the loss, so that f16 keeps the small ones, and are divided by S before use. S
 // is a power of two: in f32 both are exact. A batch with a finite loss whose gradient is not finite is skipped, and S
 // is halved. After GrowthEvery applied batches in a row S doubles.
 type LossScale struct {
@@ -24,13 +24,12 @@ const (
 )
 
 // The loss scale is state that has versions as weights have. The norms of batch t decide the S of batch t + 1. With a
-// delay they decide that of batch t + 2, written while batch t + 1 may be under way with its own.
+// delay they decide the S of batch t + 2. It is written while batch t + 1 may be under way with its own S.
 const (
 	// ScaleVariable is kept with the weights: f32 [n], whose first element is the S of the batch that reads them. With
 	// a delay this is the batch whose stale microbatches read them.
 	ScaleVariable = "optim/loss_scale"
-	// NextScaleVariable is kept with the gradients: an update with a delay writes there what belongs to the new
-	// weights.
+	// NextScaleVariable is kept with the gradients: an update with a delay writes the S of the new weights there.
 	NextScaleVariable = "optim/loss_scale/next"
 	// ScaleOutput is the S of a batch's gradients: f32 [1].
 	ScaleOutput = "loss_scale"
@@ -83,7 +82,7 @@ func (s *Scaling) state() (vs []graph.Named) {
 }
 
 // lossScale is the elements of ScaleVariable, as [1] each, while a batch's norms are taken or its update is applied.
-// With a delay the variable is that of the next batch.
+// With a delay the variable belongs to the next batch.
 type lossScale struct {
 	own, ownInverse       *graph.Value // of the batch
 	newest, newestInverse *graph.Value

@@ -63,7 +63,7 @@ func (s section) variable(b *graph.Builder, name string, whole graph.Type) *grap
 }
 
 // updatedTogether groups the sections of parameters under a rule: the matrices that may share a batch, and each section
-// of a stack by itself, so that its temporary values are gone before those of the next are computed.
+// of a stack by itself, so that its temporary values are gone before the next section computes its own.
 func (o *Optimizer) updatedTogether(rule Rule, params []Param) (together [][]section) {
 	var shared []section
 	var single [][]section

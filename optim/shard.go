@@ -53,9 +53,9 @@ func normSquaresType(params []Param) graph.Type { return graph.T(graph.F32, len(
 // Params lists the shard's parameters, in the order of New.
 func (s *Shard) Params() []Param { return slices.Clone(s.params) }
 
-// Positions maps the shard's own norm squares into those of all: element i of the local variable is element
-// Positions()[i] of NormSquaresVariable. The last element of the local variable, the loss, is included if the shard has
-// the loss.
+// Positions maps the shard's own norm squares into the norm squares of all parameters: element i of the local variable
+// is element Positions()[i] of NormSquaresVariable. The last element of the local variable, the loss, is included if
+// the shard has the loss.
 func (s *Shard) Positions() []int {
 	at := slices.Clone(s.positions)
 	if s.loss {

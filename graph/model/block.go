@@ -44,8 +44,8 @@ func (n *net) branch(layer int, norms branchNorms, x *graph.Value, f func(h *gra
 // attend computes attention of the rotated queries [B, T, H, D], and of the rotated keys and the values [B, T, KV, D].
 type attend func(q, k, v *graph.Value) *graph.Value
 
-// layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. position is that of the first token, u32 [1];
-// nil is 0.
+// layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. position u32 [1] is the position of the first
+// token; nil is 0.
 func (n *net) layer(i int, x, position *graph.Value, attend attend) (y *graph.Value) {
 	attention, feedForward := n.blockNorms()
 	n.b.Scope(LayerScope(i), func() {

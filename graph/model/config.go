@@ -246,8 +246,8 @@ func (c Config) Completed() Config {
 	return c
 }
 
-// FieldError is an invalid value of a config's field. Fields have their names in YAML, those of a config.json their
-// keys there.
+// FieldError is an invalid value of a config's field. A field has its name in YAML. A value from a config.json has its
+// key there.
 type FieldError = fielderror.Error
 
 // Layer is what one layer computes. Layers with equal values have equal programs.

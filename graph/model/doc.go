@@ -13,7 +13,7 @@
 //     Then the readers of that matrix are redirected to the embedding.
 //  3. graph.Expand replaces the ops that are compositions of others.
 //  4. Package split cuts the graph into the forward pass and the backward pass, and the backward pass into the
-//     gradients of activations and those of weights. The values that cross a cut become variables, the stash.
+//     gradients of activations and the gradients of weights. The values that cross a cut become variables, the stash.
 //
 // Chunks exchange f32 [B, T, d_model] by the variables act/in, act/out, grad/in and grad/out: see [Stage]. Scopes
 // separate layers and passes, and no kernel spans two scopes, so a model has the same kernels, and the same bits,

@@ -249,7 +249,8 @@ func interleavedRows(s graph.Shape, headDim int) (ps []Piece) {
 	return ps
 }
 
-// RopeFactors are the values of RopeFactorsTensor [head_dim/2]; nil without scaling, or with that of a key.
+// RopeFactors are the values of RopeFactorsTensor [head_dim/2]; nil without scaling, or with a scaling that keys of the
+// metadata describe.
 func (c Config) RopeFactors() []float32 {
 	s := c.Rope.Scaling
 	if s.Kind == "" || s.Kind == LinearScaling {

@@ -12,8 +12,8 @@ import (
 
 // This file reads models from the metadata of GGUF files.
 
-// FromGGUF reads a model's metadata as llama.cpp does. The naming is that of the file. The error is a *FieldError of a key with its name in GGUF, or of what
-// llama.cpp computes otherwise.
+// FromGGUF reads a model's metadata as llama.cpp does. It returns the naming of the file's tensors. The error is a
+// *FieldError. Its field is a key with its name in GGUF, or something that llama.cpp computes in another way.
 func FromGGUF(f GGUFFile) (Config, Naming, error) {
 	k := &ggufKeys{file: f}
 	name, _ := f.Key("general.architecture")

@@ -107,8 +107,8 @@ func FromHuggingFace(data []byte) (Config, error) {
 	return c, nil
 }
 
-// hfClassNamed returns the class that transformers' AutoModelForCausalLM takes: that of the model_type, or, without one, of the
-// architectures.
+// hfClassNamed returns the class that transformers' AutoModelForCausalLM takes. The model_type names it, or the
+// architectures if there is no model_type.
 func hfClassNamed(modelType string, architectures []string) (hfClass, error) {
 	var names []string
 	for _, class := range hfClasses() {

@@ -101,7 +101,7 @@ var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 	}
 }}
 
-// hfOnly is a key of which one value is supported. It is written unless that is null.
+// hfOnly is a key with one supported value. It is written unless the value is null.
 func hfOnly(key string, value any) hfPart {
 	return hfPart{func(h *hfKeys, _ *Config) { h.only(key, value) }, func(_ Config, out map[string]any) {
 		if value != nil {
@@ -250,8 +250,8 @@ var hfRopeLayers = hfPart{func(h *hfKeys, c *Config) {
 	out["no_rope_layers"] = list
 }}
 
-// hfExperts is a mixture of experts. The keys are those of the number of experts, under its name and its other name in the
-// class, and of their width.
+// hfExperts is a mixture of experts. experts and alias are the two keys of the class for the number of experts; width
+// is the key for their width.
 func hfExperts(experts, alias, width string) hfPart {
 	return hfPart{func(h *hfKeys, c *Config) {
 		count := experts

@@ -24,8 +24,8 @@ type ropeParameters struct {
 	yarnParameters
 }
 
-// yarnParameters are the keys that rope_type yarn has besides. Without attention_factor it is the quotient of those of mscale
-// and mscale_all_dim, if there are both.
+// yarnParameters are the keys that rope_type yarn has besides. If there are both mscale and mscale_all_dim, the default
+// of attention_factor is the quotient of the factors that they give.
 type yarnParameters struct {
 	Attention   hfFloat `json:"attention_factor,omitempty"`
 	Fast        hfFloat `json:"beta_fast,omitempty"`

@@ -15,8 +15,8 @@ type Inputs struct {
 	Weights      bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
 	// Padding tells tokens of documents from padding, which mixtures of experts do not count.
 	Padding bool
-	// Aligned are tensors with a value for each token that the loss may read. Type is that of one token's value: f32,
-	// i32 or u32.
+	// Aligned are tensors with a value for each token that the loss may read. Type is the type of one token's value:
+	// f32, i32 or u32.
 	Aligned []graph.Named
 	Scalars int // how many scalars the loss may read
 }

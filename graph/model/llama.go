@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// This file is the Llama family: its units, its parameters, and what it computes.
+// This file is the Llama family: its units, its parameters and its computation.
 
 // The scopes of the first and the last unit.
 const (
@@ -86,7 +86,7 @@ type net struct {
 	precision
 	b      *graph.Builder
 	params map[string]*graph.Value
-	// Tables of rotary positions; where only some layers have scaled frequencies, unscaled is that of the others.
+	// Tables of rotary positions. Where only some layers have scaled frequencies, the other layers use unscaled.
 	rope, unscaled ropeTables
 	last           *graph.Value // LossInputs.Hidden, once the head is built
 	routed         []routing    // of the layers that were built so far

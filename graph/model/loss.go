@@ -8,10 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Loss adds a training loss to a graph: f32 [N], one value for each of a microbatch's tokens, of which the mean is
-// taken, or a single value, f32 [] or [1]. If there are weights, values of tokens are multiplied by them, unless the
-// loss read them already; a single value must depend on them. A gradient must flow to the logits or to hidden. A Loss
-// is called several times, and must add the same nodes each time.
+// Loss adds a training loss to a graph: f32 [N], one value for each of a microbatch's tokens, or a single value, f32 []
+// or [1]. The loss of the microbatch is the mean of the values. If there are weights, values of tokens are multiplied
+// by them, unless the loss read them already; a single value must depend on them. A gradient must flow to the logits or
+// to hidden. A Loss is called several times, and must add the same nodes each time.
 type Loss func(in LossInputs) *graph.Value
 
 // LossInputs is what a loss may read. Values that it does not read are not computed.

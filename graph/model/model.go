@@ -6,9 +6,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Model is a language model as training and inference use it: a chain of units, of which each passes f32 [B, T,
-// d_model] to the next. The first unit reads the tokens, the last produces the logits. Config, *Written and the models
-// that InPrecision returns implement it; other packages cannot.
+// Model is a language model as training and inference use it: a chain of units. Each passes f32 [B, T, d_model] to the
+// next. The first unit reads the tokens, the last produces the logits. Config, *Written and the models that InPrecision
+// returns implement it; other packages cannot.
 type Model interface {
 	Size() Size
 	// Units is the number of pieces that the model can be cut into. UnitScope is the scope of a unit's nodes, counted
@@ -17,7 +17,8 @@ type Model interface {
 	UnitScope(unit int) string
 	// Like is the first unit whose programs equal those of this unit, except for names.
 	Like(unit int) int
-	// Parameters lists the trained tensors in the order of their units. Reads lists those that units [first, last) use.
+	// Parameters lists the trained tensors in the order of their units. Reads lists the tensors that units [first,
+	// last) use.
 	Parameters() []Parameter
 	Reads(first, last int) []Parameter
 	// Routing lists the layers within units [first, last) that are mixtures of experts.
@@ -30,14 +31,14 @@ type Model interface {
 	Tied() bool
 	// Gradients names the variables whose sum, in order, is a parameter's gradient.
 	Gradients(parameter string) []string
-	// Count is the number of trained elements, and ActiveCount that of those that a token is multiplied by: not those of
-	// experts that it does not choose.
+	// Count is the number of trained elements. ActiveCount is the number of elements that a token is multiplied by: it
+	// leaves out the experts that the token does not choose.
 	Count() int64
 	ActiveCount() int64
 	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow
 	// from the others.
 	Redundant(tensor string) bool
-	// Namings lists how files may name and cut the parameters. The first is that of checkpoints.
+	// Namings lists how files may name and cut the parameters. The first is the naming in checkpoints.
 	Namings() []Naming
 	// Variables are the variables that hold the data of a microbatch. LossParameters lists LossInputs.Parameters.
 	Variables(in Inputs, batch int) []graph.Named
@@ -56,7 +57,7 @@ type Model interface {
 	// HuggingFace is config.json as Hugging Face Transformers reads it; nil if Transformers has no such model.
 	HuggingFace() []byte
 
-	// Validate refuses sizes of which no graph can be built.
+	// Validate refuses sizes with which no graph can be built.
 	Validate() error
 	// network declares the model's parameters in a graph, for microbatches of batch sequences. If the last unit reads a
 	// parameter of the first, the network has a parameter of its own for it: see span.
@@ -74,12 +75,12 @@ type Size struct {
 // Decoder is the program that predicts the token after a text. It outputs "logits" f32 [V].
 type Decoder struct {
 	Graph *graph.Graph
-	// Cached decoders take one token u32 [1, 1] and its "position" u32 [1] a run, from position 0 upwards, and keep
-	// what they need of the tokens before in variables. Other decoders take the whole text u32 [1, T], and the position
+	// Cached decoders take one token u32 [1, 1] and its "position" u32 [1] a run, from position 0 upwards, and keep the
+	// keys and values of earlier tokens in variables. Other decoders take the whole text u32 [1, T], and the position
 	// of its last token.
 	Cached bool
 	// Prefill takes Block tokens u32 [1, Block] at once for a cached decoder, the first one at "position" and all within
-	// the model's SeqLen. Its logits are those after token "last" u32 [1] < Block. It may be nil.
+	// the model's SeqLen. Its logits predict the token after token "last" u32 [1] < Block. It may be nil.
 	Prefill *graph.Graph
 	Block   int
 }

@@ -25,9 +25,9 @@ func balancingBias(i int) string { return fmt.Sprintf("model.layers.%d.%s", i, b
 // routing is what a layer's router has decided for a microbatch, beside the layer's result.
 type routing struct {
 	layer int
-	load  *graph.Value // u32 [E]: how many of the R rows, without those of padding, each expert has
-	// losses are the weighted side losses, f32 [] each. Their gradients are added to those of the training loss, but
-	// they are no part of the reported loss.
+	load  *graph.Value // u32 [E]: how many of the R rows each expert has; rows of padding do not count
+	// losses are the weighted side losses, f32 [] each. Their gradients are added to the gradients of the training
+	// loss. They are no part of the reported loss.
 	losses []*graph.Value
 	stats  *graph.Value // f32 [RoutingStats]
 }
@@ -179,7 +179,7 @@ func (t *measuredTokens) masked(x *graph.Value) *graph.Value {
 	return op.Mul(x, t.weights)
 }
 
-// mean is the mean of x [N, …] over axes, of which the first is that of tokens; nil: over all.
+// mean is the mean of x [N, …] over axes. The first axis is the tokens' axis. With nil it is the mean over all axes.
 func (t *measuredTokens) mean(x *graph.Value, axes []int) *graph.Value {
 	if t.real == nil {
 		return op.Mean(x, axes, false)

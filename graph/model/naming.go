@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Naming is how files name and cut parameters. The zero value is that of checkpoints: one tensor for each parameter,
-// with its name.
+// Naming is how files name and cut parameters. Checkpoints have the zero value: one tensor for each parameter, with its
+// name.
 type Naming struct {
 	names   []hfName
 	headDim int
@@ -48,8 +48,8 @@ func (c Config) Namings() []Naming {
 	return list
 }
 
-// ExportNaming is the naming of exports: that of the model's class, or of checkpoints where the class has no other names
-// or there is no class.
+// ExportNaming is the naming in exports: the names of the model's class. If the class has no other names, or there is
+// no class, they are the names in checkpoints.
 func ExportNaming(m Model) Naming {
 	if list := m.Namings(); len(list) > 1 && !list[1].fused {
 		return list[1]

@@ -7,10 +7,10 @@ import (
 )
 
 // repeatActivations returns the training graph g with activations and elementwise products of its own for the backward
-// pass, such as silu(gate)·up and the results of norms. Their gradients need what they are computed from, so it is kept
-// anyway; computing them again takes less memory, and hardly more time, than to keep their results for each microbatch.
-// The results have the same bits. rounded selects nodes that are repeated too: a program that recomputes the forward
-// pass would keep the rounded weights of all its layers until their gradients.
+// pass, such as silu(gate)·up and the results of norms. Their inputs are kept anyway, since their gradients need them.
+// Computing the results again takes less memory than keeping them for each microbatch, and hardly more time. The
+// results have the same bits. rounded selects nodes that are repeated too: a program that recomputes the forward pass
+// would keep the rounded weights of all its layers until their gradients.
 func repeatActivations(g *graph.Graph, rounded func(*graph.Node) bool) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		r := repeater{b, rounded, map[*graph.Value]*graph.Value{}, map[*graph.Value]*graph.Value{}}

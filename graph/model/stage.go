@@ -22,8 +22,8 @@ type StageOptions struct {
 	Recompute bool
 	Loss      Loss // the training loss, for the chunk with the last unit; nil is CrossEntropy. Stage.Eval always uses CrossEntropy
 	Inputs    Inputs
-	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads, and those of chunks with
-	// side losses: they compute the gradients of the losses times the first element. Without a name they compute the
+	// Scale is a variable f32 [n]. The backward passes of the chunk with the last unit and of chunks with side losses
+	// read it: they compute the gradients of the losses times its first element. Without a name they compute the
 	// gradients of the losses.
 	Scale graph.Named
 }
@@ -37,9 +37,9 @@ type StageOptions struct {
 //	real               u32 [B, T]           read by chunks with mixtures of experts, if Inputs has Padding
 //	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does
 //	scalars            f32 [n]              read by the last chunk, if its loss does
-//	Scale              f32 [n]              read by the last chunk and those with side losses, if StageOptions has it
-//	act/in, grad/out   f32 [B, T, d_model]  read: what the chunks before and after send
-//	act/out, grad/in   f32 [B, T, d_model]  assigned: what is sent to the chunks after and before
+//	Scale              f32 [n]              read by the last chunk and by chunks with side losses, if StageOptions has it
+//	act/in, grad/out   f32 [B, T, d_model]  read: the chunks before and after send them
+//	act/out, grad/in   f32 [B, T, d_model]  assigned: they are sent to the chunks after and before
 //	NAME               a parameter, read; the head of a tied model reads the embedding
 //	grad/NAME          the batch's gradient so far, assigned; Model.Gradients names the variables to sum
 //	loss               f32 [1], the batch's mean loss so far, assigned by the last chunk's backward pass

@@ -188,7 +188,7 @@ func (w *Written) ActiveCount() int64 { return w.Count() }
 // Redundant is false: every tensor of a file must be a parameter.
 func (w *Written) Redundant(string) bool { return false }
 
-// Namings is that of checkpoints.
+// Namings is the naming in checkpoints alone.
 func (w *Written) Namings() []Naming { return []Naming{{}} }
 
 // LossParameters lists the parameters of the last unit.

@@ -122,7 +122,7 @@ func (p *planner) lifetimes() {
 	}
 }
 
-// place gives v a block: that of a value which dies here and may be overwritten, or a new one.
+// place gives v a block: the block of an input that dies here and that v may overwrite, or else a new one.
 func (p *planner) place(i int, g *fuse.Group, v *graph.Value) {
 	end := max(p.last[v], i)
 	for _, in := range g.InPlace[v] {

@@ -106,7 +106,7 @@ func (c *cutter) setUp(phases []Phase) error {
 	return nil
 }
 
-// mark finds what each phase computes and what it reads from others.
+// mark finds the values that each phase computes, and the values that it reads from other phases.
 func (c *cutter) mark() error {
 	for _, o := range c.g.Outputs {
 		if err := c.root("output "+o.Name, o.Value); err != nil {

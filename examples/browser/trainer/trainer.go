@@ -111,7 +111,7 @@ func (c Config) check(text []byte) error {
 	return nil
 }
 
-// optimizer is that of gpupipe train without weight decay.
+// optimizer makes the optimizer as gpupipe train does, but without weight decay.
 func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimizer, error) {
 	var params []optim.Param
 	for _, p := range t.config.Model.Parameters() {
