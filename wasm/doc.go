@@ -24,8 +24,8 @@
 //
 // gpupipe_open gets the hook's configuration as JSON in UTF-8, which is valid during the call only, and its seed.
 //
-// A call fails if its result is negative or if it called fail. The hook defines the meaning of other results; those of
-// gpupipe_open and gpupipe_load mean success.
+// A call fails if its result is negative or if it called fail. The hook defines the meaning of other results. Other
+// results of gpupipe_open and gpupipe_load mean success.
 //
 // gpupipe_save writes the instance's state to the given address if it fits the capacity. It returns the length of the
 // state in any case; the host first calls it with capacity 0. gpupipe_load gets the same bytes, in an instance that was

@@ -105,8 +105,8 @@ func (i *Instance) Write(address uint32, data []byte) error {
 	return halted(Pointer, "found %d bytes at %#x, but the memory ends at %#x", len(data), address, i.memory.Size())
 }
 
-// Charge adds units of work (about a nanosecond or less each) that the host did for the module to those of the call. It
-// is for use by an Import.
+// Charge adds units of work (about a nanosecond or less each) that the host did for the module to the units of the
+// call. It is for use by an Import.
 func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
 
 // Batch is the batch of the call in progress, -1 outside of batches. It is for use by an Import.

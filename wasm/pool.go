@@ -21,8 +21,8 @@ func NewPool(m *Module, n int, o Options) *Pool {
 	return &Pool{module: m, options: o, tokens: make(chan struct{}, max(1, n))}
 }
 
-// Do calls f with an instance that no other goroutine uses. It waits until one is free. The error is that of f, of Open
-// or of the context.
+// Do calls f with an instance that no other goroutine uses. It waits until one is free. It returns the error of f, of
+// Open or of the context.
 func (p *Pool) Do(ctx context.Context, f func(*Instance) error) error {
 	select {
 	case p.tokens <- struct{}{}:

@@ -33,7 +33,7 @@ type Import struct {
 	// Call gets the calling instance and the parameters, and stores the results in their place, as wazero's
 	// api.GoModuleFunction does. An i32 is in the lower half of its word; the upper half is undefined. Call may use the
 	// instance's Read, Copy, Write, Charge, Batch and Export, but call no function of the module. An error ends the
-	// module's call and closes the instance. Its kind is that of an *Error, else Failed.
+	// module's call and closes the instance. The call then fails with the kind of an *Error, else with Failed.
 	Call func(i *Instance, stack []uint64) error
 }
 

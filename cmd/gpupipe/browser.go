@@ -26,7 +26,7 @@ a company's CA or a public one issues one. The CA of the run cannot: browsers do
 tab proves itself to the run as any member does, and its connections are encrypted between the members, inside the page's connection.
 `
 
-// pagePortOffset is the distance of the page's port from that of --listen.
+// pagePortOffset is the distance of the page's port from the port of --listen.
 const pagePortOffset = 4
 
 // browser returns the options of the page; nil: there is none.
@@ -90,7 +90,8 @@ func (c *hostCommand) pages(h *coordinator.Host, o *coordinator.BrowserOptions) 
 	return urls
 }
 
-// names lists the names of this computer in the URLs of the page: those of its certificate unless flags name others.
+// names lists the names of this computer in the URLs of the page: the names in its certificate unless flags name
+// others.
 func (f browserFlags) names(o *coordinator.BrowserOptions) []string {
 	hosts := f.BrowserHost
 	if len(hosts) == 0 && o.Certificate != nil && o.Certificate.Leaf != nil {

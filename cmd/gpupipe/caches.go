@@ -107,7 +107,7 @@ func (a *app) measuredPeak(dev device.Device) (float64, error) {
 	if err != nil {
 		return peak, err
 	}
-	_ = os.MkdirAll(filepath.Dir(path), 0o777) // the error is that of writing
+	_ = os.MkdirAll(filepath.Dir(path), 0o777) // writing reports the error
 	if err := atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		a.noteOnce("peaks", "gpupipe: the peak of %s is not kept for later runs: %v", dev.Info().Name, err)
 	}

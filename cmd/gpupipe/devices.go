@@ -37,7 +37,8 @@ type deviceLine struct {
 	*vulkan.Details
 }
 
-// listDevices lists all devices: GPUs, the CPU, software adapters. The errors are those of APIs that list none.
+// listDevices lists all devices: GPUs, the CPU, software adapters. errs has the errors of APIs that cannot list their
+// devices.
 func (a *app) listDevices() (lines []deviceLine, errs []error) {
 	infos, err := webgpu.Adapters()
 	errs = append(errs, err)

@@ -40,7 +40,7 @@ type measured struct {
 
 // Limits of the figures. The limits of a call and a round trip belong to the sandbox and are in package bench.
 const (
-	mostRatio = 1.6 // the time of a metered call to that of an unmetered one
+	mostRatio = 1.6 // the time of a metered call over the time of an unmetered one
 	leastMBps = 50  // the throughput of data hooks on all cores
 )
 
@@ -160,7 +160,7 @@ func race(one, two trial, long time.Duration, endless func()) (a, b time.Duratio
 	return a, b, nil
 }
 
-// mostUnmetered is the longest that a run without metering may take: about a hundred times what is expected.
+// mostUnmetered is the longest time that a run without metering may take: about a hundred times the expected time.
 const mostUnmetered = 20 * time.Second
 
 // alone runs a function without garbage collection, which would stop the program until an unmetered call returns. The
@@ -184,7 +184,7 @@ func (c *hookBenchCommand) endless(a *app, t trial) func() {
 	}
 }
 
-// faster returns the shorter of a time and that of the nth run. The first run is a warm-up.
+// faster returns the shorter of best and the time of the nth run. The first run is a warm-up.
 func faster(best time.Duration, n int, s *session) (time.Duration, error) {
 	began := time.Now()
 	_, err := s.run(n)

@@ -36,7 +36,7 @@ const (
 	trialRows    = 8
 )
 
-// trials returns those of a module's hook: the hook, and the scalars of its loss.
+// trials returns the trials of a module: its hook, and the scalars of its loss.
 func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, error) {
 	switch m.Hook {
 	case hook.BuildLoss:

@@ -385,5 +385,5 @@ func (a *app) facts(rows [][]string) {
 	}
 }
 
-// labelWidth is the width of the labels of what is printed before training, and of a plan.
+// labelWidth is the width of the labels that are printed before training and in a plan.
 const labelWidth = 12

@@ -102,7 +102,7 @@ func readMembers(dir string) (members []coordinator.MemberState, written time.Ti
 	return members, written, nil
 }
 
-// printLinks prints the links of members: what was measured before the run, and what they carry.
+// printLinks prints the links of members: their measurements from before the run, and their traffic.
 func printLinks(a *app, members []coordinator.MemberState) {
 	rows := [][]string{{"link", "round trip", "bandwidth", "sent", "a message waits", "resent", "reconnects"}}
 	for _, m := range members {

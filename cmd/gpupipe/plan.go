@@ -174,7 +174,7 @@ func (c *planCommand) gpu() (*measure.GPU, error) {
 	return &all[i], nil
 }
 
-// loadFor reads the config for machines, of which each rank has a device. A config that sets no stages gets one for each.
+// loadFor reads the config for machines with a device for each rank. A config that sets no stages gets one for each.
 // With --gpu each rank has a null device that stands for a card.
 func (c *planCommand) loadFor(m machines) (config.Config, error) {
 	base, err := c.load()

@@ -19,13 +19,13 @@ import (
 
 // machines are the machines of plan --members.
 type machines interface {
-	// devices are the names of the devices that stand for those of the machines, one for each rank.
+	// devices are the names of the devices that stand for the machines' devices, one for each rank.
 	devices() []string
 	// open opens such a device.
 	open(a *app, name string) (device.Device, error)
 	// place gives a problem the devices of the machines, and their links.
 	place(p *partition.Problem) error
-	// describe describes the devices of a comparison as those of the machines.
+	// describe describes the devices of a comparison as the machines' devices.
 	describe(p *layout.Comparison)
 }
 
@@ -80,7 +80,7 @@ func (m *measuredMachines) devices() (names []string) {
 	return names
 }
 
-// open opens a device of which only the limits matter.
+// open opens a device. Only its limits matter.
 func (m *measuredMachines) open(a *app, name string) (device.Device, error) {
 	return null.New(null.Options{Name: name, Limits: usualGPU()}), nil
 }

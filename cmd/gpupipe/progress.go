@@ -109,7 +109,7 @@ func (p *progress) timing(t kernelTiming) {
 	p.line.show(timingText(t))
 }
 
-// Measuring shows what is timed to decide where the model is cut.
+// Measuring shows which timing is under way to decide where the model is cut.
 func (p *progress) Measuring(device, what string) {
 	if p.json {
 		p.emit(event{"event": "measuring", "device": device, "what": what})

@@ -46,7 +46,7 @@ Examples:
 const (
 	minBudget     = 20 * time.Second
 	devicesLimit  = time.Minute
-	gpuWeight     = 4 // a GPU's share of the time; that of a CPU is 1
+	gpuWeight     = 4 // a GPU's share of the time; a CPU's share is 1
 	shownKernels  = 12
 	profiledSteps = "train.steps=5"
 	smallModel    = "tiny"         // trained on every device
@@ -147,8 +147,8 @@ func (c *reportCommand) finish(a *app, r *report.Report, devices int) error {
 	return nil
 }
 
-// order returns the devices to test: those asked for, GPUs before CPUs. A name that no device has stands
-// for itself, so that opening it reports what is wrong.
+// order returns the devices to test: the devices that the user asked for, GPUs before CPUs. A name that no device has
+// stands for itself, so that opening it reports what is wrong.
 func (c *reportCommand) order(found []deviceLine) []deviceLine {
 	chosen := slices.Clone(found)
 	if len(c.Device) > 0 {

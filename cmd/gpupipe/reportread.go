@@ -161,8 +161,8 @@ func readTraining(output []byte, path string, s *report.Section) error {
 	return nil
 }
 
-// kernelTable shows the kernels that take the most time, those of all layers together, and which variant of each was
-// chosen.
+// kernelTable shows the kernels that take the most time, and which variant of each was chosen. Equal kernels of
+// different layers are one row.
 func kernelTable(rank profile.Rank, steps int) report.Table {
 	kernels := rank.Alike()
 	t := report.Table{Title: fmt.Sprintf("The %d of %d distinct kernels that take the most time", min(shownKernels, len(kernels)), len(kernels)),

@@ -143,7 +143,7 @@ func (c *scheduleCommand) link() schedule.Link {
 	return schedule.Link{Latency: c.Latency, Transfer: c.Transfer, Copies: c.Transfer}
 }
 
-// counts checks the numbers of stages, microbatches, chunks and batches, and returns that of the batches; 0 if it is
+// counts checks the numbers of stages, microbatches, chunks and batches, and returns the number of batches; 0 if it is
 // not given.
 func (c *scheduleCommand) counts() (batches int, err error) {
 	for _, n := range []struct {

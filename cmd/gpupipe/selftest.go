@@ -39,7 +39,7 @@ type selftestLine struct {
 	Candidates []string `json:"candidates"`
 	Runs       int      `json:"runs"`
 	Error      float64  `json:"worst_error"`
-	Tolerance  float64  `json:"tolerance"` // that of the case with the worst error in relation to it
+	Tolerance  float64  `json:"tolerance"` // of the case with the worst error relative to its tolerance
 	OK         bool     `json:"ok"`
 	Failures   []string `json:"failures,omitempty"`
 }

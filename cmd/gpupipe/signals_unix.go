@@ -11,7 +11,7 @@ import (
 // saveSignals are those that ask for a checkpoint.
 func saveSignals() []os.Signal { return []os.Signal{syscall.SIGUSR1} }
 
-// diskFull reports whether an error is that of a write for which the disk, the quota or a limit of the user has no room.
+// diskFull reports whether a write failed because the disk, the quota or a limit of the user has no room.
 func diskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }

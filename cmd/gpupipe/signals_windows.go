@@ -10,7 +10,7 @@ import (
 // saveSignals are those that ask for a checkpoint; Windows has none.
 func saveSignals() []os.Signal { return nil }
 
-// diskFull reports whether an error is that of a write for which a disk has no room.
+// diskFull reports whether a write failed because the disk has no room.
 func diskFull(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL)
 }

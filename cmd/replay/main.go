@@ -1,6 +1,6 @@
 // Command replay shows which kernels a change of the code changes. It generates the kernels of every preset and of every
-// op's cases, for each kind of device, and keeps them in a file or compares them with those of a file. make replay
-// compares the working tree with a commit.
+// op's cases, for each kind of device, and keeps them in a file or compares them with the kernels in a file. make
+// replay compares the working tree with a commit.
 package main
 
 import (
@@ -55,7 +55,7 @@ type change struct {
 	keys          []string
 }
 
-// changes lists the distinct replacements, those of most kernels first.
+// changes lists the distinct replacements. Replacements in the most kernels come first.
 func changes(before, now *kernels) []change {
 	by := map[[2]string]*change{}
 	keys := maps.Clone(before.Kernels)

@@ -63,7 +63,7 @@ func (k *kernels) generate(p program, compiler *spirv.Compiler) error {
 	return nil
 }
 
-// programs are the programs of every preset, those of every optimizer, and every op's cases.
+// programs are the programs of every preset, the programs of every optimizer, and every op's cases.
 func programs() (all []program, err error) {
 	for _, name := range model.Presets() {
 		of, err := preset(name)

@@ -191,7 +191,7 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return address{} }
 
-// address is that of a tab, which has none.
+// address is the address of a tab, which has none.
 type address struct{}
 
 func (address) Network() string { return "websocket" }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// side is a path beside another, for what is on its way there (tmp), or was there before (old).
+// side is a path beside another: for the file that will take its place (tmp), or for the file that was there before
+// (old).
 func side(parent, base, kind string) string {
 	return filepath.Join(parent, "."+base+"."+kind+"-"+rand.Text()[:10])
 }

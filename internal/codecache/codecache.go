@@ -43,8 +43,8 @@ func Make(dir string) error {
 	return nil
 }
 
-// Open makes or checks the folder, and throws away what is damaged. A sum goes too: it may be what is wrong, and Seal
-// keeps those it finds.
+// Open makes or checks the folder, and throws away damaged files with their sums. The sum may be the damaged part, and
+// Seal would keep it.
 func Open(dir string) (Dir, error) {
 	if err := Make(dir); err != nil {
 		return "", err

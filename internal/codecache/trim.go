@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	trimMark     = ".trimmed" // the file whose time is that of the last trim
+	trimMark     = ".trimmed" // the file whose time is the time of the last trim
 	trimInterval = time.Hour
 	useInterval  = time.Hour // how exactly the time of the last use is known
 	blockBytes   = 4 << 10   // a file takes a multiple of it on disk

@@ -18,7 +18,7 @@ func (s *Server) handler() http.Handler {
 	want := sha256.Sum256([]byte(s.o.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		timed := &timedWriter{ResponseWriter: w, timeout: s.o.WriteTimeout}
-		defer timed.extend() // what is buffered is written after the handler
+		defer timed.extend() // buffered bytes are written after the handler
 		b := &body{ReadCloser: r.Body, left: s.o.MaxBody, max: s.o.MaxBody, connection: http.NewResponseController(w)}
 		r.Body = b
 		if r.ContentLength == 0 {
@@ -62,7 +62,8 @@ func (s *Server) knownHost(host string) bool {
 	return host == "localhost" || slices.Contains(s.o.Hosts, host)
 }
 
-// bears reports whether a request has the token with that hash, in a time that does not depend on what it has instead.
+// bears reports whether a request has the token with the hash want. Its time does not depend on the token that the
+// request has.
 func bears(r *http.Request, want [sha256.Size]byte) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
@@ -132,7 +133,7 @@ func (w *timedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Flush and FlushError write what is buffered.
+// Flush and FlushError write the buffered bytes.
 func (w *timedWriter) Flush() { _ = w.FlushError() }
 
 func (w *timedWriter) FlushError() error {

@@ -42,8 +42,8 @@ type Options struct {
 	Address string // host:port, or a port on the loopback interface; port 0 is a free one
 	Handler http.Handler
 	Token   string                   // of all requests but public ones; "": none, on the loopback interface only
-	Public  func(*http.Request) bool // reports whether a request needs no token, such as that for a page; nil: none
-	Hosts   []string                 // names under which requests may come besides those of the loopback interface
+	Public  func(*http.Request) bool // reports whether a request needs no token, such as the request for a page; nil: none
+	Hosts   []string                 // names under which requests may come besides the names of the loopback interface
 	Origins []string                 // of other pages that may ask and read answers, such as "https://chat.example"; "*": any
 
 	MaxBody        int64         // bytes of a request's body
@@ -67,7 +67,7 @@ type Server struct {
 	serving  sync.WaitGroup
 }
 
-// Start listens and serves. Its errors are those of the address, the token and the network.
+// Start listens and serves. It fails on a wrong address or token, and on an error of the network.
 func Start(o Options) (*Server, error) {
 	o.setDefaults()
 	origins, err := trusted(o.Origins)

@@ -91,7 +91,7 @@ func Advice(path string) string {
 	return "download the whole model"
 }
 
-// Contents lists what is in a folder, in words.
+// Contents lists the files and folders in a folder, in words.
 func Contents(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) == 0 {

@@ -19,7 +19,7 @@ func (a *args) set(name string, v any) {
 // absent is the value of an argument that is not given.
 type absent struct{}
 
-// bind returns the values of parameters, of which the first required ones must be given.
+// bind returns the values of parameters. The first required ones must be given.
 func (a args) bind(function string, required int, params ...string) []any {
 	out := make([]any, len(params))
 	for i := range out {

@@ -73,7 +73,7 @@ func (p *parser) nest() func() {
 	return func() { p.depth-- }
 }
 
-// body reads statements up to a tag with one of the names, of which it consumes the name.
+// body reads statements up to a tag with one of the names. It consumes the tag's name.
 func (p *parser) body(ends ...string) (all []statement, end string) {
 	defer p.nest()()
 	for {
@@ -270,7 +270,8 @@ func (p *parser) storable() string {
 	return n
 }
 
-// targets reads what is assigned: names and attributes of namespaces, nested in tuples and lists. They end at a token.
+// targets reads the targets of an assignment: names and attributes of namespaces, nested in tuples and lists. They end
+// at a token.
 func (p *parser) targets(end string) target {
 	defer p.nest()()
 	var all tupleTarget

@@ -51,7 +51,7 @@ var textMethods = map[string]filter{
 	"zfill":        zfill,
 }
 
-// every makes a method that reports whether a predicate holds for all characters, of which there is at least one.
+// every makes a method that reports whether there is a character and a predicate holds for all characters.
 func every(f func(r rune) bool) func(m *machine, v any, a args) any {
 	return plain(func(s string) any {
 		return s != "" && strings.IndexFunc(s, func(r rune) bool { return !f(r) }) < 0

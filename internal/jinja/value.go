@@ -226,7 +226,7 @@ func (s span) len() int {
 	return 0
 }
 
-// iterate returns the next values of an iterable; ok is false for what is none.
+// iterate returns the next values of an iterable; ok is false for a value that is not iterable.
 func (m *machine) iterate(v any) (next func() (any, bool), ok bool) {
 	if g, ok := v.(*generator); ok {
 		return g.next, true

@@ -59,7 +59,7 @@ func stderrOf(err error) []byte {
 // licenseFile matches the names of files that hold a license or a copyright notice.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)|-licen[cs]e$|^(ftl|gpl)\.txt$`)
 
-// Files returns the license files of a module: those of its root folder and of a folder of licenses there.
+// Files returns the license files of a module, from its root folder and from a folder of licenses there.
 func (m Module) Files() ([]string, error) {
 	var files []string
 	for _, pattern := range []string{"*", "licenses/*", "LICENSES/*", "THIRD_PARTY_LICENSES/*"} {
@@ -106,7 +106,7 @@ func (m Module) Classify() ([]string, error) {
 
 var (
 	columns = regexp.MustCompile(`\s{2,}`)
-	// modulePath matches a path that begins with a host's name, as those of modules do.
+	// modulePath matches a path that begins with a host's name, as the paths of modules do.
 	modulePath = regexp.MustCompile(`^[a-z0-9.-]+\.[a-z]+/\S+$`)
 )
 
@@ -122,8 +122,9 @@ func ParseNotice(text string) map[string]string {
 	return stated
 }
 
-// Problems compares the licenses that were found in each module with those stated, and returns what is wrong: a module
-// that is not stated, or is stated with other licenses, or has no compatible license, or is stated but not linked.
+// Problems compares the licenses that were found in each module with the stated ones, and returns the problems: a
+// module that is not stated, or is stated with other licenses, or has no compatible license, or is stated but not
+// linked.
 func Problems(found map[string][]string, stated map[string]string) []string {
 	var problems []string
 	for path, ids := range found {

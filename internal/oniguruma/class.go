@@ -73,7 +73,7 @@ func (p *parser) class() (*node, error) {
 	return n, nil
 }
 
-// bracket reads a class up to and with its closing bracket; what it returns lacks its ^.
+// bracket reads a class up to and with its closing bracket. negative reports whether it begins with ^; c is without it.
 func (p *parser) bracket() (c *classReader, negative bool, err error) {
 	if p.depth++; p.depth > maxDepth {
 		return nil, false, fmt.Errorf("classes nested more than %d deep", maxDepth)

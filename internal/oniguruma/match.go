@@ -277,7 +277,7 @@ func (m *matcher) undo(base int) {
 	m.stack = m.stack[:base]
 }
 
-// cut drops the choices above base, but keeps what is to be restored.
+// cut drops the choices above base, but keeps the entries that restore values.
 func (m *matcher) cut(base int) {
 	kept := m.stack[:base]
 	for _, c := range m.stack[base:] {

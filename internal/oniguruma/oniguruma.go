@@ -23,7 +23,7 @@ type Regexp struct {
 	first   *byteSet // the bytes that a match can begin with; nil if it can be empty
 }
 
-// Compile returns the pattern's program. An error names what is wrong or missing, and where.
+// Compile returns the pattern's program. An error names the fault and its place.
 func Compile(pattern string) (*Regexp, error) {
 	if !utf8.ValidString(pattern) {
 		return nil, errors.New("the pattern is not UTF-8")

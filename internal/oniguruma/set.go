@@ -134,7 +134,7 @@ func (s set) firstBytes(b *byteSet) {
 	}
 }
 
-// firstByte is the first byte of a character; a surrogate has that of the others of its block.
+// firstByte is the first byte of a character; a surrogate has the first byte of the other characters of its block.
 func firstByte(r rune) byte {
 	if r >= 0xD800 && r < 0xE000 {
 		return 0xED

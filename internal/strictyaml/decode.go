@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Custom is a type that decodes itself, where the structure of a Go type does not say what is accepted.
+// Custom is a type that decodes itself, where the structure of a Go type does not say which values are accepted.
 type Custom interface {
 	// DecodeYAML reads a node; key is its dotted name, for complaints.
 	DecodeYAML(d *Document, n *yaml.Node, key string) error

@@ -181,7 +181,7 @@ func (d *Document) bring(n *yaml.Node, origin string) {
 	}
 }
 
-// replace gives a node, that of a dotted key, another value.
+// replace gives n, the node of a dotted key, another value.
 func (d *Document) replace(key string, n, value *yaml.Node, origin string) {
 	if dropped := missing(n, value); origin != "" && len(dropped) > 0 {
 		d.replaced = append(d.replaced, fmt.Sprintf("%s: it replaces the whole section %s, without its %s", origin, key, strings.Join(dropped, ", ")))

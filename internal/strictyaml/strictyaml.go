@@ -101,7 +101,7 @@ func (d *Document) adopt(n *yaml.Node, from *Document) *yaml.Node {
 }
 
 // Move gives the value of a dotted key another name, which an alias stands for. If there are values under both names,
-// that of an override wins; two values of the file, or of overrides, are an error.
+// the value of an override wins; two values of the file, or of overrides, are an error.
 func (d *Document) Move(alias, key string) error {
 	section, name := "", alias
 	if i := strings.LastIndex(alias, "."); i >= 0 {

@@ -82,8 +82,8 @@ func Open(dir string) (*Checkpoint, error) {
 }
 
 // Latest finds the newest checkpoint of a run that is whole. Damaged ones are passed over and reported, newest first.
-// Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and
-// delete what it has newer ones of, is no damage.
+// Without any whole one the error wraps ErrNone. It changes nothing on disk. The run may go on meanwhile and delete
+// older checkpoints: a deleted checkpoint does not count as damaged.
 func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	for range MaxAttempts {
 		if c, problems, err = latest(runDir); !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {

@@ -25,9 +25,9 @@ func Steps(runDir string) (steps []int, err error) {
 	return steps, nil
 }
 
-// MoveAside moves the checkpoints after a step, and what is kept of those that were replaced, into the folder Folder of
-// another run folder on the same disk, and returns their steps. It begins with the newest: a run that resumes after a
-// kill finds checkpoints without a gap.
+// MoveAside moves the checkpoints after a step into the folder Folder of another run folder on the same disk, and
+// returns their steps. Kept copies of replaced checkpoints move too. It begins with the newest: a run that resumes
+// after a kill finds checkpoints without a gap.
 func (s *Store) MoveAside(after int, runDir string) (moved []int, err error) {
 	list, err := scan(s.dir)
 	if err != nil {

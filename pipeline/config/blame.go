@@ -35,7 +35,7 @@ func weight(d *strictyaml.Document, key string) int {
 	return 0
 }
 
-// value is that of a key.
+// value returns the value of a key.
 func (c Config) value(key string) (found any) {
 	entries(reflect.ValueOf(c), "", func(e entry) {
 		if e.name == key {

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Changed lists the values that differ from the defaults, as "key: value" in the order of the file. The defaults are
-// those of the preset, the optimizer, the schedule and the precision.
+// Changed lists the values that differ from the defaults, as "key: value" in the order of the file. The defaults depend
+// on the preset, the optimizer, the schedule and the precision.
 func (c Config) Changed() []string {
 	base := c.baseline()
 	var changed []string

@@ -183,8 +183,8 @@ func override(d *strictyaml.Document, overrides []string) (Config, error) {
 // Resolve decodes a document over the defaults, fills in the keys that depend on others, and validates the result.
 func Resolve(d *strictyaml.Document) (Config, error) { return ResolveFrom(d, "") }
 
-// ResolveFrom is Resolve of a document whose relative paths begin at a folder, but for those of the command line;
-// "" is the working directory.
+// ResolveFrom resolves a document as Resolve does. Its relative paths begin at the folder start; "" is the working
+// directory. Relative paths of the command line begin at the working directory.
 func ResolveFrom(d *strictyaml.Document, start string) (Config, error) {
 	if err := useCurrentKeys(d); err != nil {
 		return Config{}, err

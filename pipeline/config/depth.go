@@ -64,7 +64,7 @@ func (c Config) MostDepth() int {
 	p := c.Pipeline
 	f, _ := schedule.Find(p.Schedule)
 	if !f.Deep || p.Stages == 1 {
-		return p.Depth.Number() // that of a schedule file, or 0
+		return p.Depth.Number() // the depth of a schedule file, or 0
 	}
 	most := c.MicrobatchesPerReplica() - p.Stages
 	if p.Delay == 1 && p.StaleMicrobatches != StaleAuto {

@@ -43,8 +43,8 @@ func (s Separator) Token() (token uint32, ok bool) {
 	return uint32(n), err == nil
 }
 
-// Ends lists the tokens that end documents, the one that is written first: data.separator, or those of the tokenizer. It
-// is empty if there are none.
+// Ends lists the tokens that end documents: data.separator, or the tokenizer's. The first is the token that is written.
+// The list is empty if there are none.
 func (d Data) Ends(s *tokenizer.Special) []uint32 {
 	if token, ok := d.Separator.Token(); ok {
 		return []uint32{token}

@@ -154,7 +154,8 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	return nil
 }
 
-// ReadModel reads config.json in a folder as that of a Llama, or the metadata of a GGUF file.
+// ReadModel reads a model's config from config.json in a folder, or from the metadata of a GGUF file. A model that a
+// hook built is an error.
 func ReadModel(dir string) (model.Config, error) {
 	if gguf.IsFile(dir) {
 		return readGGUF(dir)

@@ -299,7 +299,8 @@ func sectionHelp(section string) string {
 	return "Settings of " + section + "."
 }
 
-// optimizerKeys describes the keys of all optimizers: those of the section itself before those of its sections.
+// optimizerKeys describes the keys of all optimizers. The keys of the section itself come before the keys of its
+// subsections.
 func optimizerKeys() (keys []Key) {
 	users, defaults := map[string][]string{}, map[string][]string{} // by key
 	for _, kind := range optim.Optimizers() {

@@ -61,8 +61,8 @@ func startOf(folder, dir string) string {
 	return "FOLDER"
 }
 
-// explainMissing says of relative paths of a run's file that are not there what they are relative to, if the run is of an
-// earlier version, which did not record where it was started.
+// explainMissing prepares an explanation for each relative path of a run's file that does not exist: where the path may
+// begin. It does so only for runs of an earlier version, which did not record where they were started.
 func (c *Config) explainMissing(d *strictyaml.Document, start string) {
 	if d.FromFile("run.started_in") || d.Overridden("run.started_in") {
 		return
@@ -82,7 +82,7 @@ func (c *Config) explainMissing(d *strictyaml.Document, start string) {
 func withoutStart(d *strictyaml.Document, file string, text []byte) (note string, err error) {
 	c, err := ParseSaved(file, text)
 	if err != nil || elsewhere(c.Run.StartedIn) == "" || c.besideRun(file) {
-		return "", nil // what is wrong with it is found later
+		return "", nil // its faults are found later
 	}
 	note = fmt.Sprintf("run.started_in: %s is of the run that %s was copied from: relative paths begin at the working directory", c.Run.StartedIn, file)
 	return note, d.Put("run.started_in", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}, file)

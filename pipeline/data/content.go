@@ -128,7 +128,7 @@ func checkHead(path string, head []byte) error {
 	return nil
 }
 
-// zipped are documents that are ZIP archives, by the name of their first file and what it holds.
+// zipped are the kinds of documents that are ZIP archives, by the beginning of their first file's name and content.
 var zipped = []struct{ start, what string }{
 	{"[Content_Types].xml", "an office document (.docx, .xlsx or .pptx)"},
 	{"_rels/.rels", "an office document (.docx, .xlsx or .pptx)"},

@@ -29,7 +29,7 @@ type Tokenizer interface {
 }
 
 // Mapper puts other documents in the place of each: none, one, several. index counts documents from 0, over all files.
-// It is called from several goroutines, and what it gives must depend on nothing else.
+// It is called from several goroutines. Its result must depend on index and text alone.
 type Mapper interface {
 	Map(ctx context.Context, index int64, text []byte) ([][]byte, error)
 }
@@ -59,7 +59,7 @@ type Source struct {
 	Train  []string // files and globs
 	Weight float64  // share of the windows, in proportion to the weights of all sources
 	Epochs float64  // passes over this source for one pass over the mix
-	Field  string   // "" means that of the options
+	Field  string   // "": the field of the options
 }
 
 // Load reads the training and the held-out corpus; val is nil if none is asked for. Close both. The error of an option

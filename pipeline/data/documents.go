@@ -60,7 +60,7 @@ func readDocuments(path string, f format, field string, from mark, emit func(pie
 	return d.read(from, emit, each)
 }
 
-// missingField makes the error of a missing column that of a missing field.
+// missingField turns the error of a missing column into the error of a missing field.
 func missingField(err error) error {
 	var missing *column.MissingError
 	if errors.As(err, &missing) {

@@ -233,7 +233,7 @@ func (m *Manifest) adopt(dir string, old *Manifest) {
 	m.Complete, m.Statistics = old.Complete, old.Statistics
 }
 
-// firstTrain is the number of the training stream's first shard; number 0 is what it holds out.
+// firstTrain is the number of the training stream's first shard. Number 0 holds the tokens that are held out of it.
 func (m *Manifest) firstTrain() int {
 	if m.ValTokens > 0 {
 		return 0

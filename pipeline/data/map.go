@@ -10,8 +10,8 @@ import (
 // maxDocument bounds a text file that hooks map.
 const maxDocument = 256 << 20
 
-// readWhole calls emit with whole documents: those of a file of several, or all of a text. Their numbers are counted in
-// piece.Piece.
+// readWhole calls emit with whole documents: each document of a file, or a text file as one document. piece.Piece
+// counts the documents.
 func readWhole(path, field string, emit func(piece) error) error {
 	format, err := formatOf(path)
 	if err != nil {

@@ -67,8 +67,8 @@ func apportion(shares []float64) []int64 {
 	return counts
 }
 
-// spread deals the slots such that each source has its share of every stretch of them: the next slot is that of the
-// source that is furthest behind.
+// spread deals the slots such that each source has its share of every stretch of them: the next slot goes to the source
+// that is furthest behind.
 func (b *blend) spread() {
 	taken := make([]int64, len(b.counts))
 	for s := range b.slots {

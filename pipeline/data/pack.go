@@ -253,7 +253,7 @@ func Predicted(targets []int32) []uint32 {
 	return ids
 }
 
-// describePacked describes a row of pieces; what is behind them is a segment of its own.
+// describePacked describes a row of pieces. The rest of the row is a segment of its own.
 func describePacked(pieces []packed, weights []float32, segments []uint32) {
 	at := 0
 	for k, p := range pieces {

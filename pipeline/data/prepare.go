@@ -299,7 +299,7 @@ func (o *PrepareOptions) flush(m *Manifest, s *stream, p place) error {
 }
 
 // shardName: held-out shards count from 0, training shards from 1, as in llm.c's data sets; number 0 of the training
-// stream is what it holds out.
+// stream holds the tokens that are held out of it.
 func shardName(split string, number int) string {
 	if number == 0 {
 		split = "val"
@@ -307,7 +307,7 @@ func shardName(split string, number int) string {
 	return fmt.Sprintf("%s_%06d.bin", split, number)
 }
 
-// counts are those of a stream at its last shard.
+// counts returns the counts of a stream at its last shard.
 func (m *Manifest) counts(split string) (c counts) {
 	for _, s := range m.Shards {
 		if s.Stream == split {

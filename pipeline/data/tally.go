@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/jsontext"
 )
 
-// Tally counts what is no document, and what of documents is not UTF-8.
+// Tally counts texts that are no documents, and bytes of documents that are not UTF-8.
 type Tally struct {
 	Nulls   int64 `json:"nulls,omitempty"`    // documents whose text is null
 	Empty   int64 `json:"empty,omitempty"`    // documents whose text is empty

@@ -133,8 +133,9 @@ func sharedAlignment(a, b *rank) (alignment int64, share bool) {
 	return alignment, share && aShares && bShares
 }
 
-// open opens a channel for messages of some of the sender's variables, at most so many of which are in flight. A driver
-// that imports no more memory leaves the channel with fewer staging buffers, or none, and so does a host without room.
+// open opens a channel for messages of some of the sender's variables. At most that many messages are in flight. A
+// driver that imports no more memory leaves the channel with fewer staging buffers, or none, and so does a host without
+// room.
 func (c *channels) open(ranks []*rank, key channelKey, most int, variables ...string) error {
 	from, to := ranks[key.from], ranks[key.to]
 	alignment, share := sharedAlignment(from, to)

@@ -1,5 +1,5 @@
-// Package engine trains a model on a pipeline of devices. What it computes does not depend on the layout: the bits are
-// those of one device, as long as all tensors travel as f32.
+// Package engine trains a model on a pipeline of devices. The results do not depend on the layout: they have the bits
+// of a run on one device, as long as all tensors travel as f32.
 //
 // New cuts the model by its Layout into ranks, one per stage and replica, builds the programs of each rank and plans
 // their memory. Load allocates the memory and compiles the kernels. Train and Evaluate run batches, and ReadWeights,
@@ -20,8 +20,8 @@
 //	writing     the machine asks for a Store; bytes are decoded; the receiver's device copies the payload to its tensors
 //	completed   the staging buffer is free again
 //
-// Staging buffers are host memory that both devices import. A channel holds those for one kind of message between two
-// ranks. Between devices that cannot import memory, payloads are bytes. So are those in a format other than f32, see
-// Wire: the sender encodes what it has read, and the receiver decodes it, even if both are on one device. The bits of a
-// run then depend on the cut and the formats, and still not on where ranks are.
+// Staging buffers are host memory that both devices import. A channel holds the staging buffers for one kind of message
+// between two ranks. Between devices that cannot import memory, payloads are bytes. Payloads in a format other than f32
+// are bytes too, see Wire: the sender encodes what it has read, and the receiver decodes it, even if both are on one
+// device. The bits of a run then depend on the cut and the formats, and still not on where ranks are.
 package engine

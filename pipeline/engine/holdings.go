@@ -146,7 +146,7 @@ func (o Options) planExchanges() exchanges {
 				x.add(o, g)
 			}
 		}
-		if rank >= o.Layout.Stages { // a stage of a further replica has an exchange with that of the first, even an empty one
+		if rank >= o.Layout.Stages { // a stage of a further replica has an exchange, maybe an empty one, with the stage of the first replica
 			to(rank % o.Layout.Stages)
 		}
 		stage := rank % o.Layout.Stages

@@ -14,7 +14,8 @@ type Work struct {
 	From, To  int
 	Source    Source       // of the ranks of this process; it has a batch when the batch is granted
 	Report    func(Result) // takes the results of the ranks of this process
-	// Hyperparameters are those of the update of a batch. initialized reports whether an update was applied before.
+	// Hyperparameters returns the hyperparameters of a batch's update. initialized reports whether an update was
+	// applied before.
 	Hyperparameters func(batch int, initialized bool) []float32
 }
 

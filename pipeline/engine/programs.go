@@ -23,7 +23,7 @@ const (
 // loss scale of its stale ones, whichever weights they read.
 const batchScale = "batch/loss_scale"
 
-// The programs of a rank besides those of its model chunks.
+// The programs of a rank besides the programs of its model chunks.
 const (
 	normsProgram  = "norms"
 	updateProgram = "update"

@@ -21,7 +21,7 @@ func (q operationQueue) add(a schedule.Action, pending []device.Pending, done fu
 }
 
 // complete waits for each operation in order, until the queue is closed. After a failure, of this
-// rank or another, it drops the rest. fault turns the error of an action into that of the rank.
+// rank or another, it drops the rest. fault turns the error of an action into an error of the rank.
 func (q operationQueue) complete(f *failure, fault func(schedule.Action, error) error) {
 	for op := range q {
 		var results [][]byte

@@ -19,7 +19,7 @@ type rank struct {
 	index       int
 	device      device.Device // nil: the rank is in another process, and has no programs and no session here
 	holdings    []holding
-	optimizer   *optim.Shard     // of its own parameters and the loss, of which it may have neither; nil on a rank of a further replica
+	optimizer   *optim.Shard     // of its own parameters and the loss, or of neither; nil on a rank of a further replica
 	slots       int              // microbatches that a chunk may have in flight
 	runs        map[string]bool  // programs that exist: the first virtual stage has no input gradient
 	reads       [][]graph.Named  // by chunk: the variables of a microbatch's data that its programs read
@@ -159,8 +159,8 @@ func (r *rank) stored(e stage.Effect) []tensor {
 	return params
 }
 
-// isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for
-// the device until one was.
+// isInitialized reports whether an update was applied before the update of a batch. If only the device knows, each call
+// reads its variable and waits for it, until an update was applied.
 func (r *rank) isInitialized(batch int) (bool, error) {
 	if !r.engine.options.Optimizer.TracksInitialization() {
 		return batch > 0, nil

@@ -23,7 +23,8 @@ type work struct {
 	replicas     int // the first of all
 	microbatches int // per batch and replica
 	evaluates    bool
-	// hyperparameters are those of the update of a batch. initialized reports whether an update was applied before.
+	// hyperparameters returns the hyperparameters of a batch's update. initialized reports whether an update was
+	// applied before.
 	hyperparameters func(batch int, initialized bool) []float32
 }
 

@@ -16,7 +16,7 @@ func (e *Engine) Train(stop context.Context, source Source, from, to int, each f
 }
 
 // evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds
-// how far a fast stage runs ahead of a slow one, because what it sends waits in host memory.
+// how far a fast stage runs ahead of a slow one, because its messages wait in host memory.
 const evaluatedAtOnce = 16
 
 // EvaluationSegments calls run with each range of an evaluation's batches, from (included) to to (excluded), after which

@@ -9,10 +9,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// transfer carries the payload of one message from the tensors of one rank to those of another. Its sender creates it,
-// reads the payload from its device and hands the transfer to the receiver, which writes the payload to its own device.
-// The payload passes through a staging buffer that both devices import, or else as bytes through the host. A transfer
-// belongs to one goroutine at a time: the channels between goroutines hand it over.
+// transfer carries the payload of one message from the tensors of one rank to the tensors of another. Its sender
+// creates it, reads the payload from its device and hands the transfer to the receiver, which writes the payload to its
+// own device. The payload passes through a staging buffer that both devices import, or else as bytes through the host.
+// A transfer belongs to one goroutine at a time: the channels between goroutines hand it over.
 type transfer struct {
 	message stage.Message
 	state   transferState

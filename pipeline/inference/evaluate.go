@@ -86,7 +86,7 @@ func (src *Source) ends() ([]uint32, error) {
 	return ids, nil
 }
 
-// windows are those of a text that the model is evaluated on.
+// windows returns the windows of a text, on which the model is evaluated.
 func (src *Source) windows(text *data.Corpus, batchSize int) (*data.Batcher, error) {
 	c := data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: batchSize}
 	if src.masks() {

@@ -1,6 +1,5 @@
-// Package inference uses trained models: those of runs, of checkpoints, of folders in Hugging Face's layout, and of GGUF
-// files. It evaluates them, answers tasks, generates text, exports models, and stores their most likely tokens for
-// distillation.
+// Package inference uses trained models from runs, checkpoints, folders in Hugging Face's layout, and GGUF files. It
+// evaluates them, answers tasks, generates text, exports models, and stores their most likely tokens for distillation.
 //
 // OpenWeights opens a model as a Source. Evaluate, AnswerTasks, TopK, NewGenerator and NewBatch load it on a device and
 // run programs there; Export copies it.
@@ -116,7 +115,7 @@ func orSilent(note func(format string, args ...any)) func(format string, args ..
 	return note
 }
 
-// Name is the model's name for people: that of its run, of a model of the Hub, or of its folder or file.
+// Name is the model's name for people: the name of its run, of a model of the Hub, or of its folder or file.
 func (src *Source) Name() string {
 	dir := src.Dir
 	if name := hub.Name(dir); name != "" {

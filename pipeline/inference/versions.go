@@ -15,8 +15,9 @@ import (
 type Version string
 
 const (
-	// VersionX are x_t, at which the gradient of batch t is taken, or that of its last microbatches if the first are stale.
-	// If all are stale, x_t lack the update of batch t−1. A correction may have added estimates of updates to come.
+	// VersionX are x_t, at which the gradient of batch t is taken. If its first microbatches are stale, only the
+	// gradients of the others are taken at x_t. If all are stale, x_t lack the update of batch t−1. A correction may
+	// have added estimates of updates to come.
 	VersionX Version = "x"
 	// VersionY are y_t, which contain the updates of all t batches exactly once, and no estimates.
 	VersionY Version = "y"

@@ -19,7 +19,7 @@ import (
 // Comparison is how a task's model can be spread over its devices, by schedule.
 type Comparison struct {
 	Parameters     int64                 `json:"parameters"`
-	Active         int64                 `json:"active_parameters"`   // of which a token uses so many
+	Active         int64                 `json:"active_parameters"`   // the parameters that a token uses
 	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
 	Wire           string                `json:"wire,omitempty"`      // how tensors travel between stages, if not in f32
 	Units          []string              `json:"units"`               // by name

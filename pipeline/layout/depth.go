@@ -22,9 +22,9 @@ type Depth struct {
 // fastEnough is the share of the tokens a second of the fastest depth that the chosen one has at least.
 const fastEnough = 0.99
 
-// ChooseDepth plans the config's schedule for a problem whose devices are those of all ranks, and returns the config at
-// the chosen depth. If pipeline.depth is auto and the problem has a network, that is the least depth that is nearly as
-// fast as the fastest that fits the devices; ChooseDepth lists the depths that it compared. All errors are the user's.
+// ChooseDepth plans the config's schedule for a problem with the devices of all ranks, and returns the config at the
+// chosen depth. If pipeline.depth is auto and the problem has a network, it chooses the least depth that is nearly as
+// fast as the fastest depth that fits the devices, and lists the depths that it compared. All errors are the user's.
 func ChooseDepth(c config.Config, p partition.Problem) (config.Config, partition.Plan, []Depth, error) {
 	plan, err := choosePlan(c, p)
 	if err != nil || c.Pipeline.Depth != config.DepthAuto || p.Network == nil {

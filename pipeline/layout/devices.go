@@ -56,7 +56,7 @@ func configuredName(p config.Pipeline, rank int, dev device.Device) string {
 	return name
 }
 
-// divides reports whether a name may be that of a CPU and has no number of threads. The default device may be one.
+// divides reports whether a name may name a CPU, without a number of threads. The default device may be a CPU.
 func divides(name string) bool {
 	n, err := device.ParseName(name)
 	return err == nil && (n.Backend == "" || n.Backend == device.CPUBackend) && n.Threads == 0

@@ -60,9 +60,9 @@ func EngineOptions(c config.Config, m model.Model) engine.Options {
 	}
 }
 
-// splitsBackward reports whether backward passes are split into the gradient of the activations and that of the
-// weights. With a delay, a stage waits only for transfers, and each activation and gradient is needed as soon as it is
-// there. The first half computes the gradient to send, and the second half runs while it is transferred.
+// splitsBackward reports whether backward passes are split into the gradient of the activations and the gradients of
+// the weights. With a delay, a stage waits only for transfers, and each activation and gradient is needed as soon as it
+// is there. The first half computes the gradient to send, and the second half runs while it is transferred.
 func splitsBackward(c config.Config) bool {
 	p := c.Pipeline
 	return p.Delay > 0 && p.Stages > 1 && !p.HasScheduleFile()

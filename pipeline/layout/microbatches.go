@@ -62,7 +62,7 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 	return all, nil
 }
 
-// divisions are the possible numbers of microbatches around that of the config, in ascending order.
+// divisions are the possible numbers of microbatches around the config's number, in ascending order.
 func divisions(c config.Config) (ms []int) {
 	own := c.Train.Microbatches
 	for range fewerMicrobatches {

@@ -7,9 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
-// asOneReplica combines the devices of all ranks into those of one replica, since all replicas are cut alike. Each
-// stage has the speed of its slowest device and the memory of its smallest. Replicas on one device share its memory and
-// take turns on it.
+// asOneReplica combines the devices of all ranks into the devices of one replica, since all replicas are cut alike.
+// Each stage has the speed of its slowest device and the memory of its smallest. Replicas on one device share its
+// memory and its time.
 func asOneReplica(ranks []partition.Device, stages int) []partition.Device {
 	on, sharing := map[string]int64{}, map[string]int64{} // ranks by device, stages by devices
 	names := make([][]string, stages)
@@ -52,7 +52,7 @@ func worse(a, b partition.Device) partition.Device {
 	return a
 }
 
-// leastKnown is the smaller of two numbers, of which 0 is unknown.
+// leastKnown is the smaller of two numbers; 0 is an unknown number.
 func leastKnown[T int64 | float64](a, b T) T {
 	if a == 0 || b == 0 {
 		return a + b

@@ -107,7 +107,7 @@ func (f *figure) save(path string) error {
 	})
 }
 
-// header draws the title, the subtitle and the legend at the top, from left on, and returns their height and that of
+// header draws the title, the subtitle and the legend at the top, from left on, and returns the height of these and of
 // the upper axis. With paint false, it draws nothing.
 func (f *figure) header(c draw.Canvas, left vg.Length, paint bool) (height vg.Length) {
 	bold := sans(titleSize)

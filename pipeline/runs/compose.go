@@ -138,7 +138,7 @@ func (c *Composer) Assign(as Assignments) {
 	}
 }
 
-// Override sets keys. Relative paths of an earlier command line begin where those of the file do.
+// Override sets keys. Relative paths of an earlier command line begin where the file's relative paths begin.
 func (c *Composer) Override(overrides []Override) {
 	for _, o := range overrides {
 		switch {

@@ -1,4 +1,4 @@
-// Package runs carries out many training runs that belong together, such as those of a sweep or of a study.
+// Package runs carries out many training runs that belong together, such as the runs of a sweep or of a study.
 //
 // A [Set] describes the runs: their configs, their folders, and which of them are needed. The latter may depend on the
 // outcomes of others. [Execute] trains the needed runs, several at a time and on several devices, and keeps the outcome

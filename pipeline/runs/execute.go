@@ -24,7 +24,7 @@ type Train func(context.Context, config.Config, train.Options) (train.Result, er
 // Options configure the execution of a set.
 type Options struct {
 	Jobs       int      // runs at a time on each device; 0: one
-	Devices    []string // names of devices, each of which computes whole runs; nil: those of the configs
+	Devices    []string // names of devices, each of which computes whole runs; nil: the devices of the configs
 	OpenDevice layout.OpenDevice
 	OpenWorker train.OpenWorker // see train.Options
 	Train      Train            // nil: train.Run

@@ -33,7 +33,7 @@ const begunFile = "begun.yaml"
 // Override is an assignment of a command line, section.key=value, for all runs of a set.
 type Override struct {
 	Assignment string
-	Origin     string // of that on an earlier command line; "": it is on that of this process
+	Origin     string // the file that has it, if it is of an earlier command line; "": it is on the command line of this process
 }
 
 // name is how errors name the override.
@@ -105,7 +105,8 @@ func (f *File) Place(dir string) (string, error) {
 // begins reports whether the file is the one that a set was begun with.
 func (f *File) begins(b begun) bool { return userpath.SameFolder(within(b.StartedIn, b.File), f.Path) }
 
-// Overrides are those of the command that began the set, if its folder stands for the file, and those of this one.
+// Overrides returns the overrides of the command that began the set, if its folder stands for the file, and then the
+// overrides now of this command.
 func (f *File) Overrides(now []string) (all []Override) {
 	if f.folder != "" {
 		for _, s := range f.begun.Set {

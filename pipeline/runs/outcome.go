@@ -195,7 +195,7 @@ func (s *Set[R]) outcome(ctx context.Context, r R, e end) (o Outcome, interrupte
 	switch {
 	case errors.Is(e.err, train.ErrDiverged):
 		o = Outcome{ValLoss: math.Inf(1), Diverged: e.err.Error()}
-		o.Metrics, o.Step, _ = s.lastMetrics(r) // what it wrote is of no matter for the outcome
+		o.Metrics, o.Step, _ = s.lastMetrics(r) // the outcome does not depend on its metrics
 		return o, false, nil
 	case e.err != nil && ctx.Err() != nil:
 		if errors.Is(e.err, context.Canceled) {

@@ -16,7 +16,7 @@ type Form struct {
 //     m ≥ p;
 //   - 2bw, pipedream, eval: as one batch of all microbatches, and nothing in the steady state.
 //
-// Period is that of 2bw where messages take time.
+// Period gives the time of a microbatch of 2bw where messages take time.
 func Closed(name string, o Options, c Cost) (Form, bool) {
 	f, ok := Find(name)
 	if !ok || f.closed == nil {
@@ -68,7 +68,7 @@ func batchWork(o Options, c Cost) float64 {
 // fill is how long stages wait while the pipeline fills and drains once.
 func fill(o Options, c Cost) float64 { return float64(o.Stages-1) * (c.Forward + c.Backward) }
 
-// flushForm is that of 1F1B and whatever waits as long: the pipeline drains after each batch.
+// flushForm is the form of 1F1B and of schedules that wait as long: the pipeline drains after each batch.
 func flushForm(o Options, c Cost) (Form, bool) {
 	idle := fill(o, c)
 	bubble := ratio(idle, batchWork(o, c)+idle)
@@ -84,7 +84,7 @@ func zeroBubbleForm(o Options, c Cost) (Form, bool) {
 	return Form{Bubble: bubble, Steady: bubble}, true
 }
 
-// streamForm is that of schedules that drain only after the last batch.
+// streamForm is the form of schedules that drain only after the last batch.
 func streamForm(o Options, c Cost) (Form, bool) {
 	idle := fill(o, c)
 	return Form{Bubble: ratio(idle, float64(o.Batches)*batchWork(o, c)+idle)}, true

@@ -45,8 +45,8 @@ func (s *Schedule) generator() *Generator {
 	return g
 }
 
-// Communicate is like the function of that name, for action lists that cost no memory. The lists of a schedule that
-// deadlocks panic; those of New and of Repeat never do.
+// Communicate inserts communication as the function Communicate does, but the result yields its actions one by one. If
+// the schedule deadlocks, yielding panics. Schedules of New and of Repeat never deadlock.
 func (g *Generator) Communicate(l Copies) (*Generator, error) {
 	if g.head.Copies != nil {
 		return nil, fmt.Errorf("schedule %s: found communication already, expected computation only", g.head.Name)

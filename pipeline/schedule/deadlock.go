@@ -38,7 +38,7 @@ type execution struct {
 	done     [][len(letters)]int // by stage and kind: of how many batches the exchange is done
 }
 
-// direction is that of a kind of communication: the virtual stage before (−1) or after (+1).
+// direction says which virtual stage a kind of communication connects to: the one before (−1) or after (+1).
 func (k Kind) direction() int {
 	if k == RecvForward || k == SendBackward {
 		return -1

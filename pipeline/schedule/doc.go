@@ -12,15 +12,15 @@
 //
 //   - Families lists the schedules that exist, and New returns a Generator of one. Read and Parse take a
 //     schedule from its text instead, and Repeat makes a Generator that repeats it. Generator.Schedule lists
-//     all actions; Generator.Actions yields those of one stage one by one, for runs whose lists do not fit into
+//     all actions; Generator.Actions yields the actions of one stage one by one, for runs whose lists do not fit into
 //     memory.
 //   - Communicate inserts sends, receives and the exchange of gradient norms and copied parameters. Computation
 //     keeps its order.
 //   - Validate checks that a schedule computes what training means and cannot deadlock, and reports what each
 //     stage holds.
 //   - Simulate runs a schedule at given costs and returns its makespan, its bubble and an event for each
-//     action; Closed gives the closed form where the literature has one, and Period that of 2bw over links.
-//     A Network describes stages on several machines. Package draw makes pictures of the result.
+//     action; Closed gives the closed form where the literature has one, and Period the time of a microbatch of 2bw
+//     over links. A Network describes stages on several machines. Package draw makes pictures of the result.
 //
 // A new schedule is a generator function and a row in the table of Families.
 package schedule

@@ -17,11 +17,11 @@ import (
 //	F0.0 F1.0 B0.0 B1.0 U0    # what follows a # is a comment
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
-// Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
-// are counted from the actions; delay and depth are 0; and with delay 1 the default of stale is all microbatches. Without the key
-// links the schedule contains computation only. Keys that are given must agree with the actions. A comment that looks
-// like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a file describes one batch, or
-// several where batches overlap.
+// Every key of the header is optional. The default name is the name of the file; stages, chunks, microbatches and
+// batches are counted from the actions; delay and depth are 0; and with delay 1 the default of stale is all
+// microbatches. Without the key links the schedule contains computation only. Keys that are given must agree with the
+// actions. A comment that looks like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a
+// file describes one batch, or several where batches overlap.
 
 // headerNumber is a numeric key of the header and its value.
 type headerNumber struct {
@@ -195,7 +195,7 @@ func (p *parser) stage(n int, texts []string) error {
 	return nil
 }
 
-// finish counts what the header does not give and checks what it does.
+// finish counts the numbers that the header omits, and checks the numbers that it gives.
 func (p *parser) finish() (*Schedule, error) {
 	if len(p.Actions) == 0 {
 		return nil, fmt.Errorf("%s: found no actions, expected a line for each stage", p.file)

@@ -76,7 +76,7 @@ type sender struct {
 	bulk   []outgoing // tied embeddings
 }
 
-// outgoing is a message, or a large message of which some pieces have left.
+// outgoing is a message, or the remaining pieces of a large message.
 type outgoing struct {
 	ready, transfer, latency float64
 	pieces                   int // that remain; 0: the message is whole

@@ -26,7 +26,7 @@ type follower struct {
 	updates  int            // done
 }
 
-// follow reads the actions of one stage, whose order is right, and records what it holds.
+// follow reads the actions of one stage, whose order is right, and records the buffers and microbatches that it holds.
 func (s *Schedule) follow(stage int) (StageReport, error) {
 	f := &follower{Schedule: s, inFlight: map[Action]int{}, left: map[int]int{}, older: map[int]int{}}
 	if f.Staleness[1] = max(0, s.Delay); s.Stale == s.Microbatches {
@@ -67,7 +67,7 @@ func (f *follower) backward(a Action) {
 	}
 	a.Kind = Forward
 	if f.Delay < 0 {
-		age := a.Batch - f.inFlight[a] // as many updates precede that of the batch
+		age := a.Batch - f.inFlight[a] // the updates before the batch's own that its weights lack
 		if a.Batch == 0 {
 			f.Staleness = [2]int{age, age}
 		}

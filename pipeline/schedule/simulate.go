@@ -59,8 +59,8 @@ type Event struct {
 }
 
 // Simulate runs a schedule at given costs, after validating it. Stages compute in the order of their action lists. With
-// a delay of 0 or 1 an update runs as soon as its inputs have arrived. Transfers occupy no device; those of one kind
-// between two stages follow one another, and those that leave a machine of a Network pass through its one sender.
+// a delay of 0 or 1 an update runs as soon as its inputs have arrived. Transfers occupy no device. Transfers of one
+// kind between two stages follow one another. Transfers that leave a machine of a Network pass through its one sender.
 // Without communication an update needs only its own stage, with communication the gradient norms of all stages.
 func Simulate(s *Schedule, c Costs) (*Result, error) {
 	if err := c.check(s); err != nil {
@@ -373,7 +373,7 @@ func (sim *simulation) activation(s int) (most float64) {
 	return most
 }
 
-// steady measures, on each stage, from the first forward of a middle batch to that of the last batch.
+// steady measures, on each stage, from the first forward of a middle batch to the first forward of the last batch.
 func (sim *simulation) steady() *Steady {
 	fill := (sim.Stages + sim.Microbatches - 1) / sim.Microbatches // batches
 	first, last := max(fill, sim.Batches/2), sim.Batches-1

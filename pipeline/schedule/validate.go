@@ -255,7 +255,8 @@ func (s *Schedule) before(stage int, a Action) []Action {
 	return s.beforeExchange(stage, a)
 }
 
-// sums are the actions that leave the gradients to which a microbatch adds its own: those of the microbatch before.
+// sums are the actions that leave the gradients to which a microbatch adds its own: the backwards of the microbatch
+// before.
 func sums(a Action) []Action {
 	return []Action{{Backward, a.Microbatch - 1, a.Batch, a.Chunk}, {WeightGrad, a.Microbatch - 1, a.Batch, a.Chunk}}
 }

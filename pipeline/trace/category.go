@@ -66,20 +66,21 @@ func ReceiveTrack(stage string) string { return stage + receiveSuffix }
 const sendSuffix, receiveSuffix = " send", " receive"
 
 // ClockTrack is the track of a member's Clock events. Each covers the time since the one before. Its arguments:
-// "offset_micros", the member's clock minus that of the run, and "error_micros": the true time of an event of the member
-// is at most this far from the time in the trace. Between the events of two members the errors add up.
+// "offset_micros", the member's clock minus the run's clock, and "error_micros": the true time of an event of the
+// member is at most this far from the time in the trace. Between the events of two members the errors add up.
 func ClockTrack(member string) string { return clockPrefix + member }
 
 const clockPrefix = "clock of "
 
 // NetworkTrack is the track of Network events. Their arguments: "source" and "target", the members; "latency_micros" of a
-// transfer without content, "bytes_per_second". Or those of Settings.
+// transfer without content, "bytes_per_second". The event that describes the Settings of a run has their arguments
+// instead.
 const NetworkTrack = "network"
 
 // DataTrack is the track of Data.
 const DataTrack = "data"
 
-// RunTrack is the track of the whole run. The other names are those of its events.
+// RunTrack is the track of the whole run. The other constants name its events.
 const (
 	RunTrack = "run"
 	// TrainEvent is the training between two moments at which all stages are idle. Its arguments: the batches "from" to

@@ -15,7 +15,8 @@ type Machines struct {
 	Settings
 }
 
-// Settings are those of a run over members that bear on its links. They are also the arguments of a Network event.
+// Settings are the settings of a run over members that affect its links. They are also the arguments of a Network
+// event.
 type Settings struct {
 	Schedule     string `json:"schedule"`
 	Asynchronous bool   `json:"asynchronous"` // stages do not wait for the end of a batch
@@ -35,11 +36,11 @@ func (s Settings) String() string {
 // ClockState is the clock of a member.
 type ClockState struct {
 	Member string  `json:"member"`
-	Offset float64 `json:"offset_seconds"` // the newest: its clock minus that of the run
+	Offset float64 `json:"offset_seconds"` // the newest: its clock minus the run's clock
 	Error  float64 `json:"error_seconds"`  // the largest: no event of the member is further from its true time
 }
 
-// LinkUse is the use of the link from the stages of one member to those of another.
+// LinkUse is the use of the link from the stages of one member to the stages of another.
 type LinkUse struct {
 	From      string  `json:"from"`
 	To        string  `json:"to"`

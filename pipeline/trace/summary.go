@@ -18,7 +18,7 @@ import (
 // schedule that flushes, and excludes the first fill and the last drain of a schedule that does not.
 type Summary struct {
 	File     string `json:"file"`
-	Cut      bool   `json:"cut,omitempty"`      // the file ends in the middle of an event, as that of a killed run may
+	Cut      bool   `json:"cut,omitempty"`      // the file ends in the middle of an event, as the file of a killed run may
 	Full     bool   `json:"full,omitempty"`     // the run continued after the file had reached MaxSize
 	Batches  int    `json:"batches"`            // trained; a batch that was trained again after a restart counts once
 	Restarts int    `json:"restarts,omitempty"` // of lost devices
@@ -304,7 +304,7 @@ func (s *stage) means() map[string]float64 {
 	return sum
 }
 
-// shares are those of several windows together. The windows are in ascending order.
+// shares returns the shares over several windows together. The windows are in ascending order.
 func (s *stage) shares(ws []window) Shares {
 	var sh Shares
 	runs, transfers, data := s.runs, s.transfers, s.data

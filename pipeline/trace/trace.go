@@ -107,7 +107,7 @@ func (w *Writer) Tracks(names ...string) {
 }
 
 // Process puts tracks under the title of a process, such as a member of a run over machines. A track that is under
-// another title already gets a new row, for the events that follow. The process "" is that of the run. A nil Writer
+// another title already gets a new row, for the events that follow. The process "" is the run itself. A nil Writer
 // writes nothing.
 func (w *Writer) Process(process string, tracks ...string) {
 	if w == nil {

@@ -17,7 +17,7 @@ func (s *session) cancelPending(ctx context.Context, cancel func()) {
 // cancelDevices cancels by closing the devices.
 func (s *session) cancelDevices(ctx context.Context) {
 	devices := s.devices
-	s.cancels = nil // those of a session before are closed
+	s.cancels = nil // of devices that are closed already
 	s.cancelPending(ctx, func() {
 		kill(devices)
 		_ = closeDevices(devices) // the engine returns the error
@@ -41,8 +41,8 @@ func (s *session) settle() error {
 	return nil
 }
 
-// canceled reports whether an error is that of devices closed by cancelPending, or of a call that noticed the end of
-// ctx first. Nothing was left to save then.
+// canceled reports whether an error comes from devices that cancelPending closed, or from a call that noticed the end
+// of ctx first. Nothing was left to save then.
 func (s *session) canceled(ctx context.Context, err error) bool {
 	closed := len(s.cancels) > 0 && (errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost))
 	return ctx.Err() != nil && (closed || errors.Is(err, ctx.Err()))

@@ -37,7 +37,7 @@ type state struct {
 	Cut        []int         `json:"cut,omitempty"`      // of the model, if the bits depend on it: see config.Wire
 }
 
-// checkpoints are those of the run folder.
+// checkpoints manages the checkpoints of the run folder.
 type checkpoints struct {
 	dir        string // of the run
 	keepBest   bool   // train.keep_best
@@ -135,7 +135,7 @@ func (c *checkpoints) kept() string {
 	return fmt.Sprintf("the checkpoint of step %d is kept", c.saved)
 }
 
-// state is the run's state after its last step, of which all measurements have arrived.
+// state returns the run's state after its last step. All measurements of the step have arrived.
 func (t *trainer) state(ctx context.Context) (state, error) {
 	j := t.job
 	next, batches := t.loader.feeder.Cursor(t.step)

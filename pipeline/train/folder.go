@@ -62,8 +62,8 @@ func newFolder(dir string, r *Reservation) *folder {
 	return f
 }
 
-// take creates the folder, checks that it is writable, and locks it. more are names of what is written there besides
-// the files of the run.
+// take creates the folder, checks that it is writable, and locks it. more names the files that are written there
+// besides the files of the run.
 func (f *folder) take(note func(format string, args ...any), more ...string) error {
 	if f.reserved != nil {
 		return nil

@@ -94,7 +94,7 @@ func (t *trainer) setAside(done int) error {
 	return nil
 }
 
-// newAside makes the next folder for what is set aside.
+// newAside makes the next folder for files that are set aside.
 func newAside(run string) (string, error) {
 	if err := os.MkdirAll(filepath.Join(run, asideFolder), 0o777); err != nil {
 		return "", err

@@ -24,7 +24,7 @@ type job struct {
 	journal   *journal // the Report of the options
 	hooks     *hooks.Set
 	model     model.Model
-	read      *Texts // by this run, which closes them; nil: those of the options, or none yet
+	read      *Texts // by this run, which closes them; nil: the run has the texts of the options, or none yet
 	corpus    *corpus
 	tasks     taskRows
 	task      hooks.Task
@@ -41,7 +41,7 @@ func (j *job) checkPaths(context.Context) error {
 	return c.CheckPaths()
 }
 
-// openHooks loads the modules, of which one may build the model.
+// openHooks loads the modules. One of them may build the model.
 func (j *job) openHooks(ctx context.Context) (err error) {
 	o := hooks.Options{CacheDir: j.options.HookCache}
 	if j.options.Resume {

@@ -73,7 +73,7 @@ func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
 		if s.tune, err = tune.Open("", nil); err != nil {
 			return err
 		}
-		s.tune.Postpone() // others than those of the checkpoint are not timed
+		s.tune.Postpone() // kernels without a choice in the checkpoint are not timed
 	}
 	s.tune.Pin(choices)
 	return nil

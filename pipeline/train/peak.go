@@ -28,7 +28,7 @@ func (t *trainer) measurePeaks(context.Context) error {
 	return nil
 }
 
-// peak is that of a rank's device in FLOP/s; 0: not known.
+// peak is the peak of a rank's device in FLOP/s; 0: not known.
 func (s *session) peak(rank int) float64 {
 	if rank < len(s.peaks) {
 		return s.peaks[rank]
@@ -36,7 +36,7 @@ func (s *session) peak(rank int) float64 {
 	return 0
 }
 
-// totalPeak is that of all devices together; 0 if one is not known. Ranks on one GPU share its peak. Ranks on a CPU
+// totalPeak is the peak of all devices together; 0 if one is not known. Ranks on one GPU share its peak. Ranks on a CPU
 // have threads of their own.
 func (s *session) totalPeak() (total float64) {
 	type place struct{ member, device string }

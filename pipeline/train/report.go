@@ -30,7 +30,7 @@ type Start struct {
 	Changed    []string          `json:"changed"` // its values that differ from the defaults, as "key: value"
 	Ranks      []engine.RankPlan `json:"ranks"`   // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
-	Active     int64             `json:"active_parameters"`   // of which a token uses so many
+	Active     int64             `json:"active_parameters"`   // the parameters that a token uses
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
 	Optimizer  string            `json:"optimizer"`           // which parameters are under which
 	Data       map[string]int64  `json:"data"`                // tokens by split

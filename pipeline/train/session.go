@@ -34,8 +34,8 @@ func newSession(j *job) *session { return &session{job: j, tune: j.options.Tune}
 // shutdownTimeout is how long devices may take to come to rest after a failure.
 const shutdownTimeout = 10 * time.Second
 
-// OpenWorker opens a device in a process of its own. Errors of a lost process wrap device.ErrLost. So do those of a
-// device that has work and makes no progress for longer than the timeout. Close ends the process.
+// OpenWorker opens a device in a process of its own. Errors of a lost process wrap device.ErrLost. So do the errors of
+// a device that has work and makes no progress for longer than the timeout. Close ends the process.
 type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
 // isolated reports whether devices are in other processes, so that the run survives the loss of one.

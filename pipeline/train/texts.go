@@ -74,8 +74,8 @@ func (t *Texts) Close() error {
 	return err
 }
 
-// texts are those of the options, or are read for this run, whose hooks may change documents. Notes about the files are
-// reported in both cases.
+// texts returns the texts of the options, or reads them for this run, whose hooks may change documents. Notes about the
+// files are reported in both cases.
 func (j *job) texts(ctx context.Context) (*Texts, error) {
 	report := j.options.Report
 	if t := j.options.Texts; t != nil {

@@ -47,8 +47,8 @@ type Options struct {
 	// checkpoint. Kernels whose timing is postponed are timed between steps.
 	Tune        *tune.Cache
 	TimingShare float64 // of the time that timing kernels between steps may take; 0: 0.02
-	// RateFactor is the factor on all learning rates at a step, counted from 0, instead of that of the config's schedule and
-	// hooks; nil: theirs. Pipelines of other processes do not have it.
+	// RateFactor is the factor on all learning rates at a step, counted from 0. nil: the factor of the config's
+	// schedule and hooks. Pipelines of other processes do not have it.
 	RateFactor func(step int) float64
 	Costs      *measure.Cache  // measured times of units, by device; nil: the model is cut by modelled times
 	HookCache  string          // folder for compiled hooks, which no other user may write to; "" keeps none

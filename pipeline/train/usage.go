@@ -46,8 +46,8 @@ func (u *usage) of(ranks []string) []time.Duration {
 	return all
 }
 
-// system measures how a run uses its machines: what system.jsonl has. These values depend on the clock, and those of
-// metrics.jsonl, but for the speed, do not.
+// system measures how a run uses its machines: the values of system.jsonl. They depend on the clock. The values of
+// metrics.jsonl do not, except for the speed.
 type system struct {
 	usage   usage
 	ranks   []string // their names
@@ -77,7 +77,7 @@ func (s *system) open(ranks []engine.RankPlan, devices []device.Device) {
 }
 
 // measure returns the values of a step that has just ended: at is the time of training so far. The shares of ranks are
-// those of the last steps, as the speed is.
+// taken over the last steps, as the speed is.
 func (s *system) measure(at time.Duration, tokensPerSec float64) []metrics.Value {
 	values := []metrics.Value{{Name: timeName, Value: unixSeconds(time.Now())}}
 	if s.peak > 0 && s.flops > 0 && tokensPerSec > 0 {

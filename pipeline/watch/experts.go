@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// maxLayers and maxExperts bound what is shown of experts.jsonl.
+	// maxLayers and maxExperts bound the loads of experts.jsonl that are shown.
 	maxLayers  = 256
 	maxExperts = 1024
 )
 
-// experts are the loads of the experts of a run: those of the newest line of experts.jsonl.
+// experts holds the newest loads of a run's experts, from the last line of experts.jsonl.
 type experts struct {
 	line  []byte // that is not read yet; nil: there is none
 	loads *loads // nil: the run has no experts
 }
 
-// loads are those of the experts of all layers at a step.
+// loads are the loads of the experts of all layers at a step.
 type loads struct {
 	Step   int     `json:"step"`
 	Layers []layer `json:"layers"` // ascending
@@ -34,7 +34,7 @@ type layer struct {
 	Loads []float64 `json:"loads"` // of each expert, over the mean load of the layer
 }
 
-// take takes a line. Only the newest is read.
+// take keeps a line for read, in place of the line before.
 func (e *experts) take(line []byte) { e.line = append(e.line[:0], line...) }
 
 // read reads the newest line, and reports whether there was one.

@@ -27,7 +27,7 @@ const (
 	sentCells = 200_000
 	// heartbeatEvery is how often a stream without news writes a comment, which finds readers that are gone.
 	heartbeatEvery = 15 * time.Second
-	// digits are those of a value on the page.
+	// digits is the number of significant digits of a value on the page.
 	digits = 7
 )
 
@@ -56,7 +56,7 @@ func readView(query url.Values) view {
 	return v
 }
 
-// stream sends a page what it does not have yet.
+// stream sends a page the values that it does not have yet.
 type stream struct {
 	watcher *Watcher
 	view    view

@@ -177,7 +177,7 @@ func (t *table) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
 }
 
 // extremes are the smallest and the largest finite value, in the order in which they come. The first value that is not
-// finite takes the place of the smallest. A single value is the first; what is not there is missing.
+// finite takes the place of the smallest. A single value is the first; the second is missing then.
 func extremes(values []float64) (first, second float64) {
 	least, most, odd := -1, -1, -1
 	for i, v := range values {

@@ -162,7 +162,7 @@ type drawnSlice struct {
 	Batch    int     `json:"b"`
 }
 
-// kinds are the names of what is drawn, by category.
+// kinds are the names of the events that are drawn, by category.
 var kinds = map[trace.Category]string{trace.Forward: "forward", trace.Backward: "backward", trace.Evaluate: "evaluate", trace.GradientNorm: "update",
 	trace.Update: "update"}
 

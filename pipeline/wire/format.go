@@ -70,7 +70,7 @@ func (f Format) Elements(size int64) (int64, error) {
 	return n, nil
 }
 
-// Encode writes a tensor, little-endian float32, to dst, which has the Size of its elements. key is that of the
+// Encode writes a tensor, little-endian float32, to dst, which has the Size of its elements. key is the Key of the
 // message's Position; formats that round to nearest ignore it.
 func (f Format) Encode(dst, tensor []byte, key Key) {
 	n := len(tensor) / 4
@@ -110,7 +110,7 @@ func (f Format) Decode(tensor, data []byte) error {
 
 const (
 	magnitude = 1<<31 - 1       // the bits of a float32 without its sign
-	infinite  = 0xff << 23      // those of an infinity; more are NaN
+	infinite  = 0xff << 23      // the bits of an infinity; larger ones are NaN
 	quiet     = uint32(1) << 22 // of a NaN
 )
 

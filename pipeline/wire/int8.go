@@ -19,7 +19,7 @@ const (
 	largeScale = math.MaxFloat32 / 127
 )
 
-// scaleOf is the bits of the least bfloat16 of which a magnitude is at most limit times.
+// scaleOf is the bits of the least bfloat16 s, at least leastScale, such that largest is at most limit·s.
 func scaleOf(largest uint32, limit float32) uint32 {
 	s := max(math.Float32frombits(largest)/limit, leastScale)
 	return (math.Float32bits(s) + 0xffff) &^ 0xffff
@@ -64,7 +64,7 @@ func encodeTile(dst, tensor []byte, key Key, group int) {
 	}
 }
 
-// largestOf is the bits of the largest magnitude; those of NaN exceed all others.
+// largestOf is the bits of the largest magnitude; the bits of NaN exceed all others.
 func largestOf(tensor []byte) uint32 {
 	var a, b uint32
 	for len(tensor) >= 8 {

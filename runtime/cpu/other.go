@@ -16,7 +16,7 @@ func FindToolchain(string) (*Toolchain, error) { return nil, ErrSystem }
 // Adapter describes no device.
 func (*Toolchain) Adapter() device.Info { return device.Info{} }
 
-// Limits returns those of no device.
+// Limits returns empty limits.
 func (*Toolchain) Limits() target.Limits { return target.Limits{} }
 
 // MakeCache fails on this system.

@@ -41,7 +41,8 @@ func lower(dev device.Device, graphs map[string]*graph.Graph) (map[string]*lower
 	return lows, nil
 }
 
-// lowerGraph fuses a graph and lowers its groups. Equal sources, such as those of equal layers, share their memory.
+// lowerGraph fuses a graph and lowers its groups. Equal sources, such as the sources of equal layers, share their
+// memory.
 func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
 	fused, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
 	if err != nil {

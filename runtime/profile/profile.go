@@ -240,7 +240,7 @@ func (r *Recorder) layers(ks []Kernel) (out []Layer) {
 }
 
 // Alike joins equal kernels of different layers. Their labels have a star for the layer's number; shares and rates are
-// those of all together.
+// taken over all together.
 func (l Rank) Alike() []Kernel {
 	found := map[key]*Kernel{}
 	for _, k := range l.Kernels {

@@ -119,8 +119,8 @@ func (b *buffer) Release() {
 	}
 }
 
-// discard has the worker release what is no longer needed, after the work that was enqueued before. The caller holds
-// queueMu.
+// discard makes the worker release an object that is no longer needed, after the work that was enqueued before. The
+// caller holds queueMu.
 func (d *Device) discard(c *command) {
 	if !d.closing {
 		_ = d.worker.enqueue(c, nil) // a lost worker has released it already

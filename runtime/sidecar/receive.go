@@ -131,7 +131,7 @@ func (c *connection) answer(e *event) error {
 	delete(c.calls, e.id)
 	x.times, x.err = e.times, e.err
 	if x.err == nil && x.data != nil {
-		x.err = c.failed.deferred // work before the read failed, so the bytes are not what they should be
+		x.err = c.failed.deferred // work before the read failed, so the bytes are wrong
 	}
 	x.err = c.d.owner.Named(x.op, x.object, x.err)
 	c.progress.moved = c.progress.heard

@@ -30,7 +30,7 @@ const (
 )
 
 // Work is the main function of a worker process. It reads the token from its standard input, and serves until its host
-// is gone. It ignores signals such as that of Ctrl-C, which the host gets too and decides on.
+// is gone. It ignores signals such as the interrupt of Ctrl-C. The host gets them too, and decides.
 func Work(ctx context.Context, stdin io.Reader, socket string, open func(name string) (device.Device, error)) error {
 	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
 	token, err := in.ReadString('\n')

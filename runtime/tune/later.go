@@ -22,9 +22,9 @@ const firstTiming = time.Second
 // sizeRange is the ratio of sizes up to which a kernel takes the choice of another one.
 const sizeRange = 4
 
-// Postpone makes Choose time nothing. Where there is no earlier choice it takes that of a kernel that differs in size,
-// or was timed with another driver, and without one the static choice. TimeFor times the kernels later, but not those
-// of a CPU's native code, whose static choice is as fast: see docs/RATIONALE.md.
+// Postpone makes Choose time nothing. Where there is no earlier choice it takes the choice of a kernel that differs in
+// size or was timed with another driver. Without such a kernel it takes the static choice. TimeFor times the kernels
+// later, except native code of a CPU, whose static choice is as fast: see docs/RATIONALE.md.
 func (c *Cache) Postpone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +109,8 @@ func (c *Cache) due(limit time.Duration) bool { return len(c.untimed) > 0 && c.e
 
 // TimeFor times kernels that are in use with choices that were not timed, one after the other, while the next one is
 // expected to fit into the rest of the limit. The devices must have nothing else to do. It returns the time that it
-// took. Plans use other kernels only after Adopt. A kernel that cannot be timed keeps its choice. The only errors are
-// those of lost devices.
+// took. Plans use other kernels only after Adopt. A kernel that cannot be timed keeps its choice. It fails only if a
+// device is lost.
 func (c *Cache) TimeFor(limit time.Duration) (spent time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

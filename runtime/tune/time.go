@@ -139,7 +139,7 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 	return c, nil
 }
 
-// offsets returns those of groups that share the rows evenly.
+// offsets returns the offsets of groups that share the rows evenly.
 func offsets(groups, rows int) (data []byte) {
 	for g := range groups + 1 {
 		data = binary.LittleEndian.AppendUint32(data, uint32(g*rows/groups))

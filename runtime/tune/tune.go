@@ -1,5 +1,5 @@
 // Package tune chooses among the variants of a kernel for a device: by timing them, or first by earlier choices and
-// later by timing. It keeps what it has timed on disk, by device and source.
+// later by timing. It keeps its timings on disk, by device and source.
 package tune
 
 import (

@@ -33,7 +33,7 @@ type staging struct {
 	reads              []*piece // in progress, in order
 }
 
-// stagingBuffers are those of one direction. The last is being filled.
+// stagingBuffers are the staging buffers of one direction. The last is being filled.
 type stagingBuffers struct {
 	d      *Device
 	cached bool

@@ -67,7 +67,7 @@ type Flexible struct {
 // Options of a device.
 type Options struct {
 	Dump         device.Dump // receives the kernels that are loaded, and their SPIR-V; nil: they are not dumped
-	MemoryBudget int64       // bytes of buffers; 0: 15/16 of the GPU's memory, or three quarters of what it shares with the host
+	MemoryBudget int64       // bytes of buffers; 0: 15/16 of the GPU's memory, or three quarters of the memory that it shares with the host
 	// CacheDir is the folder of compiled shaders and pipelines. It must belong to the user alone, and is made so; ""
 	// keeps nothing between runs.
 	CacheDir string

@@ -200,7 +200,7 @@ func (d *Device) Sync() error {
 	}
 	_, err = await(done)
 	return d.do("sync", "", func() error {
-		err := errors.Join(err, failed(), d.deferred) // its scopes end after those of all work before it
+		err := errors.Join(err, failed(), d.deferred) // its scopes end after the scopes of all work before it
 		d.deferred = nil
 		return err
 	})

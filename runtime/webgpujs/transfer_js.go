@@ -17,7 +17,7 @@ const (
 	modeRead     = 1
 )
 
-// maxInTransit bounds the bytes of writes in progress, and those of reads.
+// maxInTransit bounds the bytes of writes in progress, and the bytes of reads in progress.
 const maxInTransit = 16 << 20
 
 type buffer struct {

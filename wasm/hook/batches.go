@@ -137,8 +137,8 @@ func (m *Module) applyTo(ctx context.Context, i *wasm.Instance, number int, b *B
 	return nil
 }
 
-// arrays returns the arguments of the hook and their names: those of map_batch, which may change all except the clock,
-// or those of token_weights, which may change the weights.
+// arrays returns the arguments of the hook and their names: of map_batch if maps, which may change all except the
+// clock, else of token_weights, which may change the weights only.
 func (b *Batch) arrays(maps bool) (names []string, arrays []*wasm.Array) {
 	add := func(name string, a *wasm.Array) { names, arrays = append(names, name), append(arrays, a) }
 	shape := []int{b.Rows, b.SeqLen}

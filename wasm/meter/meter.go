@@ -8,13 +8,14 @@
 //
 // # Work
 //
-// Work is counted in units, the same for a module on every machine: an instruction costs 1, a few more (an integer
-// division 8 or 16, a call 4), those that only give the code its structure nothing; opcode.go lists them. Bytes copied,
-// filled, or grown into cost 1 for every 8, table entries 1 each; what is copied or filled is paid for before. The
-// counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop for
-// each turn: the instructions of its body, less those of loops within it. Straight-line code of at least [Segment]
-// instructions behind a branch pays on its own when it is reached; shorter runs are paid for whether they are reached
-// or not. So the cost of a path is exact up to short branches, and depends on the module alone.
+// Work is counted in units, the same for a module on every machine: an instruction costs 1, a few cost more (an integer
+// division 8 or 16, a call 4), and instructions that only give the code its structure cost nothing; opcode.go lists
+// them. Bytes copied, filled, or grown into cost 1 for every 8, table entries 1 each; an instruction that copies or
+// fills pays before it does. The counter is an i64 global, exported as [Fuel], from which every function pays when it
+// is entered and every loop for each iteration: the instructions of its body, less those of loops within it.
+// Straight-line code of at least [Segment] instructions behind a branch pays on its own when it is reached; shorter
+// runs are paid for whether they are reached or not. So the cost of a path is exact up to short branches, and depends
+// on the module alone.
 //
 // Where the counter has fallen below zero, at a function's entry, a loop's head or a bulk operation, the import
 // [ImportModule].[Tick] is called with [OutOfFuel]. The host refills the counter and returns, or panics to end the
@@ -99,8 +100,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Limits of a module's size, which with those of effort.go bound the time and memory that compiling it takes: about ten
-// seconds, and a second or two for each megabyte.
+// Limits of a module's size. With the limits of effort.go they bound the time and memory that compiling it takes: about
+// ten seconds, and a second or two for each megabyte.
 const (
 	maxModule    = 16 << 20 // bytes
 	maxTypes     = 20_000

@@ -94,7 +94,7 @@ func (b *body) bulk(op int, n uint32) {
 	}
 }
 
-// eachPiece appends a loop that visits the host and does a part of what is left, as long as there is any.
+// eachPiece appends a loop that visits the host and does a part of the work that is left, as long as there is any.
 func (b *body) eachPiece(n, part uint32, do func()) {
 	b.out = append(b.out, opLoop, 0x40, opI32Const, OutOfFuel)
 	b.add(opCall, uint32(b.imported))

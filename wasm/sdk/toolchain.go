@@ -40,7 +40,7 @@ var toolchains = map[string]Toolchain{
 	"go": {Programs: []string{"make", "go"}, Debian: "make", MacOS: "go", Other: "Go 1.24 or later from go.dev/dl"},
 }
 
-// clangTarget reports whether clang compiles to WebAssembly, which that of Xcode does not.
+// clangTarget reports whether clang compiles to WebAssembly. Xcode's clang does not.
 func clangTarget() bool {
 	out, err := exec.Command("clang", "--print-targets").Output()
 	return err == nil && strings.Contains(string(out), "wasm32")

@@ -200,8 +200,8 @@ func encodeIndex(w io.Writer, total int64, where map[string]string) error {
 	return enc.Encode(map[string]any{"metadata": map[string]int64{"total_size": total}, "weight_map": where})
 }
 
-// WriteDir writes the files of Layout into a folder, each wholly or not at all, the index last, and removes
-// those of an earlier writing that it supersedes. It returns the names written.
+// WriteDir writes the files of Layout into a folder, each wholly or not at all, the index last, and removes the files
+// of an earlier writing that it supersedes. It returns the names written.
 func WriteDir(dir, base string, entries []Entry, limit int64) ([]string, error) {
 	outputs, err := Layout(base, entries, limit)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package weights reads the initial values of a run's variables: random weights, those of a folder, or those of a
-// checkpoint with the optimizer's state.
+// Package weights reads the initial values of a run's variables: random weights, the weights in a folder, or a
+// checkpoint's weights with the optimizer's state.
 package weights
 
 import (
@@ -35,7 +35,7 @@ type Source struct {
 	names  []string            // of the optimizer's variables
 	second Second              // of the checkpoint, which may differ from the run's
 	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
-	// settled reads a parameter's settled weights; nil: those of model are wanted. See Settle.
+	// settled reads a parameter's settled weights; nil: the weights are read from model. See Settle.
 	settled func(param string) ([]float32, error)
 	notes   []string // see Notes
 }
@@ -74,9 +74,9 @@ func Open(path string, m model.Model) (*Source, error) {
 	return s, nil
 }
 
-// FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m
-// and o. A run with a delay may take a checkpoint of a run with another number of stale microbatches. The variable of
-// train.nonfinite may be missing or superfluous, as it is zero in every checkpoint.
+// FromCheckpoint opens a checkpoint's parameters and the state of its optimizer. It checks that they are the parameters
+// of m and the state of o. A run with a delay may take a checkpoint of a run with another number of stale microbatches.
+// The variable of train.nonfinite may be missing or superfluous, as it is zero in every checkpoint.
 func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, second Second) (s *Source, err error) {
 	s = &Source{params: m.Parameters()}
 	defer func() {
@@ -328,7 +328,7 @@ func (s *Source) Close() error {
 	return errors.Join(errs...)
 }
 
-// namingOf returns the naming of which a file has the most tensors.
+// namingOf returns the naming under which a file has the most tensors.
 func namingOf(r *safetensors.Reader, m model.Model) (best model.Naming) {
 	params, most := m.Parameters(), -1
 	for _, n := range m.Namings() {

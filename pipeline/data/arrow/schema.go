@@ -46,7 +46,7 @@ const (
 	buffersOfListOrView = 2 // a view's variadic buffers come on top
 )
 
-// field is a field of the schema, in depth-first order, with none of what is in lists.
+// field is a field of the schema. Fields are in depth-first order, without the fields within lists.
 type field struct {
 	path       string
 	kind       byte

@@ -82,7 +82,7 @@ func (b *batch) validity(at layout, rows int64) (*bitmap, error) {
 	return &bitmap{bits}, nil
 }
 
-// validValues are values of which some are null.
+// validValues are values some of which are null.
 type validValues struct {
 	validity *bitmap
 	values   values

@@ -46,7 +46,7 @@ func lz4Block(dst []byte, n int, src []byte) (int, error) {
 		if match += lz4MinMatch; !ok || distance == 0 || distance > n {
 			return 0, errLZ4
 		}
-		for end := n + match; n < end; { // a match may overlap what it writes
+		for end := n + match; n < end; { // a match may overlap the bytes that it writes
 			n += copy(dst[n:end], dst[n-distance:n])
 		}
 		src = rest

@@ -11,7 +11,7 @@ import (
 type source struct {
 	r        io.Reader
 	buf      []byte
-	pos, end int   // of what is not read yet
+	pos, end int   // of the bytes that are not read yet
 	base     int64 // offset of the buffer in the stream
 	line     int64 // of the cursor, from 1; 0: not known
 	limit    int64 // offset that the cursor may not pass; 0: none

@@ -14,7 +14,7 @@ type Column struct {
 	depth  int     // levels of optional fields
 	chunks []chunk // that are left, the current one included
 	at     int64   // of the next page of the chunk
-	rest   int64   // rows of the chunk that are left, those of the page included
+	rest   int64   // rows of the chunk that are left, including the page's
 	row    int64   // the current one
 
 	dictionary *dictionary // of the chunk; nil: none yet

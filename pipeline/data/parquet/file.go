@@ -66,7 +66,8 @@ type chunk struct {
 	rows         int64
 }
 
-// chunks returns the chunks of a column. Each lies in the file, and their rows are those of the file.
+// chunks returns the chunks of a column. It checks that each lies in the file, and that together they have the rows of
+// the file.
 func (f *File) chunks(column int) (all []chunk, err error) {
 	t := &thrift{b: f.footer}
 	t.structure(func(id int64, kind byte) {

@@ -197,8 +197,8 @@ func readField(t *thrift) field {
 	return e
 }
 
-// add adds the first n fields with all that is in them and returns the fields behind them. Of a parent that is a list or
-// a map, what is in it is counted only.
+// add adds the first n fields and the fields within them, and returns the fields behind them. It counts the fields
+// within a list or a map without adding them.
 func (s *schema) add(fields []field, n int64, parent schemaField, depth int) (rest []field, err error) {
 	if depth == 0 {
 		return nil, fmt.Errorf("the schema nests deeper than %d", maxDepth)

@@ -30,7 +30,7 @@ var errShort = errors.New("it ends within a value")
 
 // thrift reads values of Thrift's compact protocol. It keeps the first error; after it all values are zero.
 type thrift struct {
-	b   []byte // what is left
+	b   []byte // the bytes that are left
 	err error
 }
 

@@ -42,9 +42,9 @@
 //
 // Let x_t be the weights with the updates of all batches before t, g_t the gradient of batch t, and u_t the update
 // computed from it: x_{t+1} = x_t − u_t. With delay 0, all forwards and backwards of batch t read x_t, and x_{t+1}
-// replaces x_t in its buffer. With delay 1, those of the first Config.Stale microbatches read x_{t−1} and the others
-// x_t. If all are stale, this is PipeDream-2BW (Narayanan et al., arXiv 2006.09503). With delay 1, x_{t+1} replaces
-// g_t. The buffer of x_{t−1} is free after the last stale backward of batch t and takes g_{t+1}. Three buffers are
-// enough, however long the update waits. Its deadline is the first forward that reads x_{t+1}: that of the first
-// microbatch of batch t + 1 that is not stale or, if all are stale, of batch t + 2.
+// replaces x_t in its buffer. With delay 1, the forwards and backwards of the first Config.Stale microbatches read
+// x_{t−1} and the others x_t. If all are stale, this is PipeDream-2BW (Narayanan et al., arXiv 2006.09503). With delay
+// 1, x_{t+1} replaces g_t. The buffer of x_{t−1} is free after the last stale backward of batch t and takes g_{t+1}.
+// Three buffers are enough, however long the update waits. Its deadline is the first forward that reads x_{t+1}: the
+// forward of the first microbatch of batch t + 1 that is not stale or, if all are stale, of batch t + 2.
 package stage

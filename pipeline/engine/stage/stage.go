@@ -11,7 +11,7 @@ import (
 // Place names the buffers that a program uses, as indices into the rank's pools of buffers; −1 is none. A forward has
 // Gradients only if the batch already has a gradient buffer: always on a rank that finishes each batch before it begins
 // the next. Scale is the version of the weights with which the loss scale of an action's batch is kept: its Weights or,
-// with a delay, those of its stale microbatches.
+// with a delay, the version that its stale microbatches read.
 type Place struct{ Weights, Gradients, Slot, Scale int }
 
 // MessageKind is what a message carries.
@@ -71,7 +71,8 @@ type Config struct {
 	Roles          Roles
 }
 
-// Pipeline is the part of Config that all ranks have in common. Microbatches are those of a batch and replica.
+// Pipeline is the part of Config that all ranks have in common. Microbatches is the number of microbatches of a batch
+// on one replica.
 type Pipeline struct{ Stages, Chunks, Microbatches int }
 
 // Peers are the ranks with which a rank exchanges gradients and weights. It is itself at most among Owners.

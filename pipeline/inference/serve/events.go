@@ -20,7 +20,8 @@ type scored struct {
 	logProb float64
 }
 
-// eventQueue passes the events of a sequence to the goroutine of its request. It holds at most those of one sequence.
+// eventQueue passes the events of a sequence to the goroutine of its request. It holds at most the events of one
+// sequence.
 type eventQueue struct {
 	wake chan struct{} // holds a value after a change
 
@@ -57,7 +58,8 @@ func (q *eventQueue) notify() {
 	}
 }
 
-// next waits for events and takes them. more is false after the last one. The error is that of the sequence, or of ctx.
+// next waits for events and takes them. more is false after the last one. It returns the error of the sequence, or of
+// ctx.
 func (q *eventQueue) next(ctx context.Context) (events []event, more bool, err error) {
 	for {
 		q.mu.Lock()

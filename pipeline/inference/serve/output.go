@@ -80,7 +80,8 @@ func firstStop(text string, stops []string) int {
 	return begin
 }
 
-// take returns what is certain to be in the answer: all but the beginning of a stop string, or all at the end.
+// take returns the text that is certain to be in the answer: all but the beginning of a stop string, or, at the end,
+// all.
 func (o *output) take(end bool) (p piece, err error) {
 	if end && !o.stopped {
 		if err := o.stream.Flush(); err != nil {
@@ -154,7 +155,7 @@ func (o *output) word(e event) []byte {
 	return o.server.word(e.id)
 }
 
-// logprobs reports events. Each token's place is that of the character that it begins or continues.
+// logprobs reports events. The offset of a token is the offset of the character that it begins or continues.
 func (o *output) logprobs(events []event) *logprobs {
 	l := &logprobs{Tokens: []string{}, TokenLogprobs: []*float64{}, TopLogprobs: []map[string]float64{}, TextOffset: []int{}}
 	for _, e := range events {

@@ -34,7 +34,7 @@ type sequence struct {
 type decoding struct {
 	max     int                  // tokens to make
 	isEnd   func(id uint32) bool // reports whether a token ends the text
-	draws   int                  // ids that can be drawn: those of the tokenizer
+	draws   int                  // number of ids that can be drawn: the tokenizer's
 	sampler *inference.Sampler
 	scored  bool // the prompt's tokens are reported with their probabilities
 	top     int  // how many likeliest tokens to report for each token; -1: no probabilities at all

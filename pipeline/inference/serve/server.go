@@ -53,7 +53,7 @@ type Server struct {
 	metrics   *metrics
 }
 
-// New serves a batch, which the caller closes after the server. Its errors are those of the model's chat template.
+// New serves a batch, which the caller closes after the server. It fails if the model's chat template is invalid.
 func New(b *inference.Batch, o Options) (*Server, error) {
 	src := b.Source()
 	o.KeepAlive = cmp.Or(o.KeepAlive, DefaultKeepAlive)

@@ -130,7 +130,8 @@ func (t *task) open(o *output, send func(p piece, reason *string) error) error {
 	return send(piece{first: true}, nil)
 }
 
-// partUsage is the usage of a part of a stream: null in a stream that ends with it, or that of a choice so far.
+// partUsage is the usage in a part of a stream: the usage of choice i so far if the client asks for it in every part,
+// null if it asks for it at the end, else nil.
 func (t *task) partUsage(i int) any {
 	switch o := t.settings.StreamOptions; {
 	case o == nil:

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// format is a way to write questions. Its prompts are those of lm-evaluation-harness.
+// format is a way to write questions. It writes the prompts of lm-evaluation-harness.
 type format struct {
 	name     string
 	fields   []string // that tell it apart

@@ -18,7 +18,7 @@ type Result struct {
 	Centered     float64 `json:"centered"` // (acc − chance) / (1 − chance)
 }
 
-// Row is an option as a model reads it: the tokens, of which those from Scored on are the option's.
+// Row is an option as a model reads it. The tokens from Scored on are the option's own.
 type Row struct {
 	Tokens []uint32 // at least 2
 	Scored int      // at least 1
@@ -182,7 +182,7 @@ func (t *Task) Rows() (n int) {
 }
 
 // Batch is the inputs and targets of n sequences, the first ones of rows. none is the target of tokens that do not
-// count: those of contexts, of the end of short rows, and of sequences without a row.
+// count: tokens of contexts, at the end of short rows, and in sequences without a row.
 func Batch(rows []Row, n, seqLen int, none uint32) (inputs, targets []int32) {
 	inputs, targets = make([]int32, n*seqLen), make([]int32, n*seqLen)
 	for i := range n {

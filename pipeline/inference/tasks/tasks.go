@@ -1,5 +1,5 @@
 // Package tasks scores language models on questions with several options. A model chooses the option to which it gives
-// the largest probability. The numbers are those of EleutherAI's lm-evaluation-harness for the same prompts.
+// the largest probability. EleutherAI's lm-evaluation-harness computes the same numbers for the same prompts.
 //
 // Read reads the questions of a file. Encode makes a row of tokens and targets of each option, in which only the
 // option's own tokens have targets. The caller computes the rows' losses with a model; Score turns them into accuracies.
@@ -24,7 +24,7 @@ type Task struct {
 	Questions []Question
 }
 
-// Question has at least two options, of which Answer is right.
+// Question has at least two options. Answer is the index of the right one.
 type Question struct {
 	Options []Option
 	Answer  int

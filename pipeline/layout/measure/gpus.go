@@ -41,8 +41,9 @@ func GPUNames() (names []string) {
 	return names
 }
 
-// PeakFLOPS is the peak of a card by the name that its driver reports, in FLOP/s: that of the matrix units for 16-bit
-// factors, else that of f32. It is 0 for a card that is not in the table, such as a variant of one with another peak.
+// PeakFLOPS is the peak of a card by the name that its driver reports, in FLOP/s: the peak of the matrix units for
+// 16-bit factors, else the peak for f32. It is 0 for a card that is not in the table, such as a variant of one with
+// another peak.
 func PeakFLOPS(adapter string, halfFactors bool) float64 {
 	words := strings.FieldsFunc(strings.ToLower(adapter), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	if slices.ContainsFunc([]string{"laptop", "mobile", "pcie", "nvl", "d"}, func(variant string) bool { return slices.Contains(words, variant) }) {
@@ -66,7 +67,7 @@ const (
 	bandwidthShare  = 0.75
 )
 
-// Limits are those of a discrete GPU through Vulkan, with matrix units.
+// Limits are the limits of a discrete GPU through Vulkan, with matrix units.
 func (g GPU) Limits() *target.Limits {
 	l := target.DefaultLimits()
 	l.MaxBindingSize, l.MaxBufferSize = 2<<30, 1<<40

@@ -52,7 +52,7 @@ func (o Options) sharing(dev device.Device, peers []device.Device) (alignment in
 	return alignment
 }
 
-// refused reports whether an error is that of a driver that refuses to import memory, which the engine tolerates.
+// refused reports whether an error means that a driver refuses to import memory. The engine tolerates that.
 func refused(err error) bool {
 	return err != nil && !errors.Is(err, device.ErrLost) && !errors.Is(err, device.ErrClosed) && !errors.Is(err, context.Canceled) &&
 		!errors.Is(err, context.DeadlineExceeded)

@@ -1,7 +1,7 @@
 // Package measure determines the costs of a model's units on devices, as package partition needs them. It takes the
 // memory of a unit from its graphs, and its times from running its programs one by one, or from a model of the device.
 // Of units that are alike, such as layers, it measures one. Kernels never span units, so the costs of a stage are the
-// sums of those of its units.
+// sums of its units' costs.
 //
 // Target.Problem measures all devices of a run, each kind of device once, and returns the units and devices of a
 // partition.Problem. A Cache keeps measurements in a file, by device, driver and the source of the kernels.
@@ -34,7 +34,7 @@ type Options struct {
 	Tune     exec.Chooser    // nil: the static choice
 	Cache    *Cache          // nil: no cache
 	Modelled bool            // run nothing, and estimate times from arithmetic and memory traffic
-	GPU      *GPU            // that the devices, which run nothing, stand for; nil: estimates are those of their kind
+	GPU      *GPU            // the card that the devices, which run nothing, stand for; nil: estimates are for their kind of device
 	Staged   bool            // transfers use the memory of each device even if they can share host memory
 	Between  *partition.Link // between the devices, as if each were in a machine of its own; nil: they are in this one
 	// Place replaces the devices by others, or puts them into machines. nil: they are what was measured, on one machine.
@@ -164,7 +164,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 	return c, nil
 }
 
-// The programs of a unit; those of the update are numbered.
+// The programs of a unit. The programs of the update are numbered.
 const (
 	forwardProgram    = "F"
 	backwardProgram   = "B"
@@ -223,7 +223,7 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	return k, err
 }
 
-// scratch returns the scratch memory of a unit's programs, and what is kept with recomputation.
+// scratch returns the scratch memory of a unit's programs, and the bytes that are kept even with recomputation.
 func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[string]*graph.Graph) (s partition.Scratch, always int64, err error) {
 	o := t.options(unit)
 	o.Recompute = true

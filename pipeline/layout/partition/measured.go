@@ -24,7 +24,7 @@ func (p Problem) Measured(modelled bool) Measured {
 	return m
 }
 
-// Check reports what is wrong with a file's content.
+// Check checks the content of a file.
 func (m Measured) Check() error {
 	n := len(m.Devices)
 	if n == 0 || len(m.Units) == 0 || len(m.Times) != n {

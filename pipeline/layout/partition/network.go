@@ -65,8 +65,8 @@ func (w *Network) Reordered(order []int) *Network {
 	return r
 }
 
-// OneReplica combines the networks of all replicas, whose devices follow one another, into that of one: each link is the
-// worst of all replicas. Stages are in one machine if they are in one in all replicas.
+// OneReplica combines the networks of all replicas, whose devices follow one another, into the network of one replica:
+// each link is the worst of all replicas. Stages are in one machine if they are in one in all replicas.
 func (w *Network) OneReplica(stages int) *Network {
 	if w == nil || len(w.Machines) == stages {
 		return w

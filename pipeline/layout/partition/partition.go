@@ -20,8 +20,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. Activations are those of
-// one microbatch.
+// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. The sizes of activations
+// are for one microbatch.
 type Unit struct {
 	Name       string `json:"name"`       // "embed", "layers.0", …, "head"
 	Parameters int64  `json:"parameters"` // bytes of its own weights
@@ -30,7 +30,7 @@ type Unit struct {
 	Shared int64 `json:"shared,omitempty"`
 	State  int64 `json:"state"`      // bytes of the optimizer's state
 	Kept   int64 `json:"kept"`       // bytes kept from forward to backward, besides the activation that enters
-	Always int64 `json:"always"`     // those of Kept that are kept with recomputation, too: which experts were chosen
+	Always int64 `json:"always"`     // bytes of Kept that are kept with recomputation, too: which experts were chosen
 	Enters int64 `json:"enters"`     // bytes of the activation that enters, if the backward reads it
 	Given  int64 `json:"given"`      // bytes of a microbatch's data that it reads, with or without recomputation
 	KeptW  int64 `json:"kept_w"`     // bytes kept besides between input gradient and weight gradients
@@ -43,7 +43,7 @@ type Scratch struct {
 	Working     int64 `json:"working"`             // of all programs but backward passes
 	Backward    int64 `json:"working_backward"`    // of the whole backward pass
 	Split       int64 `json:"working_split"`       // of the larger program of a split backward pass
-	Recomputing int64 `json:"working_recomputing"` // of the whole backward pass with recomputation, including what it computes again
+	Recomputing int64 `json:"working_recomputing"` // of the whole backward pass with recomputation, including the activations that it computes again
 }
 
 // Widest is the larger scratch memory of each program.
@@ -70,8 +70,8 @@ func (t Time) minus(o Time) Time {
 	return Time{t.Forward - o.Forward, t.Backward - o.Backward, t.InputGrad - o.InputGrad, t.WeightGrad - o.WeightGrad, t.Update - o.Update}
 }
 
-// Link is the connection between the memory of a device and that of the host, over which activations pass to the next
-// device, or that from a machine to another.
+// Link is the connection between the memory of a device and the host's memory, over which activations pass to the next
+// device, or the connection from one machine to another.
 type Link struct {
 	Latency   float64 `json:"latency"`   // seconds per transfer
 	Bandwidth float64 `json:"bandwidth"` // bytes per second; 0: unknown, and transfers cost only their latency
@@ -95,8 +95,8 @@ type Device struct {
 	Link   Link   `json:"link"`
 	// Ranks is the number of ranks of all replicas on the device, if that is more than the entries with its name.
 	Ranks int `json:"ranks,omitempty"`
-	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times are
-	// those of one rank's part.
+	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times
+	// are for one rank's part of the device.
 	Parallel bool `json:"parallel,omitempty"`
 	// Cores is the part of the host's cores that a rank on the device keeps busy while it computes. Devices that compute
 	// on the host share its cores, whatever their names.

@@ -48,7 +48,7 @@ func (c *costs) working(p Chunk, recompute bool) int64 {
 type scratchOf struct {
 	p     Problem
 	alone []int64  // by unit: in a chunk of its own
-	inner rangeMax // by unit: with what it receives from the unit before, and passes to the next
+	inner rangeMax // by unit: with the tensors that it receives from the unit before and passes to the next
 }
 
 func (s scratchOf) of(p Chunk) int64 {

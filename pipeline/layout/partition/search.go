@@ -11,7 +11,7 @@ import (
 type layout struct {
 	cut     []int
 	order   []int  // device by stage
-	compare string // what it was compared with
+	compare string // the cuts and orders that it was compared with, in words
 }
 
 func (l layout) chunks(units int) []Chunk {

@@ -121,7 +121,7 @@ func tableName(g *Grid, tuning string, stages int) string {
 	return strings.Join(parts, ", ") + ": "
 }
 
-// order compares the gaps of two optimizers, seed by seed. The gap of a is at least that of b.
+// order compares the gaps of two optimizers, seed by seed. The gap of a is at least as large as the gap of b.
 func order(a, b *Cell) string {
 	if !metrics.Finite(a.Gap.Mean) || !metrics.Finite(b.Gap.Mean) {
 		return fmt.Sprintf("the gaps of %s and %s cannot be compared, since runs diverged", a.Optimizer, b.Optimizer)

@@ -174,7 +174,7 @@ func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (
 	return g, g.checkConfigs()
 }
 
-// findFolders finds the study's folder and that of the summaries, which is relative to the grid.
+// findFolders finds the study's folder and the folder of the summaries, which is relative to the grid.
 func (g *Grid) findFolders(f gridFile) (err error) {
 	if g.Dir, err = g.source.File.Place(f.Dir); err != nil {
 		return fmt.Errorf("%s: dir: %w", g.source.At("dir"), err)
@@ -331,7 +331,7 @@ func (g *Grid) compose(r Run) *runs.Composer {
 	return c
 }
 
-// setStale sets how many microbatches are stale in a mode with a delay: a share of those of the config so far.
+// setStale sets how many microbatches are stale in a mode with a delay: a share of the config's microbatches so far.
 func setStale(c *runs.Composer, m Mode, where string) {
 	const key = "pipeline.stale_microbatches"
 	if m.Delay > 0 {

@@ -42,8 +42,8 @@ func (g *Grid) cells() (cs []cell) {
 	return cs
 }
 
-// tunedIn is the mode that a mode has its learning rate from, if modes have their own: one with wire formats has that of
-// the same mode without, if the grid has it.
+// tunedIn is the mode from which a mode takes its learning rate, if modes have rates of their own. A mode with wire
+// formats takes the rate of the same mode without them, if the grid has that mode.
 func (g *Grid) tunedIn(m Mode) string {
 	if exact := m.exact(); slices.ContainsFunc(g.Modes, func(o Mode) bool { return o.Name == exact }) {
 		return exact

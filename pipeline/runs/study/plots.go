@@ -161,7 +161,7 @@ func (rep *Report) meanCurve(g *Grid, c *Cell) (metrics.Series, error) {
 	return meanLoss(runs), nil
 }
 
-// dir is the folder that holds the metrics of a run, or those of its summary.
+// dir is the folder that holds the metrics of a run, or the metrics of its summary.
 func (rep *Report) dir(r Run) string {
 	return rep.Runs[slices.IndexFunc(rep.Runs, func(e Ended) bool { return e.Run == r })].Dir
 }

@@ -32,7 +32,7 @@ func Metrics() []Metric {
 	}
 }
 
-// newMetric returns the metric of a name. A goal that is not given is that of the table.
+// newMetric returns the metric of a name. Without a goal it has the goal of the table.
 func newMetric(name, goal string) (Metric, error) {
 	table := Metrics()
 	m := Metric{Name: name, Goal: goal}

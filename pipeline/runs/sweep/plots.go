@@ -71,7 +71,7 @@ func (rep *Report) scatter(s *Sweep, key int) (axes metrics.Axes, series []metri
 	return axes, series
 }
 
-// allValues are the values of a key in the order of the file, or those of trials if it has a range.
+// allValues are the values of a key in the order of the file, or the values that trials had if the key has a range.
 func allValues(k Key, tried []value) []value {
 	if k.values != nil {
 		return k.values
@@ -79,8 +79,8 @@ func allValues(k Key, tried []value) []value {
 	return tried
 }
 
-// logarithmic reports whether numbers are drawn on a logarithmic axis: those of a logarithmic range, or positive ones
-// that span a factor of ten.
+// logarithmic reports whether numbers are drawn on a logarithmic axis: numbers of a logarithmic range, or positive
+// numbers that span a factor of ten.
 func logarithmic(k Key, values []value) bool {
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for _, v := range values {

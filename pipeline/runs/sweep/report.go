@@ -23,7 +23,7 @@ type Report struct {
 	Seeds  []uint64      `json:"seeds"`
 	Rungs  []int         `json:"rungs,omitempty"` // steps after which trials were compared
 	Best   *TrialReport  `json:"best"`            // nil: no trial has a score
-	Trials []TrialReport `json:"trials"`          // those of later rungs first, then by score
+	Trials []TrialReport `json:"trials"`          // trials of later rungs first, then by score
 	Notes  []string      `json:"notes"`           // limits of the result
 	Files  []string      `json:"files"`           // written, this one included
 }

@@ -41,7 +41,7 @@ func (r Run) String() string {
 // run is a run of a trial by its index.
 func (s *Sweep) run(trial int, seed uint64, rung int) Run { return Run{trial + 1, seed, rung, s} }
 
-// Folder is the folder of a run, which it shares with those of the other rungs.
+// Folder is the folder of a run. The runs of a trial and seed on all rungs share it.
 func (s *Sweep) Folder(r Run) string {
 	return filepath.Join(s.Dir, "runs", fmt.Sprintf("%s,seed=%d", s.Trials[r.Trial-1].folder, r.Seed))
 }

@@ -77,7 +77,7 @@ func firstBatch(want, got []metrics.Record) (batch int, w, g string) {
 	return 0, "", ""
 }
 
-// elements counts those of 4 bytes that differ, and gives the first.
+// elements counts the elements of 4 bytes that differ, and returns the index of the first.
 func elements(want, got []byte) (first, count int) {
 	for i := 0; i < len(want); i += 4 {
 		if binary.LittleEndian.Uint32(want[i:]) != binary.LittleEndian.Uint32(got[i:]) {
@@ -106,7 +106,7 @@ func number(t tensor, at int) string {
 }
 
 // rounding is the relative difference of two losses that other roundings of the same mathematics may make in a run.
-// What is wrong makes one many times as large: that of one delayed batch is some percent.
+// An error makes a difference many times as large: one delayed batch makes some percent.
 const rounding = 1e-3
 
 // farthest is the largest relative difference of two runs' losses.

@@ -37,7 +37,7 @@ func (p *planner) atDepth() {
 	p.stop(resumed, part, at(on2BW(part, 5), 2), at(on2BW(part, 3), 4))
 }
 
-// deep is a delayed setting with deepMicrobatches, of which some are stale.
+// deep is a delayed setting with deepMicrobatches microbatches. The first stale of them are stale.
 func deep(s setting, stale int) setting {
 	return s.with(fmt.Sprintf("%s, %d of %d stale", s.name, stale, deepMicrobatches),
 		append(microbatches(deepMicrobatches), fmt.Sprint("pipeline.stale_microbatches=", stale))...)

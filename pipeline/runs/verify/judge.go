@@ -108,7 +108,7 @@ func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
 // roundedFar is the relative difference of two losses that rounded tensors may make in a run.
 const roundedFar = 0.05
 
-// change judges two settings of which one rounds more: their bits differ, and their losses little.
+// change judges two settings, one of which rounds more: their bits differ, and their losses little.
 func (t *trainer) change(ctx context.Context, c *Case, a, b setting) error {
 	x, y, err := t.outcomes(ctx, a, b)
 	if err != nil {

@@ -57,5 +57,5 @@ type lent struct{ device.Device }
 
 func (lent) Close() error { return nil }
 
-// Budget is that of the device, if it has one: bytes; 0 is no bound.
+// Budget is the device's budget in bytes; 0: it has no bound.
 func (l lent) Budget() int64 { return device.Budget(l.Device) }

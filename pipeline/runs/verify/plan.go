@@ -16,7 +16,7 @@ type check struct {
 	judge func(ctx context.Context, c *Case) error
 }
 
-// setting is a run of the tiny model: what it sets beside what is common to all.
+// setting is a run of the tiny model: the keys that it sets besides the keys that all runs set.
 type setting struct {
 	name    string
 	set     []string
@@ -105,7 +105,7 @@ func (p *planner) sound(claim string, s setting) {
 	p.add(claim, s.name+" learns and clips", "", func(ctx context.Context, c *Case) error { return p.learns(ctx, c, s) })
 }
 
-// unequal adds that two settings differ, since what they set apart has an effect.
+// unequal adds that two settings differ, since the keys that differ have an effect.
 func (p *planner) unequal(claim string, a, b setting) {
 	a, b = p.here(a), p.here(b)
 	p.add(claim, b.name+" is another run", a.name, func(ctx context.Context, c *Case) error { return p.differ(ctx, c, a, b) })
@@ -244,7 +244,7 @@ func (p *planner) fiveStages() {
 	p.overflow(partlyStale, half)
 }
 
-// stopped adds what is stopped and begun again.
+// stopped adds the runs that are stopped and begun again.
 func (p *planner) stopped() {
 	s := delayedBy("muon", "error_feedback", true)
 	alone := p.here(s.with(s.name + ", delay 1"))
@@ -340,7 +340,8 @@ func (p *planner) near(claim string, want, got setting) {
 	p.add(claim, got.name, want.name, func(ctx context.Context, c *Case) error { return p.compare(ctx, c, want, got, rounding) })
 }
 
-// mixed adds pipelines of all kinds: they give the same bits each time, and those of each kind alone within rounding.
+// mixed adds pipelines of all kinds of devices. They give the same bits each time. Within rounding they give the losses
+// of each kind alone.
 func (p *planner) mixed(kinds []kind) {
 	p.device = ""
 	s := delayedBy("muon", "error_feedback", true)

@@ -17,8 +17,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// trainer trains settings, each once. The kernels are the static choice: what is to be proved is that place changes
-// nothing, for kernels that are given; what a timing chooses for so small a model says nothing about the user's, and
+// trainer trains settings, each once. The kernels are the static choice: verify proves that placement changes nothing
+// for given kernels. Kernels that a timing chose for so small a model would say nothing about the user's model, and
 // would differ by chance.
 type trainer struct {
 	*lender
@@ -53,7 +53,7 @@ func (t *trainer) writeText() error {
 	return os.WriteFile(t.text(), []byte(b.String()), 0o666)
 }
 
-// clip is the largest norm of a gradient, below that of the first batches.
+// clip is the largest norm of a gradient. The gradients of the first batches are larger.
 const clip = 0.5
 
 // microbatches sets their number in a batch. Each has three sequences, so that all settings have the same kernels.

@@ -34,7 +34,7 @@ type Verdict string
 const (
 	Equal   Verdict = "equal"   // to the last bit
 	Close   Verdict = "close"   // within rounding, where no more is promised
-	OK      Verdict = "ok"      // of what is no comparison
+	OK      Verdict = "ok"      // of a case that compares nothing
 	Differs Verdict = "DIFFERS" // where it must not
 	Failed  Verdict = "FAILED"
 )

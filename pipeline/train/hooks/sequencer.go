@@ -16,8 +16,8 @@ func newSequencer(first int64) *sequencer {
 	return &sequencer{next: first, waiting: map[int64]chan struct{}{}}
 }
 
-// do runs f after the functions of all smaller numbers. If f fails, those of larger numbers wait for the end of their
-// contexts.
+// do runs f after the functions of all smaller numbers. If f fails, functions of larger numbers wait for the end of
+// their contexts.
 func (s *sequencer) do(ctx context.Context, number int64, f func() error) error {
 	if err := s.wait(ctx, number); err != nil {
 		return err

@@ -70,8 +70,8 @@ func (s *Set) BatchStates(saved []State) BatchStates {
 	return states
 }
 
-// Differences describes how the modules of a checkpoint differ from those of this set. Modules that only observe may
-// differ.
+// Differences describes how the modules of a checkpoint differ from the modules of this set. Modules that only observe
+// may differ.
 func (s *Set) Differences(saved []State) (differences []string) {
 	was := slices.DeleteFunc(slices.Clone(saved), State.onlyObserves)
 	var is []State

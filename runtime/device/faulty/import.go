@@ -2,7 +2,7 @@ package faulty
 
 import "github.com/gpupipe/gpupipe/runtime/device"
 
-// ImportAlignment returns that of the wrapped device, 0 if it imports nothing.
+// ImportAlignment returns the alignment of the wrapped device, 0 if it imports nothing.
 func (d *Device) ImportAlignment() int64 {
 	if im, ok := device.AsImporter(d.Device); ok {
 		return im.ImportAlignment()

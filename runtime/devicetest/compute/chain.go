@@ -48,7 +48,7 @@ func (c *chain) grow(seed uint64, length int, begin func(*chain), kinds []func(*
 // Chains returns the first n random graphs.
 func Chains(n int) []Task { return ChainsFrom(0, n) }
 
-// ChainsFrom returns n random graphs, the first of which has the seed.
+// ChainsFrom returns n random graphs with consecutive seeds, from seed on.
 func ChainsFrom(seed uint64, n int) []Task {
 	var ts []Task
 	for last := seed + uint64(n); seed < last; seed++ {

@@ -121,8 +121,8 @@ func Texts(dev device.Device, tasks []Task) map[string]string {
 	return texts
 }
 
-// Novel returns the tasks that add a statement to those of the kernels before, of any variant. It ignores numbers. Tasks
-// that cannot be lowered stay.
+// Novel returns the tasks with a kernel, of any variant, that has a statement which no kernel before it has. It ignores
+// numbers. Tasks that cannot be lowered stay.
 func Novel(dev device.Device, tasks []Task) (novel []Task) {
 	seen := &coverage{seen: map[string]bool{}}
 	for _, t := range tasks {

@@ -89,7 +89,7 @@ func (c *coverage) add(key string) bool {
 // counted are the names in which digits are no numbers.
 var counted = map[string]bool{"f16": true, "f32": true, "u32": true, "i32": true, "vec2": true, "vec3": true, "vec4": true}
 
-// withoutNumbers returns a kernel's text with # for each number but those of types.
+// withoutNumbers returns a kernel's text with # for each number except in types.
 func withoutNumbers(text string) string {
 	isDigit := func(c byte) bool { return '0' <= c && c <= '9' }
 	isWord := func(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }

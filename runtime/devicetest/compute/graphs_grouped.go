@@ -5,7 +5,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// groupedGraphs are mixtures of experts, of which some have no rows, with the gradients of all matrices.
+// groupedGraphs are mixtures of experts, with the gradients of all matrices. Some experts have no rows.
 func groupedGraphs() []Task {
 	return []Task{
 		hand("experts", experts),

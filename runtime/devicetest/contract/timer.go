@@ -105,7 +105,7 @@ func timeIsRight(t *testing.T, open Open) {
 	assert.Greater(t, share, 0.5)
 }
 
-// Measurements without Wait cost no memory, and those of a released program still complete.
+// Measurements without Wait cost no memory. Measurements of a released program still complete.
 func withoutWait(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 2048)

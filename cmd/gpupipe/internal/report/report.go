@@ -36,7 +36,7 @@ type Task struct {
 	Args   []string // of the program; Limit in them stands for most of the task's time
 	Weight int      // its share of the time, relative to the other tasks
 	Skip   string   // why it does not run; empty if it does
-	Disk   int64    // bytes that it writes into the runner's folder, of which more must be free
+	Disk   int64    // bytes that it writes into the runner's folder; more than that must be free
 	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails the
 	// section.
 	Read func(output []byte, s *Section) error
