@@ -21,10 +21,11 @@ type lowered struct {
 	size     int        // of the sources in bytes, each once
 }
 
-// variants are the kernels of a group. Lowering asks of its values only which of them share memory.
+// variants are the variants of a group's kernel. Their text depends on the plan of memory only by which values share
+// memory: those with the same name in memory.
 type variants struct {
 	kernels []shaders.Kernel
-	memory  map[*graph.Value]string // of each value that lowering asked about
+	memory  map[*graph.Value]string // the name of its memory, for each value that lowering asked about
 }
 
 // lower fuses graphs and lowers their groups for a device, by name.
@@ -77,8 +78,9 @@ func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
 	return low, nil
 }
 
-// separate names a value's memory where every value has its own. Slices of other values and values stored over the
-// variable that they replace are exceptions, because fusion relies on one binding for them.
+// separate names a value's memory as if every value had its own. Two kinds of values share memory nevertheless, because
+// fusion relies on one binding for them: views of the same range of a value, and a value that is stored over a variable
+// with that variable.
 func separate(r *fuse.Result, v *graph.Value) string {
 	base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()
 	if u := r.Direct[base]; u != nil {
@@ -94,8 +96,8 @@ const maxRecent = 64 << 20
 // one process lower equal graphs again.
 var recent = recentGraphs{max: maxRecent}
 
-// recentGraphs are lowered graphs, the one that was used last at the end. The oldest ones are forgotten where they are
-// larger than max bytes together.
+// recentGraphs are lowered graphs in the order of their last use, the newest at the end. While their sources exceed max
+// bytes together, the oldest are forgotten.
 type recentGraphs struct {
 	max     int
 	mu      sync.Mutex
@@ -136,7 +138,7 @@ func (r *recentGraphs) entry(key string) *recentGraph {
 	return e
 }
 
-// forget sets an entry's size, now that it is lowered, and forgets the oldest entries where all are too large.
+// forget sets an entry's size, now that it is lowered, and forgets the oldest entries if all together are too large.
 func (r *recentGraphs) forget(e *recentGraph) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,3 @@
-// Package exec runs graphs on a device. NewPlan fuses the operations of graphs, plans their memory and lowers them to
-// kernels. Plan.Load allocates the memory and compiles the kernels, one loaded program per graph. The Session runs
-// them.
 package exec
 
 import (
@@ -75,14 +72,14 @@ type Memory struct {
 	Inputs    int64 `json:"inputs"`
 	Outputs   int64 `json:"outputs"`
 	Constants int64 `json:"constants"`
-	Arena     int64 `json:"arena"` // the largest program's, since all share one
+	Arena     int64 `json:"arena"` // of the largest program, since all programs share one arena
 	Total     int64 `json:"total"`
 }
 
 // kernel is the chosen variant of a group's kernel.
 type kernel struct {
 	shaders.Kernel
-	bytes  int64                   // that it reads and writes
+	bytes  int64                   // bytes that it reads and writes
 	memory map[*graph.Value]string // see variants
 }
 
@@ -114,7 +111,8 @@ func (s *Shortage) Error() string {
 
 func (s *Shortage) Unwrap() error { return ErrTooLarge }
 
-// advised is the error of an array that is too large in units of memory, with what to do; other errors stay as they are.
+// advised adds advice to the error of an array that is too large, and gives its sizes in units of memory. Other errors
+// stay as they are.
 func advised(err error) error {
 	var large *plan.TooLarge
 	if !errors.As(err, &large) {
@@ -150,8 +148,8 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 	return p, err
 }
 
-// Untuned returns why the kernels are not those that Tune chose, an error that wraps ErrTooLarge; nil if they are, or
-// if Tune was nil.
+// Untuned returns why the plan does not have the kernels that Tune chose: an error that wraps ErrTooLarge. It is nil if
+// the plan has them, or if Tune was nil.
 func (p *Plan) Untuned() error { return p.untuned }
 
 // choices returns the candidates of the kernels that have several.

@@ -28,8 +28,8 @@ type command struct {
 	groups [3]int
 }
 
-// record records a program's commands: its kernels, then the copies into outputs, which get variables as they were, and
-// then the copies into variables.
+// record records a program's commands: its kernels, then the copies into outputs, then the copies into variables.
+// Outputs of variables come first because they have the values from before the run.
 func (p *Plan) record(q *program) (recording, error) {
 	var r recording
 	index := map[string]int{} // of shaders by source
@@ -61,7 +61,8 @@ func (p *Plan) record(q *program) (recording, error) {
 	return r, nil
 }
 
-// placed returns the kernel of group n on the memory that was planned, where more values may share it than before.
+// placed returns the kernel of group n for the planned memory. It lowers the group again if other values share memory
+// there than when the kernel was chosen.
 func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
 	chosen := q.kernels[n]
 	if sameSharing(chosen.memory, q.storage) {
@@ -84,7 +85,8 @@ func (q *program) storage(v *graph.Value) string {
 	return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
 }
 
-// sameSharing reports whether values share memory in one placement exactly if they do in another.
+// sameSharing reports whether the same values share memory in two placements: the names of memory in one must map one
+// to one to the names in the other.
 func sameSharing(memory map[*graph.Value]string, planned func(*graph.Value) string) bool {
 	to, from := map[string]string{}, map[string]string{}
 	for v, a := range memory {

@@ -165,7 +165,7 @@ func (s *Session) buffer(l *loaded, st plan.Storage, bind Binding) (device.Range
 	return device.Range{Buffer: b, Offset: st.Offset, Size: st.Size}, err
 }
 
-// Variables returns the variables' buffers by name. Those of a pool have an index, as in "pool#1".
+// Variables returns the variables' buffers by name. The name of a pool's buffer has an index, as in "pool#1".
 func (s *Session) Variables() []graph.Named {
 	var vs []graph.Named
 	for _, name := range slices.Sorted(maps.Keys(s.variables)) {

@@ -7,8 +7,26 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// costs computes the time and the memory of a stage with any range of units in constant time: sums over a range are
-// differences of sums over the units before each unit.
+// costs computes the time and the memory of a stage with any range of units in constant time. A search asks for
+// millions of stages (see effort), so newCosts prepares all sums once.
+//
+// Sums over ranges: the parameters, state, kept bytes and times of a chunk are sums over its units. Prefix sums give
+// them: entry u is the sum over the units before u, and the sum over the units [first, last) is entry last minus entry
+// first. The scratch memory of a chunk is a maximum over its units, which scratch finds.
+//
+// Time: a stage costs, per microbatch of a full pipeline, the forwards and backwards of its chunks, the transfers at
+// both ends of each chunk (an activation one way, its gradient the other), and a microbatch's share of the update. The
+// exchange of gradients and weights with the copies of its parameters comes once a batch. Without delay the stage waits
+// for it, with a delay it overlaps the next batch, and the longer of the two counts. A device that is not Parallel gives
+// each of its ranks an equal share of its time.
+//
+// Memory: a stage holds 1 + delay versions of its weights, the gradients with a buffer for each copy, the state of the
+// optimizer, the activations of all microbatches in flight (slots), and the scratch memory of one program.
+//
+// Recomputation: a stage recomputes its activations if Problem.Recompute is Always. With Auto it does so if it lacks
+// memory otherwise, and lacks less memory with recomputation. A microbatch in flight then keeps only the activation that
+// enters the chunk, its data, and what is never recomputed. In return each backward costs another forward, and its
+// scratch memory holds the recomputed activations of the whole chunk.
 type costs struct {
 	Problem
 	slots            []int64      // by stage: activations that it holds at once
@@ -23,16 +41,17 @@ type costs struct {
 // sizes are bytes of units.
 type sizes struct {
 	parameters, state int64
-	kept, keptW       int64 // with the activations that enter, as far as backwards read them
-	always            int64 // without these, and only what is kept with recomputation
-	data              int64 // read by them
+	kept              int64 // from forward to backward, including the activations that enter if backwards read them
+	keptW             int64 // besides, between input gradient and weight gradients
+	always            int64 // of kept, even with recomputation; without the activations that enter
+	data              int64 // of a microbatch that the units read
 }
 
-// deviceCost is what a device computes.
+// deviceCost is the time of units on a device, and the ranks among which it divides its time.
 type deviceCost struct {
 	times  []Time // by unit, and after the last: the sum over the units before it
 	stages int    // stages on it
-	ranks  int    // ranks that share its time, including those of other replicas
+	ranks  int    // ranks that share its time, including ranks of other replicas
 }
 
 func newCosts(p Problem) *costs {
@@ -232,7 +251,7 @@ func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	if recompute {
 		each = in + n.always
 	}
-	m.Activations += slots*(given+each) + between + in + 2*out // being transferred: the input's gradient, the output and its gradient
+	m.Activations += slots*(given+each) + between + in + 2*out // in transfer: the input's gradient, the output and its gradient
 	m.Working = max(m.Working, c.working(p, recompute))
 }
 
