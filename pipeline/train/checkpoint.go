@@ -143,7 +143,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.texts.tok.Hash(),
 		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
 	if !j.config.Pipeline.Wire.Exact() {
-		s.Cut = t.session.cut()
+		s.Cut = t.deployment.cut()
 	}
 	return s, err
 }
@@ -151,7 +151,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 // save writes a checkpoint of the steps so far.
 func (t *trainer) save(ctx context.Context) error {
 	began := time.Now()
-	if err := t.beginSave(ctx, func() Variables { return t.session.engine }); err != nil {
+	if err := t.beginSave(ctx, func() Variables { return t.deployment.engine }); err != nil {
 		return err
 	}
 	if err := t.awaitSave(); err != nil {
@@ -164,7 +164,7 @@ func (t *trainer) save(ctx context.Context) error {
 // saveMeanwhile writes a checkpoint of the steps so far while training goes on, if the pipeline keeps a copy of its
 // variables.
 func (t *trainer) saveMeanwhile(ctx context.Context) error {
-	s, ok := t.session.engine.(Snapshotter)
+	s, ok := t.deployment.engine.(Snapshotter)
 	if !ok {
 		return t.save(ctx)
 	}
@@ -185,7 +185,7 @@ func (t *trainer) beginSave(ctx context.Context, variables func() Variables) err
 		return err
 	}
 	c := t.job.contents(variables())
-	if text := t.session.kernels(); text != nil {
+	if text := t.deployment.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
 	t.checkpoints.write(c, s, t.skipped)
@@ -281,7 +281,7 @@ func (t *trainer) findCheckpoint(ctx context.Context) (start, error) {
 		note("%v: passed over", p)
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(problems) == 0 {
-		if !t.session.faults.any() {
+		if !t.deployment.faults.any() {
 			note("%s has no checkpoint yet: starting at the beginning", dir)
 		}
 		return start{}, nil
@@ -299,10 +299,10 @@ func (t *trainer) resumeAt(ctx context.Context, c *checkpoint.Checkpoint) (start
 	if err != nil {
 		return s, err
 	}
-	if err := t.session.pinKernels(c); err != nil {
+	if err := t.deployment.pinKernels(c); err != nil {
 		return s, err
 	}
-	if !t.session.faults.any() && !t.folder.begun {
+	if !t.deployment.faults.any() && !t.folder.begun {
 		note("resuming at step %d from %s", s.step, c.Dir)
 	}
 	return s, nil

@@ -140,9 +140,9 @@ func (t *trainer) noteStart(s Start) {
 		r.FLOPsPerToken = c.Model.FLOPsPerToken()
 	}
 	for i, p := range s.Ranks {
-		r.Ranks = append(r.Ranks, newRankRecord(p, t.session.peak(i)))
+		r.Ranks = append(r.Ranks, newRankRecord(p, t.deployment.peak(i)))
 	}
-	t.recorder.system.flops, t.recorder.system.peak = r.FLOPsPerToken, t.session.totalPeak()
+	t.recorder.system.flops, t.recorder.system.peak = r.FLOPsPerToken, t.deployment.totalPeak()
 	kind, text := eventStart, fmt.Sprintf("%d steps", s.Steps)
 	if s.FirstStep > 0 {
 		kind, text = eventResume, fmt.Sprintf("going on after step %d of %d", s.FirstStep, s.Steps)

@@ -21,11 +21,11 @@ import (
 const kernelsFile = "kernels.json"
 
 // kernels is the content of kernelsFile, or nil.
-func (s *session) kernels() []byte {
-	if s.tune == nil || s.layout.Static {
+func (d *deployment) kernels() []byte {
+	if d.tune == nil || d.layout.Static {
 		return nil
 	}
-	out, err := json.MarshalIndent(s.tune.Used(), "", " ")
+	out, err := json.MarshalIndent(d.tune.Used(), "", " ")
 	if err != nil {
 		panic(err) // names and finite times
 	}
@@ -33,32 +33,32 @@ func (s *session) kernels() []byte {
 }
 
 // writeKernels writes the choices for this run, and for other runs on this machine.
-func (s *session) writeKernels() error {
-	if s.tune == nil {
+func (d *deployment) writeKernels() error {
+	if d.tune == nil {
 		return nil
 	}
-	note := s.job.options.Report.Note
-	if n := s.tune.Strays(); n > 0 && !s.layout.Static {
+	note := d.job.options.Report.Note
+	if n := d.tune.Strays(); n > 0 && !d.layout.Static {
 		note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
 	}
-	path := filepath.Join(s.job.config.Run.Dir, kernelsFile)
-	if text := s.kernels(); text != nil {
+	path := filepath.Join(d.job.config.Run.Dir, kernelsFile)
+	if text := d.kernels(); text != nil {
 		if err := writeFile(path, text); err != nil {
 			return err
 		}
 	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it is from before the run was resumed
 		return err
 	}
-	if err := s.tune.Save(); err != nil {
+	if err := d.tune.Save(); err != nil {
 		note("the choices of kernels are not kept for the next run: %v", err)
 	}
 	return nil
 }
 
 // pinKernels uses the kernels of a checkpoint.
-func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
+func (d *deployment) pinKernels(c *checkpoint.Checkpoint) error {
 	if !c.Has(kernelsFile) {
-		s.tune = nil
+		d.tune = nil
 		return nil
 	}
 	text, err := c.File(kernelsFile)
@@ -69,13 +69,13 @@ func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
 	if err := json.Unmarshal(text, &choices); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(c.Dir, kernelsFile), err)
 	}
-	if s.tune == nil {
-		if s.tune, err = tune.Open("", nil); err != nil {
+	if d.tune == nil {
+		if d.tune, err = tune.Open("", nil); err != nil {
 			return err
 		}
-		s.tune.Postpone() // kernels without a choice in the checkpoint are not timed
+		d.tune.Postpone() // kernels without a choice in the checkpoint are not timed
 	}
-	s.tune.Pin(choices)
+	d.tune.Pin(choices)
 	return nil
 }
 
@@ -100,7 +100,7 @@ func (t *tuning) left() time.Duration {
 func (t *tuning) due() bool { return t.cache != nil && t.cache.Due(t.left()) }
 
 // start lets the run time kernels from its first step on, unless the static choice is used.
-func (t *tuning) start(s *session) {
+func (t *tuning) start(s *deployment) {
 	o := s.job.options
 	t.share = cmp.Or(o.TimingShare, timingShare)
 	if t.cache = o.Tune; s.tune == nil || s.layout == nil || s.layout.Static {
@@ -146,5 +146,5 @@ func (t *trainer) switchKernels(ctx context.Context) error {
 	}
 	t.job.journal.noteEvent(eventNote, t.step, "%d kernels have faster variants on this device, which compute the steps after %d: rounding may differ", t.tuning.adopted, t.step)
 	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"kernels": t.tuning.adopted, "step": t.step})
-	return t.session.writeKernels()
+	return t.deployment.writeKernels()
 }

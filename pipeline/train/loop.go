@@ -31,7 +31,7 @@ import (
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
-	t.tuning.start(t.session)
+	t.tuning.start(t.deployment)
 	if err := t.finishPending(ctx); err != nil {
 		return t.postpone(ctx, err)
 	}
@@ -73,7 +73,7 @@ func (t *trainer) loop(ctx context.Context) error {
 			}
 		}
 	}
-	if err := errors.Join(t.session.settle(), t.awaitSave()); err != nil {
+	if err := errors.Join(t.deployment.settle(), t.awaitSave()); err != nil {
 		return err
 	}
 	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
@@ -107,7 +107,7 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 	from, began := t.step, time.Now()
 	until, end := context.WithCancel(ctx)
 	defer end()
-	t.step, err = t.session.engine.Train(until, t.loader.source, t.step, to, func(m engine.Measured) error {
+	t.step, err = t.deployment.engine.Train(until, t.loader.source, t.step, to, func(m engine.Measured) error {
 		if t.askedToSave() || t.tuning.due() {
 			end()
 		}
@@ -123,13 +123,13 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 
 // measured takes the measurements of a step. The step before is reported only now, when no evaluation has followed it.
 func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
-	if err := t.session.settle(); err != nil {
+	if err := t.deployment.settle(); err != nil {
 		return err
 	}
 	if t.checkpoints.failed() {
 		return t.awaitSave()
 	}
-	if err := errors.Join(t.recorder.flush(ctx), t.session.profiling.write(m.Batch, false)); err != nil {
+	if err := errors.Join(t.recorder.flush(ctx), t.deployment.profiling.write(m.Batch, false)); err != nil {
 		return err
 	}
 	if err := t.keepSuspectedBatch(m); err != nil {
@@ -259,7 +259,7 @@ func (t *trainer) finishPending(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.session.settle(); err != nil {
+	if err := t.deployment.settle(); err != nil {
 		return err
 	}
 	if err := t.recorder.flush(ctx); err != nil {
@@ -331,7 +331,7 @@ func (t *trainer) blameLoss(ctx context.Context, ended error) error {
 	}
 	began, loss := time.Now(), 0.0
 	n := t.job.config.Train.Microbatches
-	err := t.session.engine.Evaluate(ctx, microbatches{s.data, n}, n, func(m engine.Measured) error {
+	err := t.deployment.engine.Evaluate(ctx, microbatches{s.data, n}, n, func(m engine.Measured) error {
 		loss += m.Loss / float64(n)
 		return nil
 	})

@@ -8,7 +8,7 @@ import (
 
 // measurePeaks finds out what the devices can compute at most, once, while they are idle.
 func (t *trainer) measurePeaks(context.Context) error {
-	s, precision := t.session, t.job.config.Train.DType()
+	s, precision := t.deployment, t.job.config.Train.DType()
 	if s.peaks != nil {
 		return nil
 	}
@@ -29,28 +29,28 @@ func (t *trainer) measurePeaks(context.Context) error {
 }
 
 // peak is the peak of a rank's device in FLOP/s; 0: not known.
-func (s *session) peak(rank int) float64 {
-	if rank < len(s.peaks) {
-		return s.peaks[rank]
+func (d *deployment) peak(rank int) float64 {
+	if rank < len(d.peaks) {
+		return d.peaks[rank]
 	}
 	return 0
 }
 
 // totalPeak is the peak of all devices together; 0 if one is not known. Ranks on one GPU share its peak. Ranks on a CPU
 // have threads of their own.
-func (s *session) totalPeak() (total float64) {
+func (d *deployment) totalPeak() (total float64) {
 	type place struct{ member, device string }
 	counted := map[place]bool{}
-	for i, r := range s.ranks() {
+	for i, r := range d.ranks() {
 		at := place{r.Member, r.Device.Name}
 		if r.Device.Threads == 0 && counted[at] {
 			continue
 		}
 		counted[at] = true
-		if s.peak(i) == 0 {
+		if d.peak(i) == 0 {
 			return 0
 		}
-		total += s.peak(i)
+		total += d.peak(i)
 	}
 	return total
 }

@@ -38,21 +38,21 @@ func (t *trainer) reopen(ctx context.Context) error {
 		}
 	}
 	t.loader.close()
-	if err := errors.Join(t.session.reset(), t.start.weights.Close()); err != nil {
+	if err := errors.Join(t.deployment.reset(), t.start.weights.Close()); err != nil {
 		return err
 	}
 	t.loader, t.start = &loader{}, start{}
-	if err := t.do(ctx, t.job.rewind, t.findStart, t.job.openScalars, t.openLoader, t.openSession, t.loadSession, t.firstBatch, t.openFolder); err != nil {
+	if err := t.do(ctx, t.job.rewind, t.findStart, t.job.openScalars, t.openLoader, t.openDeployment, t.loadDeployment, t.firstBatch, t.openFolder); err != nil {
 		return err
 	}
 	t.recorder.pace.start()
-	t.tuning.start(t.session)
+	t.tuning.start(t.deployment)
 	return nil
 }
 
-// reset closes the session so that it can be opened again with another layout.
-func (s *session) reset() error {
-	err := s.close()
-	s.engine, s.devices, s.layout = nil, nil, nil
+// reset closes the deployment so that it can be opened again with another layout.
+func (d *deployment) reset() error {
+	err := d.close()
+	d.engine, d.devices, d.layout = nil, nil, nil
 	return err
 }

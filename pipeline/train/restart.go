@@ -15,8 +15,8 @@ import (
 // restartOnFailure restarts a run that has lost a device in a process of its own: from the newest checkpoint, as a
 // resumed run does, or from the beginning without one. Other errors stay as they are.
 func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
-	for errors.Is(err, device.ErrLost) && !t.session.canceled(ctx, err) {
-		if !t.session.isolated() {
+	for errors.Is(err, device.ErrLost) && !t.deployment.canceled(ctx, err) {
+		if !t.deployment.isolated() {
 			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, t.checkpoints.kept(), config.IsolateProcess)
 		}
 		began := time.Now()
@@ -24,7 +24,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 		if err := t.countFault(err); err != nil {
 			return err
 		}
-		fault := t.session.faults.last()
+		fault := t.deployment.faults.last()
 		if ctx.Err() == nil {
 			t.noteFault(fault)
 			err = t.restart(ctx)
@@ -38,7 +38,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 			err = t.loop(ctx)
 		}
 	}
-	if t.session.canceled(ctx, err) {
+	if t.deployment.canceled(ctx, err) {
 		t.abandoned, t.result.Idle = true, !t.folder.begun || t.checkpoints.saved <= t.folder.begunAt
 		return t.endAtCheckpoint(ctx)
 	}
@@ -47,8 +47,8 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 
 // countFault counts the faults since the newest checkpoint. It returns an error if there are too many.
 func (t *trainer) countFault(fault error) error {
-	p, f := t.job.config.Pipeline.Processes, &t.session.faults
-	f.add(describeFault(fault, t.session.ranks()), t.checkpoints.saved)
+	p, f := t.job.config.Pipeline.Processes, &t.deployment.faults
+	f.add(describeFault(fault, t.deployment.ranks()), t.checkpoints.saved)
 	if len(f.causes) <= p.Restarts {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (t *trainer) restart(ctx context.Context) error {
 	if !t.backOff(ctx) {
 		return nil
 	}
-	switch err := t.do(ctx, t.openSession, t.loadSession); {
+	switch err := t.do(ctx, t.openDeployment, t.loadDeployment); {
 	case errors.Is(err, device.ErrLost), errors.Is(err, ErrTooFewDevices):
 		return err
 	case err != nil:
@@ -89,8 +89,8 @@ func (t *trainer) restart(ctx context.Context) error {
 // shutDown closes everything that a restart opens again.
 func (t *trainer) shutDown() (err error) {
 	t.loader.close() // ends ranks that wait for a batch
-	if t.session.shutDown() {
-		err = fmt.Errorf("%s; a device is still busy after %v; %s", t.session.faults.last(), shutdownTimeout, t.checkpoints.kept())
+	if t.deployment.shutDown() {
+		err = fmt.Errorf("%s; a device is still busy after %v; %s", t.deployment.faults.last(), shutdownTimeout, t.checkpoints.kept())
 	}
 	err = errors.Join(err, t.start.weights.Close())
 	t.loader, t.start = &loader{}, start{}
@@ -100,7 +100,7 @@ func (t *trainer) shutDown() (err error) {
 // backOff gives a device time to come back, the more the more often it was lost. It reports whether the run goes on.
 func (t *trainer) backOff(ctx context.Context) bool {
 	wait := time.Duration(0)
-	if n := len(t.session.faults.causes); n > 1 {
+	if n := len(t.deployment.faults.causes); n > 1 {
 		wait = min(time.Second<<min(n-2, 10), 30*time.Second)
 	}
 	select {
@@ -126,7 +126,7 @@ func (t *trainer) noteFault(fault string) {
 	if t.checkpoints.any() {
 		from = fmt.Sprintf("the checkpoint of step %d", t.checkpoints.saved)
 	}
-	t.job.journal.noteEvent(eventFault, t.step, "%s; restarting from %s, attempt %d of %d", fault, from, len(t.session.faults.causes), t.job.config.Pipeline.Processes.Restarts)
+	t.job.journal.noteEvent(eventFault, t.step, "%s; restarting from %s, attempt %d of %d", fault, from, len(t.deployment.faults.causes), t.job.config.Pipeline.Processes.Restarts)
 }
 
 // noteRestart reports that a restart, which began with a fault, is done.

@@ -84,7 +84,7 @@ func (t *trainer) answer(ctx context.Context) (results []tasks.Result, err error
 	if t.job.task.Inputs.EvalSegments {
 		source = oneDocument{source}
 	}
-	err = t.session.engine.Evaluate(ctx, source, (len(asked.rows)+n-1)/n, func(m engine.Measured) error {
+	err = t.deployment.engine.Evaluate(ctx, source, (len(asked.rows)+n-1)/n, func(m engine.Measured) error {
 		for _, l := range m.Losses[:min(n, len(asked.rows)-len(losses))] {
 			losses = append(losses, float64(l)*float64(seqLen))
 		}

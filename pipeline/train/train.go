@@ -5,7 +5,7 @@
 //	job          opens what is trained: hooks, model, corpus, loss, optimizer
 //	checkpoints  find where the run starts: at a checkpoint, at given weights, or at random ones
 //	loader       makes the batches, with the hooks that change them
-//	session      opens the devices, plans the pipeline's engine and loads it; it is opened again after a fault
+//	deployment   opens the devices, plans the pipeline's engine and loads it; it is opened again after a fault
 //	loop         trains, evaluates and saves; see trainer.loop
 //	recorder     writes what the loop measures to the run folder and reports it
 package train
@@ -152,7 +152,7 @@ type trainer struct {
 	checkpoints *checkpoints
 	start       start // where the run began, or began again after a fault
 	loader      *loader
-	session     *session
+	deployment  *deployment
 	tuning      tuning
 	recorder    *recorder
 	result      Result
@@ -174,7 +174,7 @@ func newTrainer(c config.Config, o Options) *trainer {
 	}
 	j := &job{config: c, options: o, journal: log}
 	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
-		session: newSession(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
+		deployment: newDeployment(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
 }
 
 // prepare opens everything that needs no device.
@@ -187,7 +187,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 
 // train opens the devices and the run folder, and trains.
 func (t *trainer) train(ctx context.Context) error {
-	return t.do(ctx, t.checkLargestRemote, t.openSession, t.checkLargest, t.measurePeaks, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
+	return t.do(ctx, t.checkLargestRemote, t.openDeployment, t.checkLargest, t.measurePeaks, t.loadDeployment, t.firstBatch, t.openFolder, t.announce, t.loop)
 }
 
 // do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
@@ -242,14 +242,14 @@ func (t *trainer) firstBatch(ctx context.Context) error {
 	return t.loader.await(ctx, t.step)
 }
 
-// openSession opens the devices and plans the pipeline.
-func (t *trainer) openSession(ctx context.Context) error {
-	return t.session.open(ctx, t.checkpoints.any())
+// openDeployment opens the devices and plans the pipeline.
+func (t *trainer) openDeployment(ctx context.Context) error {
+	return t.deployment.open(ctx, t.checkpoints.any())
 }
 
-// loadSession brings the programs and the initial state to the devices.
-func (t *trainer) loadSession(ctx context.Context) error {
-	return t.session.load(ctx, t.step, t.start.weights)
+// loadDeployment brings the programs and the initial state to the devices.
+func (t *trainer) loadDeployment(ctx context.Context) error {
+	return t.deployment.load(ctx, t.step, t.start.weights)
 }
 
 // openFolder creates the files that the run writes, once.
@@ -263,7 +263,7 @@ func (t *trainer) openFolder(context.Context) error {
 			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
 			func() error { return t.goFrom(done) },
 			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.SavedYAML()) },
-			func() error { return t.session.writeKernels() },
+			func() error { return t.deployment.writeKernels() },
 			func() error {
 				return t.recorder.open(done, t.step >= t.job.config.Train.Steps && !t.checkpoints.unreported)
 			},
@@ -276,7 +276,7 @@ func (t *trainer) openFolder(context.Context) error {
 		}
 		t.folder.begun, t.folder.begunAt = true, t.step
 	}
-	t.session.engine.SetTrace(t.recorder.openTracks(t.session.engine.Ranks(), t.session.devices, t.loader.feeder))
+	t.deployment.engine.SetTrace(t.recorder.openTracks(t.deployment.engine.Ranks(), t.deployment.devices, t.loader.feeder))
 	return nil
 }
 
@@ -287,17 +287,17 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
-		Precision: layout.DescribePrecision(c.Train.DType(), t.session.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
-	for i, dev := range t.session.devices {
+	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.deployment.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
+		Precision: layout.DescribePrecision(c.Train.DType(), t.deployment.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
+	for i, dev := range t.deployment.devices {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
 	}
 	report.Start(s)
 	t.noteStart(s)
-	for _, note := range t.session.engine.Notes() {
+	for _, note := range t.deployment.engine.Notes() {
 		report.Note("%s", note)
 	}
-	if t.session.isolated() && c.Train.SaveEvery == 0 {
+	if t.deployment.isolated() && c.Train.SaveEvery == 0 {
 		report.Note("train.save_every is 0: should a device be lost, training begins again at step %d", t.step+1)
 	}
 	return nil
@@ -307,7 +307,7 @@ func (t *trainer) announce(context.Context) error {
 func (t *trainer) outcome() Result {
 	r := t.result
 	r.Begun, r.Best = t.folder.begun, t.checkpoints.best
-	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped, t.session.profiling.pagePath()
+	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped, t.deployment.profiling.pagePath()
 	return r
 }
 
@@ -315,11 +315,11 @@ func (t *trainer) outcome() Result {
 func (t *trainer) finish() (err error) {
 	c := t.job.config
 	t.result.Step, t.result.UnigramEntropy = t.step, t.job.corpus.entropy
-	if err := t.session.profiling.write(t.step, true); err != nil {
+	if err := t.deployment.profiling.write(t.step, true); err != nil {
 		return err
 	}
 	if best := t.recorder.pace.best; best > 0 {
-		t.session.comparePrediction(float64(t.job.withoutPadding(c.BatchTokens())) / best)
+		t.deployment.comparePrediction(float64(t.job.withoutPadding(c.BatchTokens())) / best)
 	}
 	if t.step == 0 || !t.folder.begun || !t.job.options.Plots {
 		return nil
@@ -339,8 +339,8 @@ func (t *trainer) close(failed error) error {
 		timeout = time.Second
 	case failed == nil:
 		return t.closeAll()
-	case t.session.isolated():
-		kill(t.session.devices)
+	case t.deployment.isolated():
+		kill(t.deployment.devices)
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- t.closeAll() }()
@@ -360,10 +360,10 @@ func (t *trainer) close(failed error) error {
 func (t *trainer) closeAll() error {
 	t.loader.close() // ends ranks that wait for a batch
 	t.checkpoints.await()
-	if t.session.engine != nil && t.job.options.Remote != nil {
-		t.session.engine.SetTrace(nil) // takes the last events from other processes
+	if t.deployment.engine != nil && t.job.options.Remote != nil {
+		t.deployment.engine.SetTrace(nil) // takes the last events from other processes
 	}
-	err := errors.Join(t.recorder.close(), t.job.journal.close(), t.session.close(), t.start.weights.Close(), t.job.close())
+	err := errors.Join(t.recorder.close(), t.job.journal.close(), t.deployment.close(), t.start.weights.Close(), t.job.close())
 	t.folder.leave()
 	return err
 }

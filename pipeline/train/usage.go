@@ -67,7 +67,7 @@ type usedTime struct {
 	busy []time.Duration
 }
 
-// open prepares for the ranks of a session.
+// open prepares for the ranks of a deployment.
 func (s *system) open(ranks []engine.RankPlan, devices []device.Device) {
 	s.ranks, s.planned, s.devices, s.recent = nil, nil, devices, nil
 	for _, r := range ranks {

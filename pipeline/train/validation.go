@@ -57,7 +57,7 @@ func (t *trainer) validationLoss(ctx context.Context) (float64, *predicted, erro
 		return 0, nil, usererror.New(err)
 	}
 	var sum float64
-	err = t.session.engine.Evaluate(ctx, validationSource{val}, int((total+rows-1)/rows), func(m engine.Measured) error {
+	err = t.deployment.engine.Evaluate(ctx, validationSource{val}, int((total+rows-1)/rows), func(m engine.Measured) error {
 		// After the last window the batcher starts over: rows beyond it do not count.
 		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
 			sum += float64(l)

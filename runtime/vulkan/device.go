@@ -39,12 +39,12 @@ type Device struct {
 	timer       timer
 }
 
-// driver is the native objects of a device.
+// driver is the Vulkan objects of a device.
 type driver struct {
 	instance vk.Instance
 	adapter  adapter
 	gpu      vk.Device
-	native   *C.gv_device
+	handle   *C.gv_device
 	importer *C.gv_importer // nil until it is needed
 }
 
@@ -122,8 +122,8 @@ func (d *Device) open() (err error) {
 	var q vk.Queue
 	vk.GetDeviceQueue(d.gpu, a.family, 0, &q)
 	var result C.int
-	d.native = C.gv_open(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu), unsafe.Pointer(q), C.uint32_t(a.family), &result)
-	if d.native == nil {
+	d.handle = C.gv_open(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu), unsafe.Pointer(q), C.uint32_t(a.family), &result)
+	if d.handle == nil {
 		return failure(vk.Result(result))
 	}
 	return d.kernels.cache.open(d)
@@ -216,9 +216,9 @@ func (d *Device) destroy() {
 	d.kernels.free()
 	d.timer.free()
 	C.gv_free_importer(d.importer)
-	if d.native != nil {
-		C.gv_close(d.native)
-		d.native = nil
+	if d.handle != nil {
+		C.gv_close(d.handle)
+		d.handle = nil
 	}
 	if d.gpu != nil {
 		vk.DestroyDevice(d.gpu, nil)

@@ -31,7 +31,7 @@ func (h *heap) coherent() (bits C.uint32_t) {
 	return bits
 }
 
-// importMemory makes the native buffer of imported memory.
+// importMemory makes the Vulkan buffer of imported memory.
 func (b *buffer) importMemory(memory []byte) error {
 	d := b.d
 	if d.importer == nil {

@@ -48,10 +48,10 @@ func newKernels(d *Device, dir string) kernels {
 // free frees everything. The queue must be idle.
 func (k *kernels) free() {
 	for _, p := range k.pipelines {
-		C.gv_free_pipeline(k.d.native, p.handle)
+		C.gv_free_pipeline(k.d.handle, p.handle)
 	}
 	for _, l := range k.layouts {
-		C.gv_free_layout(k.d.native, l.set, l.pipeline)
+		C.gv_free_layout(k.d.handle, l.set, l.pipeline)
 	}
 	k.cache.free(k.d)
 }
@@ -164,7 +164,7 @@ func (k *kernels) layout(n int) (layout, error) {
 		return l, nil
 	}
 	var l layout
-	if err := failure(vk.Result(C.gv_new_layout(k.d.native, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
+	if err := failure(vk.Result(C.gv_new_layout(k.d.handle, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
 		return layout{}, err
 	}
 	k.layouts[n] = l
@@ -173,7 +173,7 @@ func (k *kernels) layout(n int) (layout, error) {
 
 // newPipeline compiles a module by the driver. The indices of a trusted kernel are not checked.
 func (k *kernels) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
-	r := C.gv_new_pipeline(k.d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
+	r := C.gv_new_pipeline(k.d.handle, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
 		k.d.adapter.subgroup(m), flag(trusted && k.d.adapter.trusts), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)

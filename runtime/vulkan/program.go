@@ -99,11 +99,11 @@ func (l *loaded) build(p *device.Program) error {
 
 func (l *loaded) record(section []C.gv_command) error {
 	var handle unsafe.Pointer
-	if err := failure(vk.Result(C.gv_new_commands(l.d.native, &handle))); err != nil {
+	if err := failure(vk.Result(C.gv_new_commands(l.d.handle, &handle))); err != nil {
 		return err
 	}
 	l.recorded = append(l.recorded, handle)
-	return failure(vk.Result(C.gv_record(l.d.native, handle, &section[0], C.size_t(len(section)), 1)))
+	return failure(vk.Result(C.gv_record(l.d.handle, handle, &section[0], C.size_t(len(section)), 1)))
 }
 
 // bind makes a descriptor set for each distinct list of arguments, and returns the set of each command.
@@ -129,7 +129,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	if len(order) == 0 {
 		return sets, nil
 	}
-	r := C.gv_new_pool(l.d.native, C.uint32_t(len(order)), C.uint32_t(descriptors), &l.pool)
+	r := C.gv_new_pool(l.d.handle, C.uint32_t(len(order)), C.uint32_t(descriptors), &l.pool)
 	if err := failure(vk.Result(r)); err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	for _, key := range order {
 		args := p.Commands[same[key][0]].Args
 		var set C.uint64_t
-		r := C.gv_new_set(l.d.native, l.pool, pipelines[p.Commands[same[key][0]].Shader].layout.set, &set)
+		r := C.gv_new_set(l.d.handle, l.pool, pipelines[p.Commands[same[key][0]].Shader].layout.set, &set)
 		if err := failure(vk.Result(r)); err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 				offset: C.uint64_t(r.Offset), size: C.uint64_t(r.Size)})
 		}
 	}
-	C.gv_bind(l.d.native, &bindings[0], C.size_t(len(bindings)))
+	C.gv_bind(l.d.handle, &bindings[0], C.size_t(len(bindings)))
 	return sets, nil
 }
 
@@ -215,10 +215,10 @@ func (l *loaded) Release() {
 
 func (l *loaded) free() {
 	for _, section := range l.recorded {
-		C.gv_free_commands(l.d.native, section)
+		C.gv_free_commands(l.d.handle, section)
 	}
 	if l.pool != 0 {
-		C.gv_free_pool(l.d.native, l.pool)
+		C.gv_free_pool(l.d.handle, l.pool)
 	}
 	l.list, l.recorded, l.pool = nil, nil, 0
 }

@@ -54,7 +54,7 @@ func (q *queue) submit(recorded ...unsafe.Pointer) error {
 		if err != nil {
 			return q.d.lose(err)
 		}
-		r := C.gv_record(q.d.native, c.handle, &q.batch.commands[0], C.size_t(len(q.batch.commands)), 0)
+		r := C.gv_record(q.d.handle, c.handle, &q.batch.commands[0], C.size_t(len(q.batch.commands)), 0)
 		if err := failure(vk.Result(r)); err != nil {
 			return q.d.lose(err)
 		}
@@ -65,7 +65,7 @@ func (q *queue) submit(recorded ...unsafe.Pointer) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if err := failure(vk.Result(C.gv_submit(q.d.native, &list[0], C.size_t(len(list)), C.uint64_t(q.next())))); err != nil {
+	if err := failure(vk.Result(C.gv_submit(q.d.handle, &list[0], C.size_t(len(list)), C.uint64_t(q.next())))); err != nil {
 		return q.d.lose(err)
 	}
 	q.submitted++
@@ -82,17 +82,17 @@ func (q *queue) takeCommands() (commands, error) {
 		}
 	}
 	var c commands
-	err := failure(vk.Result(C.gv_new_commands(q.d.native, &c.handle)))
+	err := failure(vk.Result(C.gv_new_commands(q.d.handle, &c.handle)))
 	return c, err
 }
 
 // look observes which submissions are done, completes their reads, and frees what they used.
 func (q *queue) look() {
-	if q.d.owner.Lost() != nil || q.d.native == nil {
+	if q.d.owner.Lost() != nil || q.d.handle == nil {
 		return
 	}
 	var done C.uint64_t
-	if err := failure(vk.Result(C.gv_done(q.d.native, &done))); err != nil {
+	if err := failure(vk.Result(C.gv_done(q.d.handle, &done))); err != nil {
 		_ = q.d.lose(err) // the caller finds it in q.d.owner
 		return
 	}
@@ -141,7 +141,7 @@ func (q *queue) until(value uint64) error {
 // await waits for a submission. Callers count as waiters, so that the device is not destroyed meanwhile.
 func (q *queue) await(value uint64) error {
 	for {
-		r := vk.Result(C.gv_wait(q.d.native, C.uint64_t(value), C.uint64_t(time.Second)))
+		r := vk.Result(C.gv_wait(q.d.handle, C.uint64_t(value), C.uint64_t(time.Second)))
 		if r != vk.Timeout {
 			return failure(r)
 		}

@@ -18,7 +18,7 @@ import (
 
 // timer is what measuring needs, made for the first measurement. The device's lock guards it.
 type timer struct {
-	native *C.gv_timer
+	handle *C.gv_timer
 	period float64      // nanoseconds per tick
 	mask   uint64       // the valid bits of a timestamp
 	idle   []C.uint64_t // VkQueryPool, of maxCommands+1
@@ -56,7 +56,7 @@ func (t *timings) measure(first int, section []C.gv_command) error {
 		d.timer.idle = append(d.timer.idle, queries)
 		return err
 	}
-	r := C.gv_record_timed(d.native, d.timer.native, c.handle, &section[0], C.size_t(len(section)), queries)
+	r := C.gv_record_timed(d.handle, d.timer.handle, c.handle, &section[0], C.size_t(len(section)), queries)
 	if err := failure(vk.Result(r)); err != nil {
 		return d.lose(err)
 	}
@@ -71,14 +71,14 @@ func (t *timings) measure(first int, section []C.gv_command) error {
 
 // prepare makes the timer.
 func (t *timer) prepare(d *Device) error {
-	if t.native != nil {
+	if t.handle != nil {
 		return nil
 	}
 	bits := C.gv_timestamp_bits(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.adapter.physical), C.uint32_t(d.adapter.family))
 	if bits == 0 {
 		return device.ErrNoTimestamps
 	}
-	if t.native = C.gv_new_timer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); t.native == nil {
+	if t.handle = C.gv_new_timer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); t.handle == nil {
 		return device.ErrNoTimestamps
 	}
 	var props vk.PhysicalDeviceProperties
@@ -96,7 +96,7 @@ func (t *timer) take() (q C.uint64_t, err error) {
 		q, t.idle = t.idle[n-1], t.idle[:n-1]
 		return q, nil
 	}
-	err = failure(vk.Result(C.gv_new_queries(t.native, maxCommands+1, &q)))
+	err = failure(vk.Result(C.gv_new_queries(t.handle, maxCommands+1, &q)))
 	return q, err
 }
 
@@ -111,7 +111,7 @@ func (t *timer) collect(done uint64) {
 
 func (t *timer) read(x *timed) {
 	ticks := make([]uint64, x.n+1)
-	r := C.gv_times(t.native, x.queries, C.uint32_t(len(ticks)), (*C.uint64_t)(&ticks[0]))
+	r := C.gv_times(t.handle, x.queries, C.uint32_t(len(ticks)), (*C.uint64_t)(&ticks[0]))
 	if err := failure(vk.Result(r)); err != nil && x.of.err == nil {
 		x.of.err = err
 	}
@@ -128,10 +128,10 @@ func (t *timer) free() {
 		t.idle = append(t.idle, x.queries)
 	}
 	for _, q := range t.idle {
-		C.gv_free_queries(t.native, q)
+		C.gv_free_queries(t.handle, q)
 	}
-	if t.native != nil {
-		C.gv_free_timer(t.native)
+	if t.handle != nil {
+		C.gv_free_timer(t.handle)
 	}
 	*t = timer{}
 }

@@ -90,7 +90,7 @@ func (b *batch) node(index int) (rows, nulls int64, err error) {
 }
 
 // first is the index of the first buffer at a place: buffers of views come on top.
-func (b *batch) first(at layout) (int, error) {
+func (b *batch) first(at place) (int, error) {
 	index := at.buffers
 	for i := range at.views {
 		n, err := b.variadic(i)

@@ -108,7 +108,7 @@ func (c *Column) readDictionary(m *message) error {
 	case !delta || c.dictionary == nil:
 		c.dictionary = &dictionary{}
 	}
-	v, err := b.openValues(c.field.kind, layout{}, rows)
+	v, err := b.openValues(c.field.kind, place{}, rows)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (c *Column) open(m *message) (err error) {
 		c.values, err = b.openIndexes(&c.field, c.dictionary, rows)
 		return err
 	}
-	c.values, err = b.openValues(c.field.kind, c.field.layout, rows)
+	c.values, err = b.openValues(c.field.kind, c.field.place, rows)
 	return err
 }
 

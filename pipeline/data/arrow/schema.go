@@ -52,8 +52,8 @@ type field struct {
 	kind       byte
 	name       string // of the type
 	dictionary *dictionaryType
-	structs    []layout // places of the structs around it
-	layout     layout   // its place
+	structs    []place // places of the structs around it
+	place      place
 }
 
 // dictionaryType is how a field names values of a dictionary.
@@ -64,13 +64,13 @@ type dictionaryType struct {
 	nested bool // values have fields or dictionaries of their own
 }
 
-// layout is a place in a record batch: how many nodes, buffers and counts of buffers of views come before it.
-type layout struct{ nodes, buffers, views int }
+// place is a position in a record batch: how many nodes, buffers and counts of buffers of views come before it.
+type place struct{ nodes, buffers, views int }
 
 // schemaReader reads the fields of a schema.
 type schemaReader struct {
 	file  *File
-	at    layout
+	at    place
 	seen  int // fields
 	paths int // bytes
 }
@@ -119,7 +119,7 @@ func (r *schemaReader) addFields(t table, index int, parent field, depth int) er
 			continue
 		}
 		r.at.add(element.byte(2), element.table(3))
-		e.structs = append(e.structs[:len(e.structs):len(e.structs)], e.layout)
+		e.structs = append(e.structs[:len(e.structs):len(e.structs)], e.place)
 		if err := r.addFields(element, 5, e, depth-1); err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (r *schemaReader) addFields(t table, index int, parent field, depth int) er
 	return nil
 }
 
-func readField(t table, parent field, at layout) field {
-	e := field{path: t.text(0), kind: t.byte(2), structs: parent.structs, layout: at}
+func readField(t table, parent field, at place) field {
+	e := field{path: t.text(0), kind: t.byte(2), structs: parent.structs, place: at}
 	if parent.path != "" {
 		e.path = parent.path + "." + e.path
 	}
@@ -152,7 +152,7 @@ func readField(t table, parent field, at layout) field {
 }
 
 // add counts the buffers of a type.
-func (l *layout) add(kind byte, t table) {
+func (l *place) add(kind byte, t table) {
 	switch kind {
 	case typeNull, typeRunEnd:
 	case typeStruct, typeFixedList:

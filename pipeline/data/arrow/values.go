@@ -16,7 +16,7 @@ type values interface {
 }
 
 // openValues opens the values of a field of a batch, without nulls of structs around it.
-func (b *batch) openValues(kind byte, at layout, rows int64) (values, error) {
+func (b *batch) openValues(kind byte, at place, rows int64) (values, error) {
 	if rows == 0 || kind == typeNull { // buffers may be missing
 		return nulls{}, nil
 	}
@@ -57,7 +57,7 @@ func (b bitmap) set(row int64) (bool, error) {
 }
 
 // validity returns which rows of a field are not null; nil: all.
-func (b *batch) validity(at layout, rows int64) (*bitmap, error) {
+func (b *batch) validity(at place, rows int64) (*bitmap, error) {
 	length, nulls, err := b.node(at.nodes)
 	if err != nil {
 		return nil, err
@@ -251,11 +251,11 @@ func (b *batch) openIndexes(e *field, d *dictionary, rows int64) (values, error)
 	if rows == 0 {
 		return nulls{}, nil
 	}
-	validity, err := b.validity(e.layout, rows)
+	validity, err := b.validity(e.place, rows)
 	if err != nil {
 		return nil, err
 	}
-	first, err := b.first(e.layout)
+	first, err := b.first(e.place)
 	if err != nil {
 		return nil, err
 	}

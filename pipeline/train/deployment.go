@@ -15,9 +15,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// session is a run's devices and the engine on them. A run opens it, loads it and closes it. After a fault of a device
-// it shuts the session down and opens it again: layout, faults and profile outlive that.
-type session struct {
+// deployment is a run's devices and the engine on them. A run opens it, loads it and closes it. After a fault of a
+// device it shuts the deployment down and opens it again. The layout, the faults and the profile outlive that.
+type deployment struct {
 	job       *job
 	tune      *tune.Cache     // nil: the static choice of kernels
 	layout    *layout.Layout  // nil: not chosen yet
@@ -29,7 +29,7 @@ type session struct {
 	faults    faultLog
 }
 
-func newSession(j *job) *session { return &session{job: j, tune: j.options.Tune} }
+func newDeployment(j *job) *deployment { return &deployment{job: j, tune: j.options.Tune} }
 
 // shutdownTimeout is how long devices may take to come to rest after a failure.
 const shutdownTimeout = 10 * time.Second
@@ -39,59 +39,59 @@ const shutdownTimeout = 10 * time.Second
 type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
 // isolated reports whether devices are in other processes, so that the run survives the loss of one.
-func (s *session) isolated() bool {
-	return s.job.config.Pipeline.Processes.Isolated() || s.job.options.Remote != nil
+func (d *deployment) isolated() bool {
+	return d.job.config.Pipeline.Processes.Isolated() || d.job.options.Remote != nil
 }
 
 // open opens the devices and plans the engine. resumed reports whether the run continues from a checkpoint.
-func (s *session) open(ctx context.Context, resumed bool) (err error) {
-	c, o := s.job.config, s.job.options
+func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
+	c, o := d.job.config, d.job.options
 	if o.Remote != nil {
-		return s.openRemote(ctx, resumed)
+		return d.openRemote(ctx, resumed)
 	}
 	opener := o.OpenDevice
-	if s.isolated() {
-		if opener = s.openWorker; o.OpenWorker == nil {
+	if d.isolated() {
+		if opener = d.openWorker; o.OpenWorker == nil {
 			return invalidIsolation(c)
 		}
 	}
-	if s.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Concurrent), s.faults.any()); err != nil {
+	if d.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Concurrent), d.faults.any()); err != nil {
 		return err
 	}
-	s.cancelDevices(ctx)
-	if s.layout != nil {
-		again := s.layout.Engine
-		again.Optimizer, again.Devices = s.job.optimizer, s.devices
+	d.cancelDevices(ctx)
+	if d.layout != nil {
+		again := d.layout.Engine
+		again.Optimizer, again.Devices = d.job.optimizer, d.devices
 		e, err := engine.New(again)
 		if err != nil {
 			return layout.MarkTooLarge(err)
 		}
-		s.engine = e
+		d.engine = e
 		return nil
 	}
-	e, l, err := s.job.layoutTask().Choose(ctx, s.job.optimizer, s.devices, layout.Options{Execute: o.Execute, Tune: s.tune,
+	e, l, err := d.job.layoutTask().Choose(ctx, d.job.optimizer, d.devices, layout.Options{Execute: o.Execute, Tune: d.tune,
 		Costs: o.Costs, Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
 	if err != nil {
 		return err
 	}
-	s.engine, s.layout = e, l
+	d.engine, d.layout = e, l
 	return nil
 }
 
 // openRemote opens a pipeline whose ranks are in other processes.
-func (s *session) openRemote(ctx context.Context, resumed bool) error {
-	t, err := s.job.remoteTask(resumed)
+func (d *deployment) openRemote(ctx context.Context, resumed bool) error {
+	t, err := d.job.remoteTask(resumed)
 	if err != nil {
 		return err
 	}
-	s.cancels = nil
-	e, err := s.job.options.Remote(ctx, t)
+	d.cancels = nil
+	e, err := d.job.options.Remote(ctx, t)
 	if err != nil {
 		return err
 	}
-	s.engine = e
+	d.engine = e
 	if l, ok := e.(linked); ok {
-		s.job.links = l.LinkValues
+		d.job.links = l.LinkValues
 	}
 	return nil
 }
@@ -103,37 +103,37 @@ type linked interface {
 }
 
 // openWorker is a layout.OpenDevice.
-func (s *session) openWorker(name string) (device.Device, error) {
-	timeout, err := s.job.config.Pipeline.Processes.WatchdogTimeout()
+func (d *deployment) openWorker(name string) (device.Device, error) {
+	timeout, err := d.job.config.Pipeline.Processes.WatchdogTimeout()
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}
-	return s.job.options.OpenWorker(name, timeout)
+	return d.job.options.OpenWorker(name, timeout)
 }
 
 // load brings the programs and the initial state to the devices, for a run that has finished some steps.
-func (s *session) load(ctx context.Context, step int, w *weights.Source) error {
-	s.cancelEngine(ctx)
-	if err := s.prepareProfile(step); err != nil {
+func (d *deployment) load(ctx context.Context, step int, w *weights.Source) error {
+	d.cancelEngine(ctx)
+	if err := d.prepareProfile(step); err != nil {
 		return err
 	}
-	if err := s.engine.Load(); err != nil {
+	if err := d.engine.Load(); err != nil {
 		return layout.MarkTooLarge(err)
 	}
-	return w.UploadPipeline(s.engine, s.job.secondVersion())
+	return w.UploadPipeline(d.engine, d.job.secondVersion())
 }
 
 // ranks describes the engine's ranks; none without an engine.
-func (s *session) ranks() []engine.RankPlan {
-	if s.engine == nil {
+func (d *deployment) ranks() []engine.RankPlan {
+	if d.engine == nil {
 		return nil
 	}
-	return s.engine.Ranks()
+	return d.engine.Ranks()
 }
 
 // cut is where the model is cut: the first unit of each virtual stage but the first.
-func (s *session) cut() (cut []int) {
-	p, ranks := s.job.config.Pipeline, s.ranks()
+func (d *deployment) cut() (cut []int) {
+	p, ranks := d.job.config.Pipeline, d.ranks()
 	for v := 1; v < p.Stages*p.Chunks; v++ {
 		cut = append(cut, ranks[v%p.Stages].Units[v/p.Stages][0])
 	}
@@ -141,44 +141,44 @@ func (s *session) cut() (cut []int) {
 }
 
 // prepareProfile profiles a few steps. After a restart it measures them again, unless the profile is written.
-func (s *session) prepareProfile(step int) (err error) {
-	o := s.job.options
-	if o.Profile == nil || s.profiling != nil && s.profiling.written {
+func (d *deployment) prepareProfile(step int) (err error) {
+	o := d.job.options
+	if o.Profile == nil || d.profiling != nil && d.profiling.written {
 		return nil
 	}
-	if s.profiling, err = newProfiling(s.job, step, s.engine.Ranks(), s.devices, s.profiling); err == nil {
-		s.engine.SetProfile(s.profiling)
+	if d.profiling, err = newProfiling(d.job, step, d.engine.Ranks(), d.devices, d.profiling); err == nil {
+		d.engine.SetProfile(d.profiling)
 	}
 	return err
 }
 
 // comparePrediction reports how the speed of the run compares with the predicted one.
-func (s *session) comparePrediction(tokensPerSec float64) {
-	if s.layout != nil && s.layout.Prediction != nil {
-		s.job.options.Report.Note("speed: %s", s.layout.Prediction.Compare(tokensPerSec))
+func (d *deployment) comparePrediction(tokensPerSec float64) {
+	if d.layout != nil && d.layout.Prediction != nil {
+		d.job.options.Report.Note("speed: %s", d.layout.Prediction.Compare(tokensPerSec))
 	}
 }
 
 // close releases what is on the devices, and the devices.
-func (s *session) close() error {
-	if s.isolated() {
-		return closeIsolated(s.engine, s.devices)
+func (d *deployment) close() error {
+	if d.isolated() {
+		return closeIsolated(d.engine, d.devices)
 	}
 	var errs []error
-	if s.engine != nil {
-		errs = append(errs, s.engine.Close())
+	if d.engine != nil {
+		errs = append(errs, d.engine.Close())
 	}
-	for _, dev := range s.devices {
+	for _, dev := range d.devices {
 		errs = append(errs, dev.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// shutDown closes a session that has lost a device, so that it can be opened again. It reports whether that took too
+// shutDown closes a deployment that has lost a device, so that it can be opened again. It reports whether that took too
 // long.
-func (s *session) shutDown() (timedOut bool) {
+func (d *deployment) shutDown() (timedOut bool) {
 	closed := make(chan struct{})
-	e, devices := s.engine, s.devices
+	e, devices := d.engine, d.devices
 	go func() {
 		kill(devices)
 		_ = closeIsolated(e, devices) // errors of lost devices are expected
@@ -189,7 +189,7 @@ func (s *session) shutDown() (timedOut bool) {
 	case <-time.After(shutdownTimeout):
 		timedOut = true
 	}
-	s.engine, s.devices = nil, nil
+	d.engine, d.devices = nil, nil
 	return timedOut
 }
 
