@@ -23,11 +23,15 @@ const (
 	cohereClass  = "CohereTokenizer"
 	codegenClass = "CodeGenTokenizer"
 	robertaClass = "RobertaTokenizer"
-	bartClass    = "BartTokenizer"
 	bertClass    = "BertTokenizer"
 	siglip2Class = "Siglip2Tokenizer"
 	backendClass = "TokenizersBackend" // has no rules of its own
 )
+
+// sameClasses are other names of classes.
+var sameClasses = map[string]string{"Phi3Tokenizer": llamaClass, "PreTrainedTokenizer": backendClass,
+	"BartTokenizer": robertaClass, "LEDTokenizer": robertaClass, "LongformerTokenizer": robertaClass, "MvpTokenizer": robertaClass,
+	"ElectraTokenizer": bertClass, "LayoutLMTokenizer": bertClass, "LxmertTokenizer": bertClass, "MobileBertTokenizer": bertClass, "SqueezeBertTokenizer": bertClass}
 
 // typesOf lists the types of models of each class.
 var typesOf = map[string][]string{
@@ -43,10 +47,10 @@ audioflamingo3 colqwen2 cosmos3_omni dots3_note fun_asr_nano hunyuan_vl internvl
 ovis2 qianfan_ocr qwen2 qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_moe qwen2_vl qwen3 qwen3_asr qwen3_moe qwen3_next
 qwen3_omni_moe qwen3_vl qwen3_vl_moe vibevoice`),
 	robertaClass: strings.Fields(`
-bart bridgetower clap data2vec-text ibert lilt longformer mega mra roberta roberta-prelayernorm`),
+bart bridgetower clap data2vec-text florence2 ibert led lilt longformer mega mra mvp roberta roberta-prelayernorm`),
 	bertClass: strings.Fields(`
-align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding-dino layoutlm
-megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert squeezebert tvp vilt visual_bert`),
+align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding-dino layoutlm lxmert
+megatron-bert mm-grounding-dino mobilebert nezha nomic_bert qdqbert realm retribert squeezebert tvp vilt visual_bert`),
 	backendClass: strings.Fields(`
 EvollaModel arctic aria beam bigbird_pegasus camembertv2-base canary chatlm cohere_asr ernie4_5 ernie4_5_moe
 flex_olmo fuyu glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr got_ocr2 gpt_bigcode
@@ -62,9 +66,9 @@ smolvlm stablelm step3_vl umt5 vipllava voxtral voxtral_realtime xlm-roberta-xl`
 var otherTypes = strings.Fields(`
 aimv2 albert barthez bartpho bert-generation bert-japanese bertweet big_bird biogpt blenderbot blenderbot-small byt5
 camembert canine clip clipseg clvp code_llama cpm cpmant ctrl data2vec-audio deberta deberta-v2 dia dpr esm esmc
-esmfold2 fastspeech2_conformer flaubert florence2 fnet fsmt funnel gpt-sw3 gpt_neox_japanese granite_speech5_ctc
-groupvit gte herbert hubert jina_embeddings_v3 lasr_ctc lasr_encoder layoutlmv2 layoutlmv3 layoutxlm led luke lxmert
-m2m_100 marian markuplm mbart mbart50 metaclip_2 mgp-str mluke mobilebert mpnet mt5 musicgen musicgen_melody mvp myt5
+esmfold2 fastspeech2_conformer flaubert fnet fsmt funnel gpt-sw3 gpt_neox_japanese granite_speech5_ctc
+groupvit gte herbert hubert jina_embeddings_v3 lasr_ctc lasr_encoder layoutlmv2 layoutlmv3 layoutxlm luke 
+m2m_100 marian markuplm mbart mbart50 metaclip_2 mgp-str mluke mpnet mt5 musicgen musicgen_melody myt5
 nemotron3_5_asr nemotron_asr_streaming nllb nllb-moe nougat omdet-turbo oneformer openai-gpt owlv2 owlvit parakeet_ctc
 parakeet_rnnt parakeet_tdt pegasus perceiver phobert plbart pp_formulanet prophetnet rag reformer rembert roc_bert
 roformer sam3 sam3_video seamless_m4t seamless_m4t_v2 siglip speech_to_text speecht5 splinter switch_transformers t5
@@ -113,9 +117,7 @@ func findClass(folder string, byteLevel bool) (c foundClass, err error) {
 	case c.name == llamaClass && byteLevel:
 		c.name = backendClass
 	}
-	if c.name == "PreTrainedTokenizer" {
-		c.name = backendClass
-	}
+	c.name = cmp.Or(sameClasses[c.name], c.name)
 	return c, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -25,19 +26,16 @@ var separated = &[2]string{roleCLS, roleSEP}
 
 // jsonClasses are the classes that are read, without "Fast".
 var jsonClasses = map[string]jsonClass{
-	llamaClass:            {model: "BPE", parts: llamaParts, roles: modelClasses[llamaClass].roles},
-	gemmaClass:            {model: "BPE", parts: gemmaParts, roles: modelClasses[gemmaClass].roles},
-	gpt2Class:             {model: "BPE", parts: gpt2Parts, roles: gpt2Roles},
-	codegenClass:          {model: "BPE", parts: gpt2Parts, roles: gpt2Roles},
-	neoxClass:             {model: "BPE", parts: neoxParts, roles: neoxRoles, around: &[2]string{}},
-	qwen2Class:            {model: "BPE", parts: splitParts(qwenPattern), roles: qwenRoles},
-	qwen35Class:           {model: "BPE", parts: splitParts(qwen35Pattern), roles: qwenRoles},
-	cohereClass:           {model: "BPE", parts: cohereParts, roles: cohereRoles},
-	robertaClass:          {model: "BPE", parts: gpt2Parts, roles: robertaRoles, around: separated},
-	bertClass:             {model: "WordPiece", parts: bertParts, roles: bertRoles, around: separated},
-	bartClass:             {model: "BPE", parts: gpt2Parts, roles: robertaRoles, around: separated},
-	"ElectraTokenizer":    {model: "WordPiece", parts: bertParts, roles: bertRoles, around: separated},
-	"MobileBertTokenizer": {model: "WordPiece", parts: bertParts, roles: bertRoles, around: separated},
+	llamaClass:   {model: "BPE", parts: llamaParts, roles: modelClasses[llamaClass].roles},
+	gemmaClass:   {model: "BPE", parts: gemmaParts, roles: modelClasses[gemmaClass].roles},
+	gpt2Class:    {model: "BPE", parts: gpt2Parts, roles: gpt2Roles},
+	codegenClass: {model: "BPE", parts: gpt2Parts, roles: gpt2Roles},
+	neoxClass:    {model: "BPE", parts: neoxParts, roles: neoxRoles, around: &[2]string{}},
+	qwen2Class:   {model: "BPE", parts: splitParts(qwenPattern), roles: qwenRoles},
+	qwen35Class:  {model: "BPE", parts: splitParts(qwen35Pattern), roles: qwenRoles},
+	cohereClass:  {model: "BPE", parts: cohereParts, roles: cohereRoles},
+	robertaClass: {model: "BPE", parts: gpt2Parts, roles: robertaRoles, around: separated},
+	bertClass:    {model: "WordPiece", parts: bertParts, roles: bertRoles, around: separated},
 }
 
 // otherClasses have parts of their own, which are not known here.
@@ -51,7 +49,7 @@ FlaubertTokenizer FSMTTokenizer FunnelTokenizer GPTNeoXJapaneseTokenizer GPTSw3T
 LayoutLMv2Tokenizer LayoutLMv3Tokenizer LayoutXLMTokenizer LukeTokenizer M2M100Tokenizer MarianTokenizer
 MarkupLMTokenizer MBart50Tokenizer MBartTokenizer MgpstrTokenizer MLukeTokenizer MPNetTokenizer MyT5Tokenizer
 NllbTokenizer NougatTokenizer OpenAIGPTTokenizer PegasusTokenizer PerceiverTokenizer PhobertTokenizer PLBartTokenizer
-Pop2PianoTokenizer ProphetNetTokenizer ReformerTokenizer RemBertTokenizer RoCBertTokenizer RoFormerTokenizer
+Pop2PianoTokenizer ProphetNetTokenizer RagTokenizer ReformerTokenizer RemBertTokenizer RoCBertTokenizer RoFormerTokenizer
 SeamlessM4TTokenizer Siglip2Tokenizer SiglipTokenizer Speech2TextTokenizer SpeechT5Tokenizer SplinterTokenizer
 T5Tokenizer TapasTokenizer Tipsv2Tokenizer UdopTokenizer VideoPrismTokenizer VitsTokenizer
 Wav2Vec2CTCTokenizer Wav2Vec2PhonemeCTCTokenizer WhisperTokenizer XGLMTokenizer XLMRobertaTokenizer XLMTokenizer
@@ -175,6 +173,9 @@ func fromJSONFolder(folder string, data []byte, d *description) ([]byte, error) 
 			return nil, err
 		}
 	}
+	if err := f.checkFlags(d, found.name); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if differ := f.replace(class.parts(config)); len(differ) > 0 {
 		d.note("%s: transformers reads a folder of %s with its own %s, and so does gpupipe; name %s for the rules of the file itself",
 			path, found.name, strings.Join(differ, ", "), filepath.Join(folder, File))
@@ -217,6 +218,43 @@ func (f *classedFile) checkBytes(path string) error {
 		if _, ok := vocab[byteToken(b)]; !ok {
 			return fmt.Errorf("%s: tokenizer_class is %s, which loses characters without a token, and %s has no token %s: expected one for each byte",
 				path, llamaClass, File, byteToken(b))
+		}
+	}
+	return nil
+}
+
+// checkFlags refuses special tokens whose flags the class drops: Qwen2Tokenizer those of all that it is told, CohereTokenizer
+// those of all but the library's roles.
+func (f *classedFile) checkFlags(d *description, class string) error {
+	dropped := slices.Clone(d.extra)
+	names := d.texts
+	switch class {
+	case cohereClass:
+	case qwen2Class:
+		names = slices.Collect(maps.Keys(d.roles))
+		for i, a := range dropped {
+			dropped[i] = addedToken{Content: a.Content}
+		}
+	default:
+		return nil
+	}
+	for _, name := range names {
+		dropped = append(dropped, addedToken{Content: d.roles[name].Content})
+	}
+	list := slices.Clone(d.added)
+	if !d.numbered {
+		var own []addedToken
+		if json.Unmarshal(f.fields["added_tokens"], &own) == nil {
+			for _, a := range own {
+				list = append(list, sideToken{addedToken: a})
+			}
+		}
+	}
+	for _, a := range dropped {
+		for _, t := range list {
+			if a.Content != "" && t.Content == a.Content && (t.LStrip != a.LStrip || t.RStrip != a.RStrip || t.SingleWord != a.SingleWord || t.Normalized != a.Normalized) {
+				return fmt.Errorf("%s drops lstrip, rstrip, single_word and normalized of the special token %q: expected a token without them", class, a.Content)
+			}
 		}
 	}
 	return nil

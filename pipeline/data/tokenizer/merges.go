@@ -17,7 +17,7 @@ const (
 )
 
 // mergesClasses are the classes of transformers that read vocab.json and merges.txt.
-var mergesClasses = []string{gpt2Class, codegenClass, neoxClass, qwen2Class, qwen35Class, cohereClass, robertaClass, bartClass}
+var mergesClasses = []string{gpt2Class, codegenClass, neoxClass, qwen2Class, qwen35Class, cohereClass, robertaClass}
 
 // readVocabAndMerges reads vocab.json and merges.txt as the class of transformers that the folder names does. A folder
 // that names none has GPT-2's rules, and no token has a role unless a file gives it one.
