@@ -2,7 +2,6 @@ package shaders
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -21,14 +20,6 @@ type product struct {
 	strideA        int // elements between the matrices of a batch; 0 when all share one
 	strideB        int
 	grouping       graph.Grouping
-}
-
-// own is the number of arrays that a pass of the product binds before those of the epilogue.
-func (p product) own() int {
-	if p.grouping != graph.Ungrouped {
-		return 4
-	}
-	return 3
 }
 
 // flops counts the multiplications and additions.
@@ -74,7 +65,7 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB,
 		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping, Symmetric: symmetric(p.node)}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
-		spec.Epilogue, spec.Declarations = e.text, e.w.declared(p.own())
+		spec.Epilogue, spec.Arrays = e.text, e.w.bindings
 	}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	if p.grouping != graph.Ungrouped {
@@ -154,15 +145,6 @@ func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Val
 	return e
 }
 
-// declared is the text of the writer's bindings, numbered from the given one.
-func (w *writer) declared(from int) string {
-	var s strings.Builder
-	for i, a := range w.bindings {
-		s.WriteString(a.WGSL(from + i))
-	}
-	return s.String()
-}
-
 // readA, readB and readC are the functions by which an epilogue reads elements of the operands, and of what the result
 // replaces.
 const readA, readB, readC = "operand_a", "operand_b", "mm_at_c"
@@ -170,29 +152,36 @@ const readA, readB, readC = "operand_a", "operand_b", "mm_at_c"
 // arraySuffix follows these names where the epilogue indexes the array itself.
 const arraySuffix = "_array"
 
-// readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one
+// bound is a binding of a pass: what the code calls it, and what it holds.
+type bound struct {
+	matmul.Array
+	Arg
+}
+
+// readOperands defines readA and readB where the code uses them: by the pass's own binding of that memory, or by one
 // more.
-func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
+func (c *context) readOperands(code string, own []matmul.Binding, operands map[matmul.Operand]*graph.Value, bindings []bound) (string, []bound) {
 	for _, o := range []struct {
 		operand matmul.Operand
 		read    string
 	}{{matmul.A, readA}, {matmul.B, readB}} {
-		if !strings.Contains(wgsl, o.read+"(") {
+		if !strings.Contains(code, o.read+"(") {
 			continue
 		}
 		same := func(b matmul.Binding) bool {
 			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(operands[o.operand])
 		}
-		if i := slices.IndexFunc(bindings, same); i >= 0 {
-			wgsl = rename(wgsl, o.read, "mm_at_"+"abc"[i:i+1])
+		if i := slices.IndexFunc(own, same); i >= 0 {
+			code = rename(code, o.read, "mm_at_"+"abc"[i:i+1])
 			continue
 		}
-		array, t := o.read+arraySuffix, operands[o.operand].DType
-		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%v>;\nfn %s(at: u32) -> %v { return %v; }\n",
-			len(args), array, t.Scalar(), o.read, t.Scalar(), element(array, t, graph.Var("at", 1<<32, fuse.Row)))
-		args = append(args, Arg{Value: operands[o.operand]})
+		name, t := o.read+arraySuffix, operands[o.operand].DType
+		at := scalar.Var("at", scalar.U32, 0)
+		read := scalar.Function{Name: o.read, Parameters: []*scalar.Expr{at}, Result: element(name, t, graph.IndexOf(at, 1<<32))}
+		code += read.WGSL()
+		bindings = append(bindings, bound{matmul.Array{Name: name, Type: t.Scalar().String()}, Arg{Value: operands[o.operand]}})
 	}
-	return wgsl, args
+	return code, bindings
 }
 
 // adopt binds a variant's operands. It fails for a variant that would read one array as two types, or bind too many.
@@ -202,19 +191,52 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		k.Scratch = []int64{int64(m.Scratch)}
 	}
 	for _, p := range m.Passes {
-		args := c.operandArgs(p.Bindings, operands)
-		wgsl := p.WGSL
-		if p.Epilogue {
-			args = append(args, extra...)
-			wgsl, args = c.readOperands(wgsl, p.Bindings, operands, args)
-		}
-		wgsl, args, ok := c.mergeBindings(wgsl, args)
+		text, args, ok := c.bindPass(p, operands, extra)
 		if !ok || len(args) > c.lim.MaxBindings {
 			return k, false
 		}
-		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory, Inside: true})
+		k.Passes = append(k.Passes, Pass{WGSL: text, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory, Inside: true})
 	}
 	return k, true
+}
+
+// bindPass is the text of a pass and its arguments. Bindings of the same memory become one, since no two may overlap: it
+// fails if they differ in type, and in assembly.
+func (c *context) bindPass(p matmul.Pass, operands map[matmul.Operand]*graph.Value, extra []Arg) (text string, args []Arg, ok bool) {
+	args = c.operandArgs(p.Bindings, operands)
+	if p.Epilogue {
+		args = append(args, extra...)
+	}
+	if strings.HasPrefix(p.Code, target.Assembly) {
+		kept, _ := c.merge(args)
+		return p.Code, args, len(kept) == len(args)
+	}
+	var bindings []bound
+	for i, a := range p.Arrays {
+		bindings = append(bindings, bound{a, args[i]})
+	}
+	code := p.Code
+	if p.Epilogue {
+		code, bindings = c.readOperands(code, p.Bindings, operands, bindings)
+	}
+	args = nil
+	for _, b := range bindings {
+		args = append(args, b.Arg)
+	}
+	args, place := c.merge(args)
+	var arrays []matmul.Array
+	for i, b := range bindings {
+		if place[i] == len(arrays) {
+			arrays = append(arrays, b.Array)
+			continue
+		}
+		first := arrays[place[i]]
+		if first.Type != b.Type {
+			return "", nil, false
+		}
+		code = rename(code, b.Name, first.Name)
+	}
+	return matmul.Source(p.Directives, arrays, code), args, true
 }
 
 // operandArgs are the arguments of a pass's own bindings.
@@ -233,8 +255,6 @@ func (c *context) operandArgs(bindings []matmul.Binding, operands map[matmul.Ope
 	return args
 }
 
-var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)
-
 // merge returns the arguments without those that hold the memory of an earlier one, since no two may overlap, and the
 // place of each among them.
 func (c *context) merge(args []Arg) (kept []Arg, place []int) {
@@ -252,28 +272,4 @@ func (c *context) merge(args []Arg) (kept []Arg, place []int) {
 		kept = append(kept, a)
 	}
 	return kept, place
-}
-
-// mergeBindings makes one binding of those that hold the same memory. In assembly it cannot.
-func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
-	kept, place := c.merge(args)
-	if strings.HasPrefix(wgsl, target.Assembly) {
-		return wgsl, args, len(kept) == len(args)
-	}
-	type binding struct{ name, typ string }
-	var bound []binding
-	for i, line := range bindingLine.FindAllStringSubmatch(wgsl, -1) {
-		name, typ := line[2], line[3]
-		if place[i] < len(bound) {
-			first := bound[place[i]]
-			if first.typ != typ {
-				return "", nil, false
-			}
-			wgsl = rename(strings.Replace(wgsl, line[0], "", 1), name, first.name)
-			continue
-		}
-		bound = append(bound, binding{name, typ})
-		wgsl = strings.Replace(wgsl, line[0], fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", place[i], name, typ), 1)
-	}
-	return wgsl, kept, true
 }

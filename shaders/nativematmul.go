@@ -35,7 +35,7 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 				_, extra, _ := c.epilogueArrays(e, operands, p.Bindings)
 				args = append(args, extra...)
 			}
-			text, args := c.mergeArgs(p.WGSL, args)
+			text, args := c.mergeArgs(p.Code, args)
 			k.Passes = append(k.Passes, Pass{WGSL: text, Args: args, Workgroup: p.Workgroup, Groups: c.lim.Fold(p.Groups[0]), Inside: true})
 		}
 		ks = append(ks, k)

@@ -2,23 +2,26 @@ package op
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-// operandRead matches a kernel's read of an element, or unit, of q, k or v. The index contains no brackets.
-var operandRead = regexp.MustCompile(`\b(in[012])\[([^\]]+)\]`)
+// read is the expression of an element, or unit, of an array: of q, k and v (in0, in1 and in2) in f32. 16-bit floats are
+// converted by a function, so the arithmetic is that of f32, and so are the bits of the results.
+func (k attentionKernels) read(array, at string) string {
+	if k.operands.Float16() && (array == "in0" || array == "in1" || array == "in2") {
+		return array + "_at(" + at + ")"
+	}
+	return array + "[" + at + "]"
+}
 
-// unpacked rewrites a pass for f32 operands into one for 16-bit operands: each read of q, k or v becomes a call of a
-// function that converts to f32. The arithmetic stays the same, and so do the bits of the results.
-func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
+// withReads is a pass with the functions of read.
+func (k attentionKernels) withReads(p graph.Pass) graph.Pass {
 	if k.operands == graph.F32 {
 		return p
 	}
-	p.Body = operandRead.ReplaceAllString(p.Body, "${1}_at($2)")
 	p.Declarations += fmt.Sprintf("fn single(bits: u32) -> f32 { return %v; }\n", k.operands.Widen(scalar.Var("bits", scalar.U32, 0)))
 	for _, array := range []string{"in0", "in1", "in2"} {
 		if slices.Contains(p.Uses, array) {

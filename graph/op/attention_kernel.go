@@ -241,7 +241,7 @@ func (k attentionKernels) withSegments(uses ...string) []string {
 
 // scalarPass returns a pass of a naive kernel, with one invocation for each row.
 func (k attentionKernels) scalarPass(body string, rows int, uses ...string) graph.Pass {
-	return k.unpacked(graph.Pass{
+	return k.withReads(graph.Pass{
 		Declarations: k.constants(), Workgroup: naiveLanes, Groups: (rows + naiveLanes - 1) / naiveLanes, Uses: uses,
 		Body: fmt.Sprintf("let n = group * %du + lane;\nif (n >= %du) { return; }\n", naiveLanes, rows) + body,
 	})
@@ -279,12 +279,12 @@ var sum = 0.0;
 for (var j = `+k.oldest("i + "+position+" + 1u")+`; j < columns; j++) {
 `+k.skipOtherSegments("i", "j")+`  let k = ((`+k.cacheExpr()+` * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
-  for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
+  for (var x = q; x < q + DIM; x++) { s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`; }
   s *= SCALE;
   let larger = max(m, s);
   let keep = exp(m - larger);
   let p = exp(s - larger);
-  for (var x = k; x < k + DIM; x++) { o[x - k] = o[x - k] * keep + p * in2[x]; }
+  for (var x = k; x < k + DIM; x++) { o[x - k] = o[x - k] * keep + p * `+k.read("in2", "x")+`; }
   sum = sum * keep + p;
   m = larger;
 }
@@ -347,11 +347,11 @@ for (var j = `+k.oldest("i + 1u")+`; j < columns; j++) {
   var s = 0.0;
   var dp = 0.0;
   for (var x = q; x < q + DIM; x++) {
-    s += in0[x] * in1[x - q + k];
-    dp += in5[x] * in2[x - q + k];
+    s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`;
+    dp += in5[x] * `+k.read("in2", "x - q + k")+`;
   }
   let ds = exp(s * SCALE - in4[r]) * (dp - tmp0[r]) * SCALE;
-  for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * in1[x]; }
+  for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * `+k.read("in1", "x")+`; }
 }
 for (var x = q; x < q + DIM; x++) { out0[x] = dq[x - q]; }
 `, k.batch*k.queries*k.heads, k.withSegments("in0", "in1", "in2", "in4", "in5", "tmp0", "out0")...)
@@ -377,13 +377,13 @@ for (var g = 0u; g < GROUP; g++) {
     var s = 0.0;
     var dp = 0.0;
     for (var x = q; x < q + DIM; x++) {
-      s += in0[x] * in1[x - q + k];
-      dp += in5[x] * in2[x - q + k];
+      s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`;
+      dp += in5[x] * `+k.read("in2", "x - q + k")+`;
     }
     let p = exp(s * SCALE - `+lse+`);
     let ds = p * (dp - tmp0[r]) * SCALE;
     for (var x = q; x < q + DIM; x++) {
-      dk[x - q] += ds * in0[x];
+      dk[x - q] += ds * `+k.read("in0", "x")+`;
       dv[x - q] += p * in5[x];
     }
   }

@@ -57,7 +57,7 @@ for (var t = ` + k.Start() + `; t < past; t += STRETCH) {
   for (var x = lane; x < STRETCH; x += LANES) {
     let key = keys + min(t + x, TK - 1u) * (KV * UNITS);
     var s = 0.0;
-    for (var u = 0u; u < UNITS; u++) { s += inner(in0[q + u], in1[key + u]); }
+    for (var u = 0u; u < UNITS; u++) { s += inner(` + k.read("in0", "q + u") + `, ` + k.read("in1", "key + u") + `); }
     s = select(LOWEST, s * SCALE, t + x < past);
     ps[x] = s;
     top = max(top, s);
@@ -73,7 +73,7 @@ for (var t = ` + k.Start() + `; t < past; t += STRETCH) {
   workgroupBarrier();
   o *= keep;
   if (strand < STRANDS) {
-    for (var x = strand; x < min(STRETCH, past - t); x += STRANDS) { o += ps[x] * in2[keys + (t + x) * (KV * UNITS) + unit]; }
+    for (var x = strand; x < min(STRETCH, past - t); x += STRANDS) { o += ps[x] * ` + k.read("in2", "keys + (t + x) * (KV * UNITS) + unit") + `; }
   }
   workgroupBarrier();
 }
@@ -93,5 +93,5 @@ if (lane == 0u) { out1[(b * HEADS + h) * TQ + i] = m + log(sum); }
 	if k.width() == 4 {
 		p.Vec4 = vectors
 	}
-	return k.unpacked(p)
+	return k.withReads(p)
 }

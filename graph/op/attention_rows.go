@@ -2,7 +2,6 @@ package op
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -102,11 +101,11 @@ func (r rowKernel) StageSegments() string {
 }
 
 // Result is the expression of unit x of the results in the dtype in which it is stored.
-func (r rowKernel) Result() string {
+func (r rowKernel) Result(x string) string {
 	if r.result.Float16() {
-		return "narrowed(o[x])"
+		return "narrowed(o[" + x + "])"
 	}
-	return "o[x]"
+	return "o[" + x + "]"
 }
 
 // First and Last declare the column at which a block's loop begins or ends.
@@ -144,7 +143,7 @@ func (r rowKernel) unit(staged string, c, u int, array string) string {
 	if r.Tile > 0 {
 		array = staged
 	}
-	return fmt.Sprintf("%s[at%d + %du]", array, c, u*r.LanesPerRow)
+	return r.read(array, fmt.Sprintf("at%d + %du", c, u*r.LanesPerRow))
 }
 
 func (r rowKernel) scalar(staged string, c int, expr string) string {
@@ -163,7 +162,7 @@ func (r rowKernel) CopyColumns(x, y string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "var xs: array<U, %[1]d>;\nvar ys: array<U, %[1]d>;\n", len(r.Cols)*r.units())
 	for _, c := range r.Cols {
-		fmt.Fprintf(&b, "for (var x = at%[1]d; x < at%[1]d + UNITS; x++) {\nxs[x - at%[1]d + %[2]du] = %[3]s[x];\nys[x - at%[1]d + %[2]du] = %[4]s[x];\n}\n", c, c*r.units(), x, y)
+		fmt.Fprintf(&b, "for (var x = at%[1]d; x < at%[1]d + UNITS; x++) {\nxs[x - at%[1]d + %[2]du] = %[3]s;\nys[x - at%[1]d + %[2]du] = %[4]s;\n}\n", c, c*r.units(), r.read(x, "x"), r.read(y, "x"))
 	}
 	return b.String()
 }
@@ -175,27 +174,30 @@ func (r rowKernel) At(array string, row, u int) string {
 
 // Load emits the loads of an array of the rows' vectors from global memory.
 func (r rowKernel) Load(array, from string) string {
-	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / OWN * LINES, COUNT - 1u) * PITCH + part + x % OWN * PARTS];\n")
+	return r.eachUnit(func(x string) string {
+		return array + "[" + x + "] = " + r.read(from, "origin + min(first + "+x+" / OWN * LINES, COUNT - 1u) * PITCH + part + "+x+" % OWN * PARTS") + ";\n"
+	})
 }
 
-// Store emits the stores of an array of the rows' vectors to global memory; value is an expression of x, an index in it.
-func (r rowKernel) Store(value, to string) string {
-	return r.eachUnit("if (first + x / OWN * LINES < COUNT) { " + to + "[origin + (first + x / OWN * LINES) * PITCH + part + x % OWN * PARTS] = " + value + "; }\n")
+// Store emits the stores of an array of the rows' vectors to global memory; value is the expression at an index in it.
+func (r rowKernel) Store(value func(x string) string, to string) string {
+	return r.eachUnit(func(x string) string {
+		return "if (first + " + x + " / OWN * LINES < COUNT) { " + to + "[origin + (first + " + x + " / OWN * LINES) * PITCH + part + " + x + " % OWN * PARTS] = " + value(x) + "; }\n"
+	})
 }
 
-func (r rowKernel) eachUnit(text string) string {
+// eachUnit emits the statements for each index in an array of the rows' vectors.
+func (r rowKernel) eachUnit(statements func(x string) string) string {
 	n := r.N()
 	if r.Loops {
-		return fmt.Sprintf("for (var y = lane; y < lane + %du; y++) {\nlet x = y - lane;\n%s}\n", n, text)
+		return fmt.Sprintf("for (var y = lane; y < lane + %du; y++) {\nlet x = y - lane;\n%s}\n", n, statements("x"))
 	}
 	var b strings.Builder
 	for x := range n {
-		b.WriteString(xWord.ReplaceAllString(text, fmt.Sprintf("%du", x)))
+		b.WriteString(statements(fmt.Sprintf("%du", x)))
 	}
 	return b.String()
 }
-
-var xWord = regexp.MustCompile(`\bx\b`)
 
 // N is the number of units in all rows of a lane.
 func (r rowKernel) N() int { return len(r.Rows) * r.unitsPerLane() }

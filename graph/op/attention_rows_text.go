@@ -43,10 +43,10 @@ func (r rowKernel) openKeys(w *wgsl) {
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
     let at = columns + min(t + x / UNITS, TK - 1u) * (KV * UNITS) + x %% UNITS; // past the end: masked later
-    xs[x] = in1[at];
-    ys[x] = in2[at];
+    xs[x] = %s;
+    ys[x] = %s;
   }
-  %s`, r.Start(), r.StageSegments())
+  %s`, r.Start(), r.read("in1", "at"), r.read("in2", "at"), r.StageSegments())
 		r.openTile(w, "past")
 	} else {
 		w.add("for (var j = %s; j < past; j += %du) {", r.Start(), r.ColumnsPerIteration())
@@ -136,7 +136,7 @@ func (r rowKernel) forwardBody() string {
 		}
 		w.add("if (i%[1]d < TQ && part == 0u) { out1[number%[1]d] = m%[1]d + log(sum%[1]d); }\n", row)
 	}
-	w.WriteString(r.Store(r.Result(), "out0"))
+	w.WriteString(r.Store(r.Result, "out0"))
 	return w.String()
 }
 
@@ -173,7 +173,7 @@ func (r rowKernel) queryGradBody() string {
 		w.add("}\n")
 	}
 	r.closeColumns(&w)
-	w.WriteString(r.Store("dq[x] * SCALE", "out0"))
+	w.WriteString(r.Store(func(x string) string { return "dq[" + x + "] * SCALE" }, "out0"))
 	return w.String()
 }
 
@@ -204,7 +204,7 @@ let numbers = (b * HEADS + h) * TQ;
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
     let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x %% UNITS; // past the end: masked later
-    xs[x] = in0[at];
+    xs[x] = %s;
     ys[x] = in5[at];
   }
   for (var x = lane; x < TILE; x += LANES) {
@@ -212,7 +212,7 @@ let numbers = (b * HEADS + h) * TQ;
     ls[x] = %s;
     es[x] = tmp0[c];
   }
-  %s`, r.Block(), r.End(), r.LSE(), r.StageSegments())
+  %s`, r.Block(), r.End(), r.read("in0", "at"), r.LSE(), r.StageSegments())
 		r.openTile(w, r.End())
 	} else {
 		w.add("for (var j = block * %du; j < %s; j += %du) {", r.Block(), r.End(), r.ColumnsPerIteration())
@@ -270,7 +270,8 @@ let ds%[1]d_%[2]d = p%[1]d_%[2]d * dp%[1]d_%[2]d;
 		w.add("}\n")
 	}
 	r.closeColumns(&w)
-	w.WriteString("}\n" + r.Store("dk[x] * SCALE", "out1") + r.Store("dv[x]", "out2"))
+	w.WriteString("}\n" + r.Store(func(x string) string { return "dk[" + x + "] * SCALE" }, "out1"))
+	w.WriteString(r.Store(func(x string) string { return "dv[" + x + "]" }, "out2"))
 	return w.String()
 }
 
@@ -299,7 +300,7 @@ var<workgroup> es: array<f32, %[1]d>;
 		p.Declarations += fmt.Sprintf("var<workgroup> shares: array<%s, %d>;\n", typ, n/size)
 		p.WorkgroupMemory += n
 	}
-	return r.unpacked(p)
+	return r.withReads(p)
 }
 
 func (r rowKernel) forward() graph.Pass {

@@ -306,13 +306,13 @@ func (t cooperative) storeStrips(g *source) {
 // newCooperativeSource returns a source that holds the declarations of the bindings and helpers, as newSource does.
 func newCooperativeSource(s Spec, a, b slice) *source {
 	g := &source{spec: s}
-	g.line("enable wgpu_cooperative_matrix;")
+	g.directives = "enable wgpu_cooperative_matrix;\n"
 	if s.TypeA == BF16 {
-		g.line("enable gpupipe_bf16;")
+		g.directives += "enable gpupipe_bf16;\n"
 	}
 	g.c = array{"mm_c", s.TypeC, s.N%4 == 0}
 	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
-		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
+		g.arrays = append(g.arrays, Array{fmt.Sprintf("mm_%c", "abc"[i]), t})
 	}
 	g.groups()
 	if a.alignment() != wide || b.alignment() != wide || a.alongK && s.K%8 != 0 {

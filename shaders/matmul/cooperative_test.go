@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/cooptest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
@@ -33,7 +34,7 @@ func cooperativeCases() []testCase {
 				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+n%2
 			}
 			if trans%2 == n%2 {
-				s.Declarations = "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"
+				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
 				s.Epilogue = func(acc, b, i, j string) (string, string) {
 					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
 				}
@@ -119,7 +120,8 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 			}
 			check(t, dev, c, []Kernel{shape.kernel(c.spec, tensorLimits(shape.size, shape.lanes, "f16"))}, func(p Pass) Pass {
 				var err error
-				p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+				p.Code, err = cooptest.Scalar(p.Source(), shape.lanes)
+				p.Directives, p.Arrays = "", nil
 				p.WorkgroupMemory += cooptest.Memory
 				require.NoError(t, err)
 				return p
@@ -132,7 +134,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)
-	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Declarations: "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"}
+	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}
 	s.Epilogue = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
 	half := s
 	half.TypeC = BF16
@@ -145,7 +147,8 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	shape := cooperative{size: square(8), lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
 	scalar := func(p Pass) Pass {
 		var err error
-		p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+		p.Code, err = cooptest.Scalar(p.Source(), shape.lanes)
+		p.Directives, p.Arrays = "", nil
 		p.WorkgroupMemory += cooptest.Memory
 		require.NoError(t, err)
 		return p

@@ -36,8 +36,8 @@ func TestCooperativeVariantsAreValid(t *testing.T) {
 		for _, k := range ks {
 			checkLimits(t, testCase{limits: l}, k)
 			for _, p := range k.Passes {
-				m, err := compiler.Compile(p.WGSL, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
-				require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, p.WGSL)
+				m, err := compiler.Compile(p.Source(), spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
+				require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, p.Source())
 				assert.Equal(t, p.Workgroup, m.Workgroup)
 				assert.EqualValues(t, p.WorkgroupMemory, m.WorkgroupMemory)
 				for i, b := range p.Bindings {

@@ -57,11 +57,12 @@ func (b *bench) program(k Kernel, change func(Pass) Pass, outside device.Buffer)
 		if pass.Epilogue && b.bias != nil {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
-		if outside != nil && !strings.HasPrefix(pass.WGSL, target.Assembly) {
-			pass.WGSL = boundscheck.Indices(pass.WGSL, len(c.Args))
+		if outside != nil && !strings.HasPrefix(pass.Code, target.Assembly) {
+			pass.Code = boundscheck.Indices(pass.Source(), len(c.Args))
+			pass.Directives, pass.Arrays = "", nil
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
-		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.WGSL, Bindings: make([]device.Access, len(c.Args)),
+		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.Source(), Bindings: make([]device.Access, len(c.Args)),
 			Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
 		p.Commands = append(p.Commands, c)
 	}

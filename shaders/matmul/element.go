@@ -38,14 +38,12 @@ func (a array) typ() string {
 	return "f32"
 }
 
-// bind declares an array.
-func (g *source) bind(binding int, a array) {
-	g.line("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;", binding, a.name, a.typ())
-}
+// bind adds an array to the bindings.
+func (g *source) bind(a array) { g.arrays = append(g.arrays, Array{a.name, a.typ()}) }
 
-// bindOperand declares an array, and defines how 16-bit floats are read.
-func (g *source) bindOperand(binding int, a array) {
-	g.bind(binding, a)
+// bindOperand adds an array, and defines how 16-bit floats are read.
+func (g *source) bindOperand(a array) {
+	g.bind(a)
 	if !a.element.Float16() {
 		return
 	}

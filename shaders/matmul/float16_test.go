@@ -69,7 +69,7 @@ func TestFloat16ChangesReadsOnly(t *testing.T) {
 				compared++
 				require.Len(t, k.Passes, len(f.Passes), k.Name)
 				for i, p := range k.Passes {
-					assert.Equal(t, plain(f.Passes[i].WGSL), plain(p.WGSL), "%s: %s", c.name, k.Name)
+					assert.Equal(t, plain(f.Passes[i].Source()), plain(p.Source()), "%s: %s", c.name, k.Name)
 				}
 			}
 			if software && c.spec.Grouping != graph.Ungrouped { // these have the naive kernel only
@@ -151,8 +151,8 @@ func TestFloat16IsStored(t *testing.T) {
 	ks := Variants(narrow16, tensorLimits(square(16), 32, "f16"))
 	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
 	require.Positive(t, i)
-	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
-	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
+	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c: array<vec2<u32>>")
+	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
 	narrow16.Epilogue = nil
 	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Variants(narrow16, on(few, true)) })
 }

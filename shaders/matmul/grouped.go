@@ -29,10 +29,10 @@ func (s Spec) matrixB() string {
 	return "b"
 }
 
-// groups declares the array of the groups' offsets, binding 3.
+// groups adds the array of the groups' offsets, binding 3.
 func (g *source) groups() {
 	if g.spec.Grouping != graph.Ungrouped {
-		g.line("@group(0) @binding(3) var<storage, read_write> mm_groups: array<u32>;")
+		g.arrays = append(g.arrays, Array{"mm_groups", "u32"})
 	}
 }
 
@@ -155,9 +155,7 @@ func (k *Kernel) addBlocks(s Spec, rows int, l target.Limits) {
 	blocks := Binding{Operand: Scratch, Size: k.Scratch}
 	k.Passes[0].Bindings[3] = blocks
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
-	g := &source{}
-	g.line("@group(0) @binding(0) var<storage, read_write> offsets: array<u32>;")
-	g.line("@group(0) @binding(1) var<storage, read_write> blocks: array<u32>;")
+	g := &source{arrays: []Array{{"offsets", "u32"}, {"blocks", "u32"}}}
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(n, width), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", width)
 	g.line("if (id >= %du) { return; }", n)
@@ -169,6 +167,6 @@ func (k *Kernel) addBlocks(s Spec, rows int, l target.Limits) {
 	g.line("if (left < count) { first = begin + left * %du; past = min(first + %du, end); break; }", rows, rows)
 	g.line("left -= count; begin = end;\n}")
 	g.line("blocks[id * 4u] = min(e, %du); blocks[id * 4u + 1u] = first; blocks[id * 4u + 2u] = past; blocks[id * 4u + 3u] = 0u;\n}", s.Groups-1)
-	first := Pass{WGSL: g.String(), Bindings: []Binding{{Operand: Offsets}, blocks}, Workgroup: [3]int{width, 1, 1}, Groups: groups}
+	first := Pass{Code: g.String(), Arrays: g.arrays, Bindings: []Binding{{Operand: Offsets}, blocks}, Workgroup: [3]int{width, 1, 1}, Groups: groups}
 	k.Passes = []Pass{first, k.Passes[0]}
 }

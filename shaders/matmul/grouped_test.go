@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -117,7 +118,7 @@ func groupedCases(limits ...target.Limits) (out []testCase) {
 				s = Spec{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}
 			}
 			if (n+kind)%2 == 1 {
-				s.Declarations = "@group(0) @binding(4) var<storage, read_write> bias: array<f32>;"
+				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
 				s.Epilogue = func(acc, b, i, j string) (string, string) {
 					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
 				}

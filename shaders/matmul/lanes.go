@@ -300,8 +300,8 @@ func packed(from Operand, element Element, batch, x, k, stride int, xContiguous 
 	total := batch * k * quads
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	g, src := &source{}, array{name: "src", element: element}
-	g.bindOperand(0, src)
-	g.line("@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;")
+	g.bindOperand(src)
+	g.arrays = append(g.arrays, Array{"dst", "vec4<f32>"})
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(total, width), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", width)
 	g.line("if (id >= %du) { return; }", total)
@@ -320,7 +320,7 @@ func packed(from Operand, element Element, batch, x, k, stride int, xContiguous 
 	}
 	g.line("dst[id] = v;\n}")
 	return Pass{
-		WGSL: g.String(), Bindings: []Binding{{Operand: from}, {}},
+		Code: g.String(), Arrays: g.arrays, Bindings: []Binding{{Operand: from}, {}},
 		Workgroup: [3]int{width, 1, 1}, Groups: groups,
 	}, total * 16
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -37,8 +38,8 @@ type Spec struct {
 	// passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
 	Grouping graph.Grouping
 	Groups   int
-	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
-	Declarations string
+	// Arrays are what Epilogue reads: they are bound behind the pass's own.
+	Arrays []scalar.Array
 	// EpilogueC is the epilogue of native kernels, nil for none: C declarations that define
 	//
 	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
@@ -68,11 +69,30 @@ type Kernel struct {
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its
 // array.
 type Pass struct {
-	WGSL              string    // or SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
+	Code              string    // WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
+	Directives        string    // of WGSL
+	Arrays            []Array   // what WGSL calls its bindings; those of Spec.Arrays follow the pass's own if Epilogue is set
 	Bindings          []Binding // 0, 1, …
-	Epilogue          bool      // the bindings of Spec.Declarations follow, at 3 and up
+	Epilogue          bool      // the bindings of Spec.Arrays follow
 	Workgroup, Groups [3]int
 	WorkgroupMemory   int // bytes
+}
+
+// Array is a binding in WGSL: its name and the type of its elements.
+type Array struct{ Name, Type string }
+
+// Source is the whole text of the pass, with the arrays as bindings 0, 1, …
+func (p Pass) Source() string { return Source(p.Directives, p.Arrays, p.Code) }
+
+// Source is the text of a kernel with arrays as bindings 0, 1, …
+func Source(directives string, arrays []Array, code string) string {
+	var s strings.Builder
+	s.WriteString(directives)
+	for i, a := range arrays {
+		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", i, a.Name, a.Type)
+	}
+	s.WriteString(code)
+	return s.String()
 }
 
 // Binding is what a Pass binds. The ranges of one pass do not overlap unless the caller's A and B do.
@@ -186,9 +206,11 @@ func (s Spec) quadsB() bool { return !s.TransB && s.N%4 == 0 && s.BatchStrideB%4
 // source builds the text of one shader.
 type source struct {
 	strings.Builder
-	spec     Spec
-	a, b, c  array
-	builtins string // more parameters of main
+	spec       Spec
+	a, b, c    array
+	directives string
+	arrays     []Array // the bindings in order
+	builtins   string  // more parameters of main
 }
 
 func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", args...) }
@@ -196,9 +218,9 @@ func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", 
 // newSource starts a shader of bindings A, B and C with the epilogue; the flags say which are arrays of vec4.
 func newSource(s Spec, quadA, quadB, quadC bool) *source {
 	g := &source{spec: s, a: array{"mm_a", s.TypeA, quadA}, b: array{"mm_b", s.TypeB, quadB}, c: array{"mm_c", s.TypeC, quadC}}
-	for i, bind := range []func(int, array){g.bindOperand, g.bindOperand, g.bind} {
+	for i, bind := range []func(array){g.bindOperand, g.bindOperand, g.bind} {
 		x := []array{g.a, g.b, g.c}[i]
-		bind(i, x)
+		bind(x)
 		if s.Epilogue != nil {
 			g.declareAt(x)
 		}
@@ -212,7 +234,10 @@ func newSource(s Spec, quadA, quadB, quadC bool) *source {
 func (g *source) epilogue() {
 	if s := g.spec; s.Epilogue != nil {
 		stmts, expr := s.Epilogue("acc", "b", "i", "j")
-		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}", s.Declarations, one(s.TypeC), stmts, expr)
+		for _, a := range s.Arrays {
+			g.arrays = append(g.arrays, Array{a.Name, a.Type.String()})
+		}
+		g.line("fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}", one(s.TypeC), stmts, expr)
 	}
 }
 
@@ -273,7 +298,7 @@ func (g *source) pass(workgroup, groups [3]int, memory int) Pass {
 		bindings = append(bindings, Binding{Operand: Offsets})
 	}
 	return Pass{
-		WGSL: g.String(), Bindings: bindings,
+		Code: g.String(), Directives: g.directives, Arrays: g.arrays, Bindings: bindings,
 		Epilogue: g.spec.Epilogue != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
@@ -49,7 +50,7 @@ func testCases() []testCase {
 				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+1
 			}
 			if trans%2 == n%2 {
-				s.Declarations = "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"
+				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
 				s.Epilogue = func(acc, b, i, j string) (string, string) {
 					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
 				}
@@ -130,7 +131,7 @@ func TestKindsOnADriver(t *testing.T) {
 		for _, k := range Variants(c.spec, on(c.limits, false)) {
 			kind, _, _ := strings.Cut(k.Name, " ")
 			kind = fmt.Sprint(kind, c.spec.Grouping, len(k.Passes))
-			if u, ok := shortest[kind]; !ok || len(k.Passes[0].WGSL) < len(u.Passes[0].WGSL) {
+			if u, ok := shortest[kind]; !ok || len(k.Passes[0].Source()) < len(u.Passes[0].Source()) {
 				shortest[kind] = use{c, k}
 			}
 		}
@@ -179,7 +180,7 @@ func spread(cases []testCase, software bool) (chosen [][]Kernel) {
 func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms int) {
 	for i, w := range want {
 		tolerance := 1e-6*math.Abs(w) + 3e-8*float64(terms)
-		require.InDelta(t, w, got[i], tolerance, "%s: element %d\n%s", k.Name, i, k.Passes[len(k.Passes)-1].WGSL)
+		require.InDelta(t, w, got[i], tolerance, "%s: element %d\n%s", k.Name, i, k.Passes[len(k.Passes)-1].Source())
 	}
 }
 
@@ -249,9 +250,9 @@ func TestVariantsTranslate(t *testing.T) {
 		for _, software := range []bool{true, false} {
 			for _, k := range Variants(c.spec, on(c.limits, software)) {
 				for _, p := range k.Passes {
-					if !seen[p.WGSL] {
-						seen[p.WGSL] = true
-						translate(t, naga, k.Name, p.WGSL)
+					if !seen[p.Source()] {
+						seen[p.Source()] = true
+						translate(t, naga, k.Name, p.Source())
 					}
 				}
 			}

@@ -104,7 +104,7 @@ func (t matrix2) cost(s Spec) float64 {
 func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
 	size := s.splitSize()
-	first := Pass{WGSL: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
+	first := Pass{Code: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
 	if t.splits == 1 && s.Epilogue == nil {
 		k.Passes = []Pass{first}
 		return k

@@ -71,7 +71,7 @@ func checkBySubgroups(t *testing.T, dev *vulkan.Device, unit vulkan.Matrix) {
 		c.spec = s
 		t.Run(fmt.Sprintf("%s,%v,%v", dev.Info().Adapter, s.TransA, s.TransB), func(t *testing.T) {
 			k := tile.kernel(s, l)
-			m, err := spirv.Assemble(bySubgroup(k.Passes[0]).WGSL, assemblyFeatures&^spirv.TensorAddressing)
+			m, err := spirv.Assemble(bySubgroup(k.Passes[0]).Source(), assemblyFeatures&^spirv.TensorAddressing)
 			require.NoError(t, err)
 			v.check(t, m)
 			check(t, dev, c, []Kernel{k}, bySubgroup)
@@ -89,7 +89,7 @@ var (
 
 // bySubgroup rewrites a kernel for matrices of a subgroup, and for slices that are addressed by pointers and strides.
 func bySubgroup(p Pass) Pass {
-	text := p.WGSL
+	text := p.Source()
 	if !strings.HasPrefix(text, target.Assembly) {
 		return p
 	}
@@ -124,6 +124,6 @@ func bySubgroup(p Pass) Pass {
 	for _, typ := range []string{"%half", "%float"} {
 		text = strings.ReplaceAll(text, "OpTypeCooperativeMatrixKHR "+typ+" %two", "OpTypeCooperativeMatrixKHR "+typ+" %three")
 	}
-	p.WGSL = text
+	p.Code = text
 	return p
 }

@@ -64,14 +64,14 @@ func TestMatrix2VariantsAreValid(t *testing.T) {
 			assert.False(t, names[k.Name], "%s twice", k.Name)
 			names[k.Name] = true
 			checkLimits(t, testCase{limits: flexibleLimits()}, k)
-			m, err := spirv.Assemble(k.Passes[0].WGSL, assemblyFeatures)
-			require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, k.Passes[0].WGSL)
+			m, err := spirv.Assemble(k.Passes[0].Source(), assemblyFeatures)
+			require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, k.Passes[0].Source())
 			assert.Equal(t, k.Passes[0].Workgroup, m.Workgroup)
 			assert.Zero(t, m.WorkgroupMemory)
 			assert.Equal(t, map[uint32]spirv.Binding{0: {}, 1: {}, 2: {Written: true}}, m.Bindings)
 			v.check(t, m)
 		}
-		known = known && sameAsTools(t, ks[0].Passes[0].WGSL)
+		known = known && sameAsTools(t, ks[0].Passes[0].Source())
 	}
 	v.counted(t)
 	if !known {
@@ -107,7 +107,7 @@ func sameAsTools(t *testing.T, text string) bool {
 
 // interpreted runs an assembly pass on the machine. C has the given size in bytes and holds infinities before.
 func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
-	m, err := spirv.Assemble(p.WGSL, assemblyFeatures)
+	m, err := spirv.Assemble(p.Source(), assemblyFeatures)
 	require.NoError(t, err)
 	machine := newMachine(m, s.TypeA, a, b, floatBytes(slices.Repeat([]float32{float32(math.Inf(1))}, size/4)))
 	for z := range p.Groups[2] {
@@ -224,7 +224,7 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 	} {
 		assert.Empty(t, none, what)
 	}
-	_, err := spirv.Assemble(matrix2Variants(s, flexibleLimits())[0].Passes[0].WGSL, assemblyFeatures&^spirv.TensorAddressing)
+	_, err := spirv.Assemble(matrix2Variants(s, flexibleLimits())[0].Passes[0].Source(), assemblyFeatures&^spirv.TensorAddressing)
 	assert.ErrorContains(t, err, "the device has no TensorAddressingNV")
 }
 

@@ -363,7 +363,7 @@ func (t *text) pass(code string, groups int, bindings ...Binding) Pass {
 		head = t.spec.EpilogueC(bindings) + "\n#define EPILOGUE\n"
 	}
 	return Pass{
-		WGSL: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,
+		Code: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,
 		Workgroup: [3]int{1, 1, 1}, Groups: [3]int{groups, 1, 1},
 	}
 }

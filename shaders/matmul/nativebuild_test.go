@@ -69,7 +69,7 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 		if p.Epilogue {
 			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
 		}
-		number(b.kernel(p.WGSL), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
+		number(b.kernel(p.Source()), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
 		for _, x := range bindings {
 			if x.Operand != Scratch {
 				x.Size = len(buffers[x.Operand])

@@ -26,7 +26,7 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 			names[k.Name] = true
 			assert.True(t, i < 2 || ks[i-1].Cost <= k.Cost, "order of cost")
 			for _, p := range k.Passes {
-				assert.True(t, strings.HasPrefix(p.WGSL, target.C+"\n"))
+				assert.True(t, strings.HasPrefix(p.Source(), target.C+"\n"))
 				own := 3
 				if s.Grouping != graph.Ungrouped {
 					own = 4
