@@ -61,11 +61,9 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	p := c.product()
 	first, others := c.stored()
 	e := c.newEpilogue(p, first, others)
-	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB,
-		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping, Symmetric: symmetric(p.node)}
+	spec := matmul.Spec{Product: matmul.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping, Symmetric: symmetric(p.node)}, Epilogue: matmul.Epilogue{TypeC: first.DType}}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
-		spec.Epilogue, spec.Arrays = e.text, e.w.bindings
+		spec.Text, spec.Arrays = e.text, e.w.bindings
 	}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	if p.grouping != graph.Ungrouped {
@@ -87,8 +85,8 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 // variants returns the kernels of a product. It writes them once for equal sizes, types and epilogues.
 func (c *context) variants(spec matmul.Spec, epilogue string) []matmul.Kernel {
 	sizes := spec
-	sizes.Epilogue, sizes.EpilogueC = nil, nil
-	key := fmt.Sprintf("%+v %t\n%s", sizes, spec.Epilogue != nil, epilogue)
+	sizes.Text, sizes.Native = nil, nil
+	key := fmt.Sprintf("%+v %t\n%s", sizes, spec.Text != nil, epilogue)
 	ks, ok := c.products[key]
 	if !ok {
 		ks = matmul.Variants(spec, c.lim)

@@ -18,10 +18,10 @@ var threeOperands = []matmul.Binding{{Operand: matmul.A}, {Operand: matmul.B}, {
 // nativeProducts are the variants in C.
 func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[matmul.Operand]*graph.Value) []Kernel {
 	var distinct string
-	if spec.Epilogue != nil {
+	if spec.Text != nil {
 		first, second, result := c.key(operands[matmul.A]), c.key(operands[matmul.B]), c.key(operands[matmul.C])
 		distinct = fmt.Sprint(c.nativeEpilogue(e, operands, threeOperands), result == first, result == second)
-		spec.EpilogueC = func(own []matmul.Binding) string { return c.nativeEpilogue(e, operands, own) }
+		spec.Native = func(own []matmul.Binding) string { return c.nativeEpilogue(e, operands, own) }
 	}
 	var ks []Kernel
 	for _, m := range c.variants(spec, distinct) {

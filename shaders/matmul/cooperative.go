@@ -240,7 +240,7 @@ func (t cooperative) finish(g *source) {
 		base += fmt.Sprintf(" + part * %du", s.splitSize())
 	}
 	g.line("let base = %s;", base)
-	direct := s.Epilogue == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
+	direct := s.Text == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
 	inside := s.M%t.rows() == 0 && s.N%t.cols() == 0 && s.Grouping != graph.GroupedRows
 	if direct && !inside {
 		past := fmt.Sprintf("(ty + 1u) * %du", t.rows())
@@ -318,7 +318,7 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 	if a.alignment() != wide || b.alignment() != wide || a.alongK && s.K%8 != 0 {
 		g.line(helpers)
 	}
-	if s.Epilogue != nil {
+	if s.Text != nil {
 		a.declareAt(g)
 		b.declareAt(g)
 		g.declareAt(g.c)

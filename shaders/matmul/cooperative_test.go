@@ -26,7 +26,7 @@ func cooperativeCases() []testCase {
 	var out []testCase
 	for n, d := range [][3]int{{64, 64, 64}, {32, 40, 24}, {33, 50, 44}, {72, 35, 21}, {130, 20, 9}, {1, 100, 8}} {
 		for trans := range 4 {
-			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: F16, TypeB: F16}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: F16, TypeB: F16}}
 			if (n+trans)%3 == 0 {
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2]+8*(n%2), d[1]*d[2]
 			}
@@ -35,7 +35,7 @@ func cooperativeCases() []testCase {
 			}
 			if trans%2 == n%2 {
 				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
-				s.Epilogue = func(acc, b, i, j string) (string, string) {
+				s.Text = func(acc, b, i, j string) (string, string) {
 					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
 				}
 			}
@@ -47,11 +47,11 @@ func cooperativeCases() []testCase {
 		out = append(out, c)
 	}
 	return append(out,
-		testCase{name: "parts", spec: Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true, TypeA: F16, TypeB: F16}},
-		testCase{name: "parts of odd rows", spec: Spec{Batch: 2, M: 40, N: 23, K: 1003, BatchStrideA: 40 * 1003, TypeA: F16, TypeB: F16}},
-		testCase{name: "logits", spec: Spec{Batch: 1, M: 24, N: 1003, K: 32, TransB: true, TypeA: F16, TypeB: F16}},
-		testCase{name: "gradient of hidden states", spec: Spec{Batch: 1, M: 24, N: 32, K: 1003, TypeA: F16, TypeB: F16}},
-		testCase{name: "gradient of the head", spec: Spec{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}})
+		testCase{name: "parts", spec: Spec{Product: Product{Batch: 1, M: 40, N: 24, K: 2000, TransA: true, TypeA: F16, TypeB: F16}}},
+		testCase{name: "parts of odd rows", spec: Spec{Product: Product{Batch: 2, M: 40, N: 23, K: 1003, BatchStrideA: 40 * 1003, TypeA: F16, TypeB: F16}}},
+		testCase{name: "logits", spec: Spec{Product: Product{Batch: 1, M: 24, N: 1003, K: 32, TransB: true, TypeA: F16, TypeB: F16}}},
+		testCase{name: "gradient of hidden states", spec: Spec{Product: Product{Batch: 1, M: 24, N: 32, K: 1003, TypeA: F16, TypeB: F16}}},
+		testCase{name: "gradient of the head", spec: Spec{Product: Product{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}}})
 }
 
 // oblong are the matrices of Intel's Xe-HPG and Xe2, which are not square.
@@ -134,11 +134,11 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)
-	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}
-	s.Epilogue = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
+	s := Spec{Product: Product{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16}, Epilogue: Epilogue{Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}}
+	s.Text = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
 	half := s
 	half.TypeC = BF16
-	half.Epilogue = func(acc, _, _, j string) (string, string) { return narrow("("+acc+" + bias["+j+"])", "", "", "") }
+	half.Text = func(acc, _, _, j string) (string, string) { return narrow("("+acc+" + bias["+j+"])", "", "", "") }
 	r := rand.New(rand.NewPCG(1, 2))
 	_, x := randomFloat16(r, s.M*s.K, F16)
 	_, y := randomFloat16(r, s.N*s.K, F16)
@@ -168,7 +168,7 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 func TestNarrowSubgroups(t *testing.T) {
 	for i, want := range []string{"tensor 128x64x16/128", "tensor 128x128x16/256"} {
 		l := tensorLimits(oblong[i], 8<<i, "f16")
-		s := Spec{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}
+		s := Spec{Product: Product{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}}
 		assert.Equal(t, want, Variants(s, l)[1].Name)
 		for _, k := range cooperativeVariants(s, l) {
 			var rows, cols, depth, lanes int
@@ -186,7 +186,7 @@ func TestNarrowSubgroups(t *testing.T) {
 }
 
 func TestCooperativeNeedsTheDevice(t *testing.T) {
-	s := Spec{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}
+	s := Spec{Product: Product{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}}
 	assert.NotEmpty(t, cooperativeVariants(s, tensorLimits(square(16), 32, "f16")))
 	assert.Empty(t, cooperativeVariants(s, tensorLimits(square(16), 32, "bf16")))
 	assert.Empty(t, cooperativeVariants(s, tensorLimits(square(16), 0, "f16")))

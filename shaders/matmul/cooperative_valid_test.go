@@ -108,7 +108,7 @@ func TestTensorCoresAreTheDefault(t *testing.T) {
 		{128, 128, 64, "tensor 32x32x64/128 double"},
 		{1, 4096, 4096, "vector 16x4"},
 	} {
-		s := Spec{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}
+		s := Spec{Product: Product{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}}
 		assert.Equal(t, c.want, Variants(s, tensorLimits(square(16), 32, "f16"))[1].Name)
 		for _, k := range Variants(s, on(tensorLimits(square(16), 32, "f16"), true)) {
 			assert.NotContains(t, k.Name, "tensor", "software computes by its own kernels")

@@ -33,9 +33,9 @@ func TestFloat16HasTheBitsOfF32(t *testing.T) {
 		limits   target.Limits
 		software bool
 	}{
-		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, target.DefaultLimits(), true},
-		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, few, false},
-		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
+		{Spec{Product: Product{Batch: 1, M: 4, N: 4, K: 3, TransA: true}}, F16, target.DefaultLimits(), true},
+		{Spec{Product: Product{Batch: 1, M: 12, N: 8, K: 5, TransA: true}}, F16, few, false},
+		{Spec{Product: Product{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}}, BF16, few, false},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			checkFloat16(t, dev, c.spec, c.element, c.limits, c.software)
@@ -51,7 +51,7 @@ var (
 // Kernels for 16-bit floats differ from those for f32 only in how they read operands.
 func TestFloat16ChangesReadsOnly(t *testing.T) {
 	for _, c := range testCases() {
-		if c.spec.Epilogue != nil {
+		if c.spec.Text != nil {
 			continue
 		}
 		for _, software := range []bool{true, false} {
@@ -126,12 +126,12 @@ func TestFloat16IsStored(t *testing.T) {
 	dev := testdevice.Translated(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
-	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
-	long := Spec{Batch: 1, M: 7, N: 12, K: 300, TypeA: F16, TypeB: F16}
+	floats := Spec{Product: Product{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}}
+	long := Spec{Product: Product{Batch: 1, M: 7, N: 12, K: 300, TypeA: F16, TypeB: F16}}
 	var narrow16 Spec
 	for _, s := range []Spec{long, floats} {
 		narrow16 = s
-		narrow16.TypeC, narrow16.Epilogue = BF16, narrow
+		narrow16.TypeC, narrow16.Text = BF16, narrow
 		ks := Variants(narrow16, few)
 		require.Equal(t, s.K == long.K, slices.ContainsFunc(ks, func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 		r := rand.New(rand.NewPCG(1, 2))
@@ -153,7 +153,7 @@ func TestFloat16IsStored(t *testing.T) {
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
-	narrow16.Epilogue = nil
+	narrow16.Text = nil
 	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Variants(narrow16, on(few, true)) })
 }
 

@@ -17,37 +17,47 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). The sums are f32.
+// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]).
 type Spec struct {
+	Product
+	Epilogue
+}
+
+// Product is a batch of matrix products. The sums are f32.
+type Product struct {
 	Batch, M, N, K int  // each ≥ 1
 	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
 	TypeA, TypeB   Element
-	TypeC          Element // Epilogue converts the sums to 16-bit floats; N must be a multiple of four then
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	Shared                     bool // A and B lie in the same memory: a pass can bind it once only, as arrays of one type
 	Symmetric                  bool // every matrix of the product equals its transpose, before the epilogue, but for rounding
-	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of the
-	// accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. A 16-bit float is a u32 with
-	// its bits. mm_at_a(i), mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see
-	// Pass.Bindings: they may be copies, or A and B exchanged), C's only where it stores.
-	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Grouping makes the product one of Groups groups; see graph.Contraction. With GroupedRows B has a matrix for each
 	// group, BatchStrideB apart, and Batch is 1. With GroupedSums C has one, Batch is Groups, A is [K,M] and B [K,N]. The
 	// passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
 	Grouping graph.Grouping
 	Groups   int
-	// Arrays are what Epilogue reads: they are bound behind the pass's own.
+}
+
+// Epilogue is what becomes of a sum before it is stored. The zero value stores it as it is.
+type Epilogue struct {
+	TypeC Element // that is stored; the code converts sums to 16-bit floats, and N must be a multiple of four then
+	// Text returns the WGSL statements and expression of the stored value, given the names of the accumulator (f32) and of
+	// b, i and j (u32). The text becomes the body of a function. A 16-bit float is a u32 with its bits. mm_at_a(i),
+	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
+	// A and B exchanged), C's only where it stores.
+	Text func(acc, b, i, j string) (stmts, expr string)
+	// Arrays are what Text reads: they are bound behind the pass's own.
 	Arrays []scalar.Array
-	// EpilogueC is the epilogue of native kernels, nil for none: C declarations that define
+	// Native is the code of native kernels: C declarations that define
 	//
 	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
 	//
 	// or one that returns the bits of a 16-bit TypeC as a u32. args are those of the pass: its own three, which are
 	// given, and behind them those that the epilogue reads. A kernel calls it once for each element of C, in any order.
 	// Names that begin with mm_ are the kernel's.
-	EpilogueC func(own []Binding) string
+	Native func(own []Binding) string
 }
 
 // fewRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
@@ -71,9 +81,9 @@ type Kernel struct {
 type Pass struct {
 	Code              string    // WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
 	Directives        string    // of WGSL
-	Arrays            []Array   // what WGSL calls its bindings; those of Spec.Arrays follow the pass's own if Epilogue is set
+	Arrays            []Array   // what WGSL calls its bindings; those of Epilogue.Arrays follow the pass's own if Epilogue is set
 	Bindings          []Binding // 0, 1, …
-	Epilogue          bool      // the bindings of Spec.Arrays follow
+	Epilogue          bool      // the bindings of Epilogue.Arrays follow
 	Workgroup, Groups [3]int
 	WorkgroupMemory   int // bytes
 }
@@ -121,12 +131,12 @@ func Variants(s Spec, l target.Limits) []Kernel {
 	}
 	s.checkGroups()
 	if l.Native {
-		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.EpilogueC == nil) {
+		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.Native == nil) {
 			panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and an even number of elements, not %d", s.TypeC, s.Batch*s.M*s.N))
 		}
 		return nativeVariants(s, l)
 	}
-	if s.TypeC.Float16() && (s.N%4 != 0 || s.Epilogue == nil) {
+	if s.TypeC.Float16() && (s.N%4 != 0 || s.Text == nil) {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
 	}
 	var ks []Kernel
@@ -221,7 +231,7 @@ func newSource(s Spec, quadA, quadB, quadC bool) *source {
 	for i, bind := range []func(array){g.bindOperand, g.bindOperand, g.bind} {
 		x := []array{g.a, g.b, g.c}[i]
 		bind(x)
-		if s.Epilogue != nil {
+		if s.Text != nil {
 			g.declareAt(x)
 		}
 	}
@@ -232,8 +242,8 @@ func newSource(s Spec, quadA, quadB, quadC bool) *source {
 
 // epilogue defines the function of the spec's epilogue, if it has one.
 func (g *source) epilogue() {
-	if s := g.spec; s.Epilogue != nil {
-		stmts, expr := s.Epilogue("acc", "b", "i", "j")
+	if s := g.spec; s.Text != nil {
+		stmts, expr := s.Text("acc", "b", "i", "j")
 		for _, a := range s.Arrays {
 			g.arrays = append(g.arrays, Array{a.Name, a.Type.String()})
 		}
@@ -243,7 +253,7 @@ func (g *source) epilogue() {
 
 // value is the stored value of accumulator acc, an expression.
 func (g *source) value(acc, b, i, j string) string {
-	if g.spec.Epilogue == nil {
+	if g.spec.Text == nil {
 		return acc
 	}
 	return fmt.Sprintf("mm_epilogue(%s, %s, %s, %s)", acc, b, i, j)
@@ -251,7 +261,7 @@ func (g *source) value(acc, b, i, j string) string {
 
 // quadValue is value of the four columns from j on, as they are stored.
 func (g *source) quadValue(acc, b, i, j string) string {
-	if g.spec.Epilogue == nil {
+	if g.spec.Text == nil {
 		return acc
 	}
 	var parts [4]string
@@ -299,7 +309,7 @@ func (g *source) pass(workgroup, groups [3]int, memory int) Pass {
 	}
 	return Pass{
 		Code: g.String(), Directives: g.directives, Arrays: g.arrays, Bindings: bindings,
-		Epilogue: g.spec.Epilogue != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
+		Epilogue: g.spec.Text != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
 	}
 }
 

@@ -41,7 +41,7 @@ func testCases() []testCase {
 	var out []testCase
 	for n, d := range [][3]int{{128, 96, 64}, {33, 36, 100}, {100, 33, 7}, {1, 65, 40}, {67, 1, 33}, {5, 8, 300}} {
 		for trans := range 4 {
-			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}}
 			limits := []target.Limits{target.DefaultLimits(), wide, folded, narrow}[(n+trans)%4]
 			if (n+trans)%3 == 0 {
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2], d[1]*d[2]+4*(n%2)
@@ -51,14 +51,14 @@ func testCases() []testCase {
 			}
 			if trans%2 == n%2 {
 				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
-				s.Epilogue = func(acc, b, i, j string) (string, string) {
+				s.Text = func(acc, b, i, j string) (string, string) {
 					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
 				}
 			}
 			out = append(out, testCase{fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), s, limits})
 		}
 	}
-	long := Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true}
+	long := Spec{Product: Product{Batch: 1, M: 40, N: 24, K: 2000, TransA: true}}
 	out = append(out, groupedCases(wide, narrow)...)
 	return append(out, testCase{"split", long, wide}, testCase{"split folded", long, folded})
 }
@@ -96,7 +96,7 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 		gb, tb := shape(wb[n*s.BatchStrideB:], s.K, s.N, s.TransB)
 		out := c[n*s.M*s.N : (n+1)*s.M*s.N]
 		blas64.Gemm(ta, tb, 1, ga, gb, 0, blas64.General{Rows: s.M, Cols: s.N, Stride: s.N, Data: out})
-		if s.Epilogue != nil {
+		if s.Text != nil {
 			for i := range out {
 				out[i] = 2*out[i] + float64(i/s.N) + 100*float64(n) + float64(bias[i%s.N])
 			}
@@ -186,9 +186,9 @@ func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms i
 
 func TestVariantsKeepTheLimits(t *testing.T) {
 	cases := testCases()
-	huge := Spec{Batch: 70000, M: 700, N: 129, K: 8, BatchStrideA: 5600}
+	huge := Spec{Product: Product{Batch: 70000, M: 700, N: 129, K: 8, BatchStrideA: 5600}}
 	cases = append(cases, testCase{"huge", huge, target.DefaultLimits()},
-		testCase{"large", Spec{Batch: 1, M: 4096, N: 4096, K: 4096}, target.DefaultLimits()})
+		testCase{"large", Spec{Product: Product{Batch: 1, M: 4096, N: 4096, K: 4096}}, target.DefaultLimits()})
 	for _, c := range cases {
 		for _, software := range []bool{true, false} {
 			ks := Variants(c.spec, on(c.limits, software))
@@ -232,9 +232,9 @@ func checkLimits(t *testing.T, c testCase, k Kernel) {
 }
 
 func TestVariantsRefuseBadShapes(t *testing.T) {
-	assert.Panics(t, func() { Variants(Spec{Batch: 1, M: 0, N: 1, K: 1}, on(target.DefaultLimits(), true)) })
+	assert.Panics(t, func() { Variants(Spec{Product: Product{Batch: 1, M: 0, N: 1, K: 1}}, on(target.DefaultLimits(), true)) })
 	assert.Panics(t, func() {
-		Variants(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, on(target.DefaultLimits(), true))
+		Variants(Spec{Product: Product{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}}, on(target.DefaultLimits(), true))
 	})
 }
 

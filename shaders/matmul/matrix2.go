@@ -93,7 +93,7 @@ func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
 	cost := waves * perK * float64(ceilDiv(s.K, t.splits)+64)
-	if t.splits > 1 || s.Epilogue != nil {
+	if t.splits > 1 || s.Text != nil {
 		cost += 2e5 + float64(s.Batch*s.M*s.N*t.splits)/fillTensor
 	}
 	return cost
@@ -105,7 +105,7 @@ func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
 	size := s.splitSize()
 	first := Pass{Code: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
-	if t.splits == 1 && s.Epilogue == nil {
+	if t.splits == 1 && s.Text == nil {
 		k.Passes = []Pass{first}
 		return k
 	}

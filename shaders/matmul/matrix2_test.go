@@ -159,12 +159,12 @@ func floats(b []byte) (out []float32) {
 // The reduction stores 16-bit floats as whole words.
 func TestMatrix2StoresFloat16(t *testing.T) {
 	tier.Rest(t)
-	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, TypeC: BF16, Epilogue: narrow, BatchStrideA: 40, BatchStrideB: 64}
+	s := Spec{Product: Product{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 40, BatchStrideB: 64}, Epilogue: Epilogue{TypeC: BF16, Text: narrow}}
 	r := rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, 75, F16)
 	y, yBits := randomFloat16(r, 124, F16)
 	floats := s
-	floats.Epilogue = nil
+	floats.Text = nil
 	want := reference(floats, x, y, nil)
 	dev := testdevice.Translated(t)
 	k := matrix2Variants(s, flexibleLimits())[0]
@@ -179,7 +179,7 @@ func TestMatrix2StoresFloat16(t *testing.T) {
 }
 
 func TestMatrix2NeedsTheDevice(t *testing.T) {
-	s := Spec{Batch: 1, M: 256, N: 256, K: 256, TypeA: F16, TypeB: F16}
+	s := Spec{Product: Product{Batch: 1, M: 256, N: 256, K: 256, TypeA: F16, TypeB: F16}}
 	names := func(change func(s *Spec, l *target.Limits)) (out []string) {
 		s, l := s, flexibleLimits()
 		change(&s, &l)
@@ -231,7 +231,7 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 // Without timing, a kernel for tensor cores is chosen only if its text is WGSL, not assembly.
 func TestMatrix2IsChosenByTiming(t *testing.T) {
 	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
-		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}
+		s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}}
 		ks := Variants(s, flexibleLimits())
 		assert.Equal(t, Variants(s, tensorLimits(square(16), 32, "f16"))[1].Name, ks[1].Name)
 		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })

@@ -92,8 +92,8 @@ func (s Spec) flat() Spec {
 	if s.Batch == 1 || s.BatchStrideB > 0 || s.TransA || s.BatchStrideA != s.M*s.K {
 		return s
 	}
-	if epilogue, m := s.EpilogueC, s.M; epilogue != nil {
-		s.EpilogueC = func(own []Binding) string {
+	if epilogue, m := s.Native, s.M; epilogue != nil {
+		s.Native = func(own []Binding) string {
 			return epilogue(own) + fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)", m, m)
 		}
 	}
@@ -149,7 +149,7 @@ func (n *native) planBlocks(blocks int) {
 	if s.TransA { // A is packed, which fewer steps keep in the cache until it is used
 		steps = 128
 	}
-	if s.EpilogueC != nil {
+	if s.Native != nil {
 		columns = fewColumns
 	}
 	n.columns = n.evenly(s.N, columns)
@@ -358,9 +358,9 @@ func (t *text) define(name string, value any) {
 // pass returns the pass of the code, which begins with its comment.
 func (t *text) pass(code string, groups int, bindings ...Binding) Pass {
 	var head string
-	epilogue := t.store && t.spec.EpilogueC != nil
+	epilogue := t.store && t.spec.Native != nil
 	if epilogue {
-		head = t.spec.EpilogueC(bindings) + "\n#define EPILOGUE\n"
+		head = t.spec.Native(bindings) + "\n#define EPILOGUE\n"
 	}
 	return Pass{
 		Code: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,

@@ -49,7 +49,7 @@ func nativeSpecs(l target.Limits) []Spec {
 		{1, 640, 300}, {2, 70, 33}, {3, 129, 2100}, {4, 33, 64}, {50, 31, 512}, {130, 260, 700}, {48, 64, 2048}, {33, 47, 1500},
 	} {
 		for trans := range 4 {
-			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}}
 			s.TypeA, s.TypeB = [...]Element{F32, F32, F16, BF16}[(n+trans)%4], [...]Element{F32, F32, BF16, F32, F16}[(n+3*trans)%5]
 			switch small := d[0]*d[1]*d[2] < 1e6; {
 			case small && (n+trans)%4 == 0:
@@ -62,20 +62,20 @@ func nativeSpecs(l target.Limits) []Spec {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.EpilogueC = testEpilogue(s.TypeC)
+				s.Native = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
 	}
-	shared := Spec{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630, EpilogueC: testEpilogue(F32)}
-	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
+	shared := Spec{Product: Product{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630}, Epilogue: Epilogue{Native: testEpilogue(F32)}}
+	few := Spec{Product: Product{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64}, Epilogue: Epilogue{TypeC: BF16, Native: testEpilogue(BF16)}}
 	out = append(out, pairSpecs()...)
 	out = append(out, groupedSpecs()...)
 	out = append(out, symmetricSpecs()...)
 	if slices.Contains(l.Cooperative, target.AMX) {
 		out = append(out, termSpecs()...)
 	}
-	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
+	return append(out, shared, few, Spec{Product: Product{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}}, Spec{Product: Product{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300}})
 }
 
 // pairSpecs are products of bf16 with bf16, for which CPUs have instructions: edges of tiles of 12 and 16 rows, of panels of
@@ -85,7 +85,7 @@ func pairSpecs() (out []Spec) {
 		{1, 1, 1}, {12, 32, 64}, {32, 64, 96}, {33, 33, 33}, {16, 16, 31}, {61, 80, 1}, {7, 8, 62}, {45, 100, 515}, {96, 256, 1100}, {30, 72, 2050},
 	} {
 		for trans := range 4 {
-			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: BF16, TypeB: BF16}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: BF16, TypeB: BF16}}
 			switch (n + trans) % 5 {
 			case 0:
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 2, d[0]*d[2], d[1]*d[2]+1
@@ -99,7 +99,7 @@ func pairSpecs() (out []Spec) {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.EpilogueC = testEpilogue(s.TypeC)
+				s.Native = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
@@ -112,7 +112,7 @@ func pairSpecs() (out []Spec) {
 func termSpecs() (out []Spec) {
 	for n, d := range [][3]int{{32, 64, 96}, {45, 100, 70}, {130, 80, 200}, {64, 48, 1100}, {97, 50, 1100}, {70, 530, 1000}, {33, 528, 1024}} {
 		for trans := range 4 {
-			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}}
 			switch small := d[0]*d[1]*d[2] < 1e6; {
 			case small && (n+trans)%3 == 0:
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 2, d[0]*d[2], d[1]*d[2]+1
@@ -124,7 +124,7 @@ func termSpecs() (out []Spec) {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.EpilogueC = testEpilogue(s.TypeC)
+				s.Native = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
@@ -137,7 +137,7 @@ func termSpecs() (out []Spec) {
 // rows of C that evict each other.
 func symmetricSpecs() (out []Spec) {
 	for n, d := range [][2]int{{96, 64}, {70, 40}, {112, 600}, {400, 100}, {45, 520}, {300, 700}, {13, 5}, {77, 77}, {150, 150}, {129, 1100}, {48, 2048}, {1024, 390}} {
-		s := Spec{Batch: 2, M: d[0], N: d[0], K: d[1], Shared: true, Symmetric: true, BatchStrideA: d[0] * d[1], BatchStrideB: d[0] * d[1]}
+		s := Spec{Product: Product{Batch: 2, M: d[0], N: d[0], K: d[1], Shared: true, Symmetric: true, BatchStrideA: d[0] * d[1], BatchStrideB: d[0] * d[1]}}
 		if d[0] >= 1000 {
 			s.Batch, s.BatchStrideA, s.BatchStrideB = 1, 0, 0
 		}
@@ -150,7 +150,7 @@ func symmetricSpecs() (out []Spec) {
 			out = append(out, other) // without an epilogue sums lie in C
 		}
 		if d[0] < 1000 {
-			other.EpilogueC = testEpilogue(F32)
+			other.Native = testEpilogue(F32)
 		}
 		out = append(out, s, other)
 	}
@@ -233,8 +233,8 @@ func newNativeCase(s Spec) nativeCase {
 		}
 		c.b, b = c.a, a
 	}
-	if s.EpilogueC != nil {
-		s.Epilogue = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
+	if s.Native != nil {
+		s.Text = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
 	}
 	if s.Grouping != graph.Ungrouped {
 		c.name += fmt.Sprintf(",%d groups %v", s.Grouping, c.rows)
@@ -295,8 +295,8 @@ func (s Spec) properties() []string {
 	return []string{
 		fmt.Sprint("A", kind, s.TypeA, s.TransA), fmt.Sprint("A", kind, s.TransA, rows, steps),
 		fmt.Sprint("B", kind, s.TypeB, s.TransB), fmt.Sprint("B", kind, s.TransB, columns, steps),
-		fmt.Sprint("C", kind, s.TypeC, s.EpilogueC != nil), fmt.Sprint("edges", kind, rows, columns),
-		fmt.Sprint("operands", kind, s.Shared, s.EpilogueC != nil),
+		fmt.Sprint("C", kind, s.TypeC, s.Native != nil), fmt.Sprint("edges", kind, rows, columns),
+		fmt.Sprint("operands", kind, s.Shared, s.Native != nil),
 		fmt.Sprint("transposes", kind, s.TransA, s.TransB),
 		fmt.Sprint("batch", kind, s.Batch > 1, s.BatchStrideA > 0, s.BatchStrideB > 0),
 		fmt.Sprint("sizes", kind, s.M < 12, s.M > 96, s.N > 64, s.K > 512),

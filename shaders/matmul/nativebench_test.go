@@ -14,16 +14,16 @@ import (
 // times, those above 1 for kernels that are faster.
 func BenchmarkNative(b *testing.B) {
 	heads := func(m, n, k int, transA, transB bool) Spec {
-		return Spec{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}
+		return Spec{Product: Product{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}}
 	}
 	for _, s := range append(benchSpecs, []benchSpec{
-		{"proj NN", Spec{Batch: 1, M: 2048, N: 128, K: 128}},
+		{"proj NN", Spec{Product: Product{Batch: 1, M: 2048, N: 128, K: 128}}},
 		{"heads QKt", heads(128, 128, 32, false, true)},
 		{"heads PV", heads(128, 32, 128, false, false)},
 		{"heads dK", heads(128, 32, 128, true, false)},
-		{"generate large NN", Spec{Batch: 1, M: 1, N: 1536, K: 576}},
-		{"generate large NT", Spec{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}},
-		{"generate 4 NT", Spec{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}},
+		{"generate large NN", Spec{Product: Product{Batch: 1, M: 1, N: 1536, K: 576}}},
+		{"generate large NT", Spec{Product: Product{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}}},
+		{"generate 4 NT", Spec{Product: Product{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}}},
 	}...) {
 		for _, threads := range []string{"1", "2"} {
 			b.Run(s.name+"/threads="+threads, func(b *testing.B) { benchNative(b, s, threads) })
@@ -57,7 +57,7 @@ func (b *nativeBuild) bench(t testing.TB, args []string) {
 // BenchmarkNativeBF16 compares the kernels for operands of bf16 with the first one for the same product of f32. It prints
 // ratios as BenchmarkNative does.
 func BenchmarkNativeBF16(b *testing.B) {
-	for _, s := range append(benchSpecs, benchSpec{"2048x128x352 NN", Spec{Batch: 1, M: 2048, N: 128, K: 352}}) {
+	for _, s := range append(benchSpecs, benchSpec{"2048x128x352 NN", Spec{Product: Product{Batch: 1, M: 2048, N: 128, K: 352}}}) {
 		for _, threads := range []string{"1", "2"} {
 			b.Run(s.name+"/threads="+threads, func(b *testing.B) {
 				build, wide := newNativeBuild(b), newNativeCase(s.Spec)
@@ -78,12 +78,12 @@ func BenchmarkNativeBF16(b *testing.B) {
 // BenchmarkNative does.
 func BenchmarkNativeTerms(b *testing.B) {
 	for _, s := range append(benchSpecs, []benchSpec{
-		{"proj 384 NT", Spec{Batch: 1, M: 2048, N: 384, K: 384, TransB: true}},
-		{"up 1024 NT", Spec{Batch: 1, M: 2048, N: 1024, K: 384, TransB: true}},
-		{"down 1024 NT", Spec{Batch: 1, M: 2048, N: 384, K: 1024, TransB: true}},
-		{"dw 384 TN", Spec{Batch: 1, M: 384, N: 384, K: 2048, TransA: true}},
-		{"dw 1024 TN", Spec{Batch: 1, M: 1024, N: 384, K: 2048, TransA: true}},
-		{"head NT", Spec{Batch: 1, M: 2048, N: 4096, K: 384, TransB: true}},
+		{"proj 384 NT", Spec{Product: Product{Batch: 1, M: 2048, N: 384, K: 384, TransB: true}}},
+		{"up 1024 NT", Spec{Product: Product{Batch: 1, M: 2048, N: 1024, K: 384, TransB: true}}},
+		{"down 1024 NT", Spec{Product: Product{Batch: 1, M: 2048, N: 384, K: 1024, TransB: true}}},
+		{"dw 384 TN", Spec{Product: Product{Batch: 1, M: 384, N: 384, K: 2048, TransA: true}}},
+		{"dw 1024 TN", Spec{Product: Product{Batch: 1, M: 1024, N: 384, K: 2048, TransA: true}}},
+		{"head NT", Spec{Product: Product{Batch: 1, M: 2048, N: 4096, K: 384, TransB: true}}},
 	}...) {
 		b.Run(s.name, func(b *testing.B) {
 			build, c := newNativeBuild(b), newNativeCase(s.Spec)

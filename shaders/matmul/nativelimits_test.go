@@ -16,8 +16,8 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 	for _, s := range benchSpecs {
 		specs = append(specs, s.Spec)
 	}
-	for _, s := range append(specs, Spec{Batch: 1, M: 384, N: 1536, K: 2048, EpilogueC: testEpilogue(F32)}, Spec{Batch: 70, M: 700, N: 129, K: 8},
-		Spec{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}) {
+	for _, s := range append(specs, Spec{Product: Product{Batch: 1, M: 384, N: 1536, K: 2048}, Epilogue: Epilogue{Native: testEpilogue(F32)}}, Spec{Product: Product{Batch: 70, M: 700, N: 129, K: 8}},
+		Spec{Product: Product{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}}) {
 		ks := Variants(s, l)
 		assert.Equal(t, "naive", ks[0].Name)
 		names := map[string]bool{}
@@ -57,7 +57,7 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 		assert.True(t, p.splits == 1 || p.split%cellSide == 0 && p.split*(p.splits-1) < s.K)
 		bytes := (p.block + cellSide) * p.steps / cellSide / cellSide * cellBytes
 		switch {
-		case p.splits == 1 && s.EpilogueC == nil && s.M%16 == 0 && s.N%16 == 0:
+		case p.splits == 1 && s.Native == nil && s.M%16 == 0 && s.N%16 == 0:
 		case p.split <= p.steps:
 			bytes += 4 * p.block * cellSide
 		default:
@@ -70,7 +70,7 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 		if n.packA {
 			stack += n.block * n.steps
 		}
-		if inPlace := (s.EpilogueC == nil || n.splits > 1) && s.N%16 == 0 && (s.N%1024 > 0 || n.split <= n.steps); !inPlace {
+		if inPlace := (s.Native == nil || n.splits > 1) && s.N%16 == 0 && (s.N%1024 > 0 || n.split <= n.steps); !inPlace {
 			stack += n.block * n.columns
 		}
 		assert.LessOrEqual(t, 4*stack, 256<<10, "bytes on the stack of a thread")

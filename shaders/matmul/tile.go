@@ -104,7 +104,7 @@ func (s Spec) splitSize() int { return roundUp(s.Batch*s.M*s.N, 64) }
 // sums returns the Spec of a pass that stores f32 sums for the reduction. The reduction applies the epilogue and rounds
 // to 16-bit floats, so that a result is rounded once only.
 func (s Spec) sums() Spec {
-	s.Epilogue, s.Arrays, s.TypeC = nil, nil, F32
+	s.Epilogue = Epilogue{}
 	return s
 }
 
