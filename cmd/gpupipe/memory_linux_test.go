@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,7 @@ import (
 
 // What a run takes of the host's memory on a CPU grows with the batch as planned.
 func TestMemoryTakenAsPlanned(t *testing.T) {
+	tier.Rest(t)
 	t.Setenv("GOGC", "20") // garbage of the host is not planned
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text.txt"), []byte(strings.Repeat("the cat sat on the mat. ", 2000)), 0o666))

@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEachCase runs f on each case of each computing op, in the core of the tests on the first of each kind.
+// forEachCase runs f on each case of each computing op, in the core of the tests on one of each kind.
 func forEachCase(t *testing.T, f func(t *testing.T, c graph.Case)) {
 	forCases(t, func(graph.Case) bool { return true }, f)
 }
 
-// forCases runs f on each case that a test is about, in the core of the tests on the first of each kind.
+// forCases runs f on each case that a test is about, in the core of the tests on one of each kind.
 func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, c graph.Case)) {
 	for _, o := range graph.Catalogue() {
 		if _, source := o.(graph.Source); source {
@@ -34,26 +34,35 @@ func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, 
 		}
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
-			for i, c := range tier.Some(t, cases, ofANewKind(t)) {
+			for i, c := range tier.Some(t, cases, ofEachKind(t, cases)) {
 				t.Run(fmt.Sprintf("%d%v", i, c.Inputs), func(t *testing.T) { f(t, c) })
 			}
 		})
 	}
 }
 
-// ofANewKind chooses cases that differ from those before in the op's attributes, or in the inputs' number, types or ranks.
-func ofANewKind(t *testing.T) func(_ int, c graph.Case) bool {
-	seen := map[string]bool{}
-	return func(_ int, c graph.Case) bool {
+// ofEachKind chooses a case of each kind: the largest of moderate size, since the smallest are often trivial. Cases are of
+// a kind if their op has the same attributes, and the inputs the same number, types and ranks.
+func ofEachKind(t *testing.T, cases []graph.Case) func(i int, _ graph.Case) bool {
+	const moderate = 4096 // elements
+	type choice struct{ index, size int }
+	byKind := map[string]choice{}
+	for i, c := range cases {
 		kind, err := json.Marshal(c.Op)
 		require.NoError(t, err)
+		size := 0
 		for _, in := range c.Inputs {
-			kind = fmt.Append(kind, " ", in.DType, len(in.Shape))
+			kind, size = fmt.Append(kind, " ", in.DType, len(in.Shape)), size+in.Shape.Len()
 		}
-		first := !seen[string(kind)]
-		seen[string(kind)] = true
-		return first
+		if best, ok := byKind[string(kind)]; !ok || size > best.size && size <= moderate {
+			byKind[string(kind)] = choice{i, size}
+		}
 	}
+	chosen := map[int]bool{}
+	for _, c := range byKind {
+		chosen[c.index] = true
+	}
+	return func(i int, _ graph.Case) bool { return chosen[i] }
 }
 
 func name(i int) string { return fmt.Sprintf("x%d", i) }

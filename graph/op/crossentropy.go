@@ -211,10 +211,11 @@ func (*CrossEntropyOp) Cases() []graph.Case {
 		}
 		return math.Sin(float64(j)) * 30
 	}
-	return append(cs, graph.Case{
-		Op: &CrossEntropyOp{math.MaxUint32 - 99, 0}, Inputs: []graph.Type{graph.T(graph.F32, 9, 1003), graph.T(graph.U32, 9)},
-		Fill: ids, Tolerance: 1e-5,
-	})
+	odd := graph.Case{Op: &CrossEntropyOp{math.MaxUint32 - 99, 0}, Inputs: []graph.Type{graph.T(graph.F32, 9, 1003), graph.T(graph.U32, 9)},
+		Fill: ids, Tolerance: 1e-5}
+	weighted := odd
+	weighted.Inputs = []graph.Type{graph.T(graph.F32, 9, 12), graph.T(graph.U32, 9), graph.T(graph.F32, 9)}
+	return append(cs, odd, weighted)
 }
 
 // CrossEntropyOptions modify CrossEntropy. Note that Ignore's zero value ignores token 0; −1 ignores none.
