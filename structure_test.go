@@ -59,7 +59,7 @@ var allowed = map[string]string{
 	"pipeline/runs/...":            execution + "pipeline/checkpoint/... pipeline/config pipeline/layout pipeline/metrics pipeline/schedule pipeline/train pipeline/wire",
 	"pipeline/watch":               "pipeline/metrics pipeline/trace",
 	"pipeline/cluster/identity":    "",
-	"pipeline/cluster/control":     "pipeline/cluster/identity",
+	"pipeline/cluster/control":     "pipeline/cluster/identity pipeline/cluster/transport",
 	"pipeline/cluster/transport":   "",
 	"pipeline/cluster/protocol":    execution + "pipeline/checkpoint/safetensors pipeline/engine/... pipeline/layout/partition pipeline/trace",
 	"pipeline/cluster/tab":         "pipeline/cluster/protocol",

@@ -57,7 +57,7 @@ const networkHost = "127.0.0.2"
 
 func newNetwork(r *testRun) (n network) {
 	r.t.Helper()
-	for i := range 4 {
+	for i := range 3 {
 		port := strconv.Itoa(r.port + i)
 		var p *slowlink.Proxy
 		require.Eventually(r.t, func() bool { // a process that is being started holds freePorts's sockets for a moment
@@ -358,7 +358,7 @@ func isInterrupted(t *testing.T) {
 	assert.Regexp(t, `\Athe run ended \d+s ago; its members were:\nmember .*\n(local-\w+ .* ended\nm-\w+ .* ended\n)`, out)
 	assert.Regexp(t, `stopped after step \d+; to continue: gpupipe host .* --resume`, text)
 	assert.Contains(t, m.exit(exitInterrupted), "the run was stopped on the coordinator")
-	for i := range 4 {
+	for i := range 3 {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port+i)))
 		require.NoError(t, err, "a port is still in use")
 		require.NoError(t, l.Close())

@@ -195,14 +195,14 @@ func newTestRun(t *testing.T, steps int, set ...string) *testRun {
 // testPorts counts the ports that freePorts has tried.
 var testPorts atomic.Int64
 
-// freePorts returns the first of four consecutive ports that no other test and no other process uses. They are below
+// freePorts returns the first of three consecutive ports that no other test and no other process uses. They are below
 // those that the system chooses.
 func freePorts(t *testing.T) int {
 	t.Helper()
 	for range 1000 {
 		port := 16_000 + (os.Getpid()*40+int(testPorts.Add(4)))%16_000
 		free := true
-		for i := range 4 {
+		for i := range 3 {
 			l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port+i)))
 			if free = free && err == nil; err == nil {
 				require.NoError(t, l.Close())

@@ -28,7 +28,7 @@ type hostCommand struct {
 	Device  []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
 	Members int           `help:"Number of members to wait for." default:"1"`
 	Wait    time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
-	Listen  string        `help:"Address and port where members join; the next three ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
+	Listen  string        `help:"Address and port where members join; the next two ports carry sessions and tensors." default:":7433" placeholder:"HOST:PORT"`
 	Address []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
 	tokenFlags
 	TokenFile string        `help:"Write the token to this file, which only this user may read, instead of printing it; the file is removed at the end." placeholder:"PATH"`

@@ -102,11 +102,11 @@ func run(server, text string, leave <-chan struct{}) error {
 	secret := rand.Text()
 	p, err := member.Start(ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: open, Note: note},
-		Credentials: m.Credentials, Control: []string{controlAddress}, Build: version.String(), Devices: []string{""}, Tab: protocol.TabHash(secret),
-		Listener: newListener(at + "accept/" + secret),
+		Credentials: m.Credentials, Control: []string{coordinatorAddress}, Build: version.String(), Devices: []string{""}, Tab: protocol.TabHash(secret),
+		OnlyDials: true, Listener: newListener(at + "accept/" + secret),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			if address == controlAddress {
-				address = "control"
+			if address == coordinatorAddress {
+				address = "coordinator"
 			}
 			return dial(ctx, at+address)
 		},
@@ -128,8 +128,8 @@ func run(server, text string, leave <-chan struct{}) error {
 	return cmp.Or(err, p.Close())
 }
 
-// controlAddress stands for the control server where host:port is expected.
-const controlAddress = "control:1"
+// coordinatorAddress stands for the coordinator where host:port is expected.
+const coordinatorAddress = "coordinator:1"
 
 // dial opens a WebSocket as a stream of bytes.
 func dial(ctx context.Context, url string) (net.Conn, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -56,19 +57,20 @@ func (n *notes) eventually(t *testing.T, want string) {
 
 // run is a coordinator with what it has seen.
 type run struct {
-	t         *testing.T
-	lease     time.Duration
-	maxFrames int    // 0: the usual limit
-	path      string // of the authority's file
-	authority *identity.Authority
-	server    *Server
-	notes     *notes
-	changes   *notes
+	t           *testing.T
+	lease       time.Duration
+	maxMessages int    // 0: the usual limit
+	path        string // of the authority's file
+	authority   *identity.Authority
+	server      *Server
+	node        *transport.Node
+	notes       *notes
+	changes     *notes
 }
 
 func newRun(t *testing.T) *run {
 	t.Helper()
-	return newRunWithLease(t, defaultLease)
+	return newRunWithLease(t, transport.DefaultSilence)
 }
 
 func newRunWithLease(t *testing.T, lease time.Duration) *run {
@@ -76,12 +78,12 @@ func newRunWithLease(t *testing.T, lease time.Duration) *run {
 	return newRunWith(t, lease, 0)
 }
 
-func newRunWith(t *testing.T, lease time.Duration, maxFrames int) *run {
+func newRunWith(t *testing.T, lease time.Duration, maxMessages int) *run {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cluster.json")
 	a, err := identity.OpenAuthority(path)
 	require.NoError(t, err)
-	r := &run{t: t, lease: lease, maxFrames: maxFrames, path: path, authority: a, notes: &notes{}, changes: &notes{}}
+	r := &run{t: t, lease: lease, maxMessages: maxMessages, path: path, authority: a, notes: &notes{}, changes: &notes{}}
 	r.serve("127.0.0.1:0")
 	return r
 }
@@ -90,14 +92,27 @@ func (r *run) serve(address string) {
 	r.t.Helper()
 	c, err := r.authority.Coordinator()
 	require.NoError(r.t, err)
-	r.server, err = Serve(ServerOptions{Address: address, Credentials: c, Build: testBuild, Lease: r.lease, Note: r.notes.note, handshakeTimeout: time.Second, maxFrames: r.maxFrames})
+	s := NewServer(ServerOptions{Build: testBuild, Lease: r.lease, Note: r.notes.note, maxMessages: r.maxMessages})
+	n, err := transport.Listen(address, transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
+		Receive: func(string, transport.Message) {}, Sessions: s.Sessions(), Silence: r.lease, Explain: identity.Explain,
+		Note: r.notes.note})
 	require.NoError(r.t, err)
-	s := r.server
-	r.t.Cleanup(func() { require.NoError(r.t, s.Close()) })
+	r.server, r.node = s, n
+	r.t.Cleanup(func() {
+		require.NoError(r.t, s.Close())
+		require.NoError(r.t, n.Close())
+	})
 	s.Watch(func(c MemberChange) { r.changes.note("%s %s", c.Change, c.Member.ID) })
 }
 
-func (r *run) address() string { return "127.0.0.1:" + strconv.Itoa(r.server.Port()) }
+// abandon ends the coordinator as if it were killed.
+func (r *run) abandon() {
+	r.t.Helper()
+	require.NoError(r.t, r.server.Abandon())
+	require.NoError(r.t, r.node.Close())
+}
+
+func (r *run) address() string { return "127.0.0.1:" + strconv.Itoa(r.node.Port()) }
 
 func (r *run) credentials(name string) *identity.Credentials {
 	r.t.Helper()
@@ -106,23 +121,58 @@ func (r *run) credentials(name string) *identity.Credentials {
 	return c
 }
 
-func (r *run) connect(o ClientOptions) (*Client, string) {
+// joining describes a member that connects.
+type joining struct {
+	ClientOptions
+	addresses   []string // of the coordinator; nil: those of the run
+	credentials *identity.Credentials
+	info        []byte
+	dial        func(ctx context.Context, address string) (net.Conn, error)
+	setup       func(c *Client)
+}
+
+// member is a member's client with its node.
+type member struct {
+	*Client
+	id   string
+	node *transport.Node
+}
+
+// close ends a member.
+func (m *member) close() error { return errors.Join(m.Client.Close(), m.node.Close()) }
+
+// try connects a member.
+func (r *run) try(o joining) (*member, error) {
 	r.t.Helper()
-	if o.Credentials == nil {
-		o.Credentials = r.credentials("m")
+	if o.credentials == nil {
+		o.credentials = r.credentials("m")
 	}
-	if o.Addresses == nil {
-		o.Addresses = []string{r.address()}
+	if o.addresses == nil {
+		o.addresses = []string{r.address()}
 	}
 	if o.Build == "" {
 		o.Build = testBuild
 	}
+	m := &member{Client: NewClient(o.ClientOptions), id: o.credentials.Identity().ID}
+	if o.setup != nil {
+		o.setup(m.Client)
+	}
+	var err error
+	m.node, err = transport.Listen("", transport.Options{Self: m.id, TLS: o.credentials.TLS(), Identify: o.credentials.Identify,
+		Receive: func(string, transport.Message) {}, Sessions: m.Sessions(), Silence: r.lease, Dial: o.dial})
+	require.NoError(r.t, err)
 	ctx, cancel := context.WithTimeout(r.t.Context(), hang)
 	defer cancel()
-	c, err := Connect(ctx, o)
+	err = m.Connect(ctx, m.node, transport.Peer{ID: identity.CoordinatorID, Addresses: o.addresses}, o.info)
+	r.t.Cleanup(func() { require.NoError(r.t, m.close()) })
+	return m, err
+}
+
+func (r *run) connect(o joining) (*member, string) {
+	r.t.Helper()
+	m, err := r.try(o)
 	require.NoError(r.t, err)
-	r.t.Cleanup(func() { require.NoError(r.t, c.Close()) })
-	return c, o.Credentials.Identity().ID
+	return m, m.id
 }
 
 // measureStalls returns a function that returns for how long this process has stood still since: a server extends all
@@ -166,7 +216,7 @@ func echo(_ context.Context, request []byte) ([]byte, error) { return request, n
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	_, id := r.connect(ClientOptions{Info: []byte("two GPUs"), Setup: func(c *Client) {
+	_, id := r.connect(joining{info: []byte("two GPUs"), setup: func(c *Client) {
 		c.Handle("echo", echo)
 		c.Handle("fail", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("out of memory") })
 		c.Handle("bad", func(context.Context, []byte) ([]byte, error) { return nil, usererror.Errorf("no such device") })
@@ -192,7 +242,7 @@ func TestRequests(t *testing.T) {
 	_, err = r.server.Request(t.Context(), "unknown-1", "echo", nil)
 	require.ErrorIs(t, err, ErrUnknownMember)
 	_, err = r.server.Request(t.Context(), id, "", nil)
-	require.ErrorContains(t, err, "name: empty")
+	require.ErrorContains(t, err, "name: expected one for a request")
 
 	members := r.server.Members()
 	require.Len(t, members, 1)
@@ -203,12 +253,13 @@ func TestRequests(t *testing.T) {
 
 func TestLargeMessages(t *testing.T) {
 	t.Parallel()
+	const fragment = 256 << 10
 	r := newRun(t)
-	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+	_, id := r.connect(joining{setup: func(c *Client) {
 		c.Handle("echo", echo)
 		c.Handle("length", func(_ context.Context, b []byte) ([]byte, error) { return []byte(strconv.Itoa(len(b))), nil })
 	}})
-	for _, size := range []int{pieceSize - 1, pieceSize, pieceSize + 1, 3*pieceSize + 7} {
+	for _, size := range []int{fragment - 1, fragment, fragment + 1, 3*fragment + 7} {
 		request := make([]byte, size)
 		for i := range request {
 			request[i] = byte(i * 7 >> 3)
@@ -230,7 +281,7 @@ func TestOrder(t *testing.T) {
 	r := newRun(t)
 	var seen notes
 	blocked, release := make(chan struct{}), make(chan struct{})
-	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+	_, id := r.connect(joining{setup: func(c *Client) {
 		c.Handle("block", func(context.Context, []byte) ([]byte, error) {
 			close(blocked)
 			<-release
@@ -260,7 +311,7 @@ func TestRequestsAreCanceled(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
 	canceled, started := make(chan error, 2), make(chan bool, 2)
-	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+	_, id := r.connect(joining{setup: func(c *Client) {
 		c.Handle("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
 			started <- true
 			<-ctx.Done()
@@ -289,7 +340,7 @@ func TestRepliesAndGoodbye(t *testing.T) {
 	r := newRun(t)
 	var handled sync.WaitGroup
 	handled.Add(500)
-	c, id := r.connect(ClientOptions{Setup: func(c *Client) {
+	c, id := r.connect(joining{setup: func(c *Client) {
 		c.Handle("echo", func(_ context.Context, b []byte) ([]byte, error) { handled.Done(); return b, nil })
 	}})
 	var replies []chan answer
@@ -298,7 +349,7 @@ func TestRepliesAndGoodbye(t *testing.T) {
 	}
 	handled.Wait()
 	receive(t, replies[499]) // the last handler has returned
-	require.NoError(t, c.Close())
+	require.NoError(t, c.close())
 	r.changes.eventually(t, "left "+id)
 	for i, c := range replies[:499] {
 		a := receive(t, c)
@@ -313,41 +364,19 @@ func TestInfo(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
 	info := make([]byte, maxInfo)
-	r.connect(ClientOptions{Info: info})
+	r.connect(joining{info: info})
 	assert.Equal(t, info, r.server.Members()[0].Info)
-	_, err := Connect(t.Context(), ClientOptions{Info: append(info, 0)})
+	_, err := r.try(joining{info: append(info, 0)})
 	require.EqualError(t, err, "info: found 65537 bytes, expected at most 65536")
 }
 
 func TestClock(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	_, id := r.connect(ClientOptions{})
+	_, id := r.connect(joining{})
 	c, err := r.server.Clock(t.Context(), id)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, c.Offset.Abs(), c.Error, "one clock")
 	assert.Positive(t, c.RoundTrip)
 	assert.Equal(t, (c.RoundTrip+1)/2, c.Error)
-
-	// A clock an hour ahead, 3 ms to the member, 1 ms to answer, 7 ms back.
-	hour, ms := int64(time.Hour), int64(time.Millisecond)
-	got := clockOf(100*ms, 100*ms+3*ms+hour, 100*ms+4*ms+hour, 100*ms+11*ms)
-	assert.Equal(t, Clock{Offset: time.Hour - 2*time.Millisecond, Error: 5 * time.Millisecond, RoundTrip: 10 * time.Millisecond, Measured: time.Unix(0, 111*ms)}, got)
-}
-
-func TestPortInUse(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	a, err := identity.NewAuthority()
-	require.NoError(t, err)
-	c, err := a.Coordinator()
-	require.NoError(t, err)
-	_, err = Serve(ServerOptions{Address: l.Addr().String(), Credentials: c})
-	require.ErrorContains(t, err, "address already in use")
-	m, err := a.Member("x")
-	require.NoError(t, err)
-	_, err = Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: m})
-	require.ErrorContains(t, err, "found credentials of a member, expected the coordinator's")
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
 // RemoteKind classifies the error of a handler on a member.
@@ -125,41 +127,46 @@ func decodeFailure(member string, b []byte) *RemoteError {
 	return &RemoteError{Member: member, Text: f.Text, Kind: f.Kind}
 }
 
-// hello is the body of frameHello.
+// hello is the greeting of a member's session.
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Build    string `json:"build"`
-	Resume   bool   `json:"resume,omitempty"` // a session that the coordinator welcomed before
 	Info     []byte `json:"info,omitempty"`
 }
 
-// welcome is the body of frameWelcome.
-type welcome struct {
-	LeaseMillis int64 `json:"lease_ms"`
-}
-
-// bye is the body of frameBye.
-type bye struct {
+// rejection is the text of a refusal to begin a session.
+type rejection struct {
 	Text     string                  `json:"text"`
-	Closed   bool                    `json:"closed,omitempty"`   // the run has ended
-	Ending   Ending                  `json:"ending,omitzero"`    // with Closed
-	Expelled bool                    `json:"expelled,omitempty"` // the member
 	Mismatch *identity.MismatchError `json:"mismatch,omitempty"`
 }
 
-func (b bye) err() error {
+// explain says in plain words why the coordinator or this member refused a session or a connection. It marks refusals
+// that are the user's.
+func explain(err error) error {
+	var refusal *transport.Refusal
+	var refused *identity.Refused
 	switch {
-	case b.Closed:
-		return &EndedError{b.Ending}
-	case b.Mismatch != nil:
-		return usererror.New(b.Mismatch)
-	case b.Expelled:
-		return usererror.New(&identity.Refused{Code: identity.Expelled, Reason: "the coordinator has expelled this member: " + printable.Text(b.Text)})
+	case err == nil:
+		return nil
+	case errors.As(err, &refusal) && refusal.Code == transport.Expelled:
+		err = &identity.Refused{Code: identity.Expelled, Reason: "the coordinator has expelled this member: " + printable.Text(refusal.Text)}
+	case errors.As(err, &refusal) && refusal.Code == transport.Refused:
+		var r rejection
+		if json.Unmarshal([]byte(refusal.Text), &r) == nil && r.Mismatch != nil {
+			return usererror.New(r.Mismatch)
+		}
+		return fmt.Errorf("the coordinator refuses the session: %.300q", refusal.Text)
+	default:
+		err = identity.Explain(err)
 	}
-	return fmt.Errorf("the coordinator ended the session: %.300q", b.Text)
+	if errors.As(err, &refused) && slices.Contains(ofUser, refused.Code) {
+		return usererror.New(err)
+	}
+	return err
 }
 
-const maxInfo = 64 << 10 // bytes of Info, so that a hello fits into a frame
+// ofUser are the refusals that end only if the user does something: joins again, or sets a clock.
+var ofUser = []identity.Code{identity.OtherCA, identity.OtherRun, identity.NoCertificate, identity.Expired, identity.Expelled}
 
 func encodeJSON(v any) []byte {
 	b, err := json.Marshal(v)

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 )
 
@@ -21,21 +22,24 @@ func (c *Client) register(name string, h handler) {
 	c.handlers[name] = h
 }
 
-// deliver passes a message on to its handler without waiting for it.
+// deliver passes a message on to its handler. It waits for the handlers of earlier ones only if these hold too much
+// memory.
 func (c *Client) deliver(s *clientSession, m message) {
 	switch m.kind {
 	case messageCancel:
 		s.cancelRequest(m.id)
-		s.handled(m)
 	case messageRequest:
 		ctx := s.newRequest(m.id)
 		if h := c.handlerOf(m.name); h.concurrent {
 			c.start(func() { c.answer(ctx, s, h.f, m) })
 		} else {
-			s.mailbox.put(func() { c.answer(ctx, s, h.f, m) })
+			s.mailbox.putBytes(func() { c.answer(ctx, s, h.f, m) }, len(m.data), s.stopped)
 		}
+	case messageEnd:
+		var e Ending
+		_ = json.Unmarshal(m.data, &e) // the run has ended in any case
+		go c.lost(&EndedError{e})
 	default:
-		s.handled(m)
 		c.o.Note("control: found a message of kind %d, expected a request", m.kind)
 	}
 }
@@ -91,12 +95,12 @@ func (c *Client) answer(ctx context.Context, s *clientSession, f Handler, m mess
 	default:
 		reply, err = f(ctx, m.data)
 	}
-	s.handled(m)
 	answer := message{kind: messageReply, id: m.id, data: reply}
 	if err != nil {
 		answer = message{kind: messageFailure, id: m.id, data: encodeFailure(err)}
 	}
-	if err := s.send(answer); err != nil {
-		_ = s.send(message{kind: messageFailure, id: m.id, data: encodeFailure(fmt.Errorf("the reply cannot be sent: %w", err))})
+	if err := answer.send(s.session); err != nil {
+		failure := message{kind: messageFailure, id: m.id, data: encodeFailure(fmt.Errorf("the reply cannot be sent: %w", err))}
+		_ = failure.send(s.session) // the session may have ended
 	}
 }

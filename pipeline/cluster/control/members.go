@@ -4,23 +4,18 @@ package control
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"golang.org/x/time/rate"
 )
 
 // Member is what the coordinator knows about a member.
 type Member struct {
 	ID     string
-	Info   []byte    // as the member gave it to [Connect]
+	Info   []byte    // what the member says of itself
 	Joined time.Time // when the session began
 	Seen   time.Time // when the lease was last renewed
 	Lost   bool      // the lease is over
@@ -46,19 +41,18 @@ type MemberChange struct {
 
 // memberSession is a session with a member, on the coordinator.
 type memberSession struct {
-	*stream
-	id     string
-	server *Server
-	rate   *rate.Limiter
+	session *transport.Session
+	id      string
+	server  *Server
+	rate    *rate.Limiter
 
 	mu       sync.Mutex
 	info     []byte
 	joined   time.Time
 	seen     time.Time
+	heard    time.Time // when the session last brought a byte, as far as seen knows
 	lost     bool
-	lastID   uint64
 	requests map[uint64]chan answer
-	pongs    chan pong
 	reason   string // why the session has ended
 }
 
@@ -67,117 +61,24 @@ type answer struct {
 	err  error
 }
 
-type pong struct{ sent, received, replied, answered int64 }
-
 func (m *memberSession) member() Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return Member{ID: m.id, Info: m.info, Joined: m.joined, Seen: m.seen, Lost: m.lost}
 }
 
-// receive handles a frame of a member. NATS calls it from one goroutine for all members, and has checked that the
-// member owns the subject.
-func (s *Server) receive(member string, b []byte) {
-	f, err := decodeFrame(b)
-	if err != nil {
-		s.o.Note("control: %s: refused: %v", member, err)
-		return
-	}
-	s.mu.Lock()
-	m := s.sessions[member]
-	s.mu.Unlock()
-	if f.kind == frameHello {
-		s.hello(member, m, f)
-		return
-	}
-	if m == nil || f.session != m.session || f.instance != s.instance {
-		if f.kind == frameRenew {
-			s.publish(member, frame{kind: frameForgotten, session: f.session, instance: s.instance})
-		}
-		return
-	}
-	if !m.rate.Allow() {
-		reason := fmt.Sprintf("more than %d frames a second", s.o.maxFrames)
-		s.o.Note("control: %s: refused: %s", member, reason)
-		s.gate.block(member, time.Minute)
-		s.drop(m, Dropped, reason)
-		return
-	}
-	m.renewed()
-	m.handle(f)
-}
-
-func (m *memberSession) handle(f frame) {
-	switch f.kind {
-	case frameRenew:
-		m.acknowledgeRenewal(f.acknowledged)
-		m.publish(m.frame(frameRenewed, nil))
-	case frameAck, frameResend:
-		m.acknowledge(f.acknowledged, f.kind == frameResend)
-	case framePong:
-		m.pong(f.body)
-	case frameGoodbye:
-		m.server.drop(m, Left, "the member has left")
-	case framePiece:
-		m.acknowledge(f.acknowledged, false)
-		msg, complete, err := m.take(f)
-		if err != nil {
-			m.server.o.Note("control: %s: refused: %v", m.id, err)
-			m.server.drop(m, Dropped, err.Error())
-		} else if complete {
-			m.deliver(msg)
-		}
-	}
-}
-
-// hello begins or resumes a session.
-func (s *Server) hello(member string, m *memberSession, f frame) {
-	var h hello
-	if err := json.Unmarshal(f.body, &h); err != nil || f.session == 0 || len(h.Info) > maxInfo {
-		s.o.Note("control: %s: refused: malformed hello", member)
-		return
-	}
-	if err := identity.CheckBuild(identity.Protocol, s.o.Build, h.Protocol, h.Build); err != nil {
-		s.o.Note("control: %s: refused: %v", member, err)
-		b := bye{Text: err.Error()}
-		errors.As(err, &b.Mismatch)
-		s.publish(member, frame{kind: frameBye, session: f.session, instance: s.instance, body: encodeJSON(b)})
-		return
-	}
-	known := m != nil && m.session == f.session
-	switch {
-	case h.Resume && (!known || f.instance != s.instance):
-		s.publish(member, frame{kind: frameForgotten, session: f.session, instance: s.instance})
-		return
-	case !known:
-		if m != nil {
-			s.drop(m, Dropped, "the member began another session")
-		}
-		if m = s.newSession(member, f.session, h.Info); m == nil {
-			return
-		}
-	}
-	m.renewed()
-	m.publish(m.frame(frameWelcome, encodeJSON(welcome{LeaseMillis: s.o.Lease.Milliseconds()})))
-	m.resume(f.acknowledged)
-}
-
-func (s *Server) newSession(member string, session uint64, info []byte) *memberSession {
+// add keeps a session and reports its member.
+func (s *Server) add(session *transport.Session, info []byte) {
 	now := time.Now()
-	m := &memberSession{id: member, server: s, info: info, joined: now, seen: now,
-		rate: rate.NewLimiter(rate.Limit(s.o.maxFrames), s.o.maxFrames), requests: map[uint64]chan answer{}, pongs: make(chan pong, clockPings)}
+	m := &memberSession{session: session, id: session.Peer(), server: s, info: info, joined: now, seen: now, heard: now,
+		rate: rate.NewLimiter(rate.Limit(s.o.maxMessages), s.o.maxMessages), requests: map[uint64]chan answer{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	m.stream = newStream(session, s.instance, func(f frame) { s.publish(member, f) })
-	s.sessions[member] = m
+	s.sessions[m.id] = m
 	s.notify(MemberChange{Change: Joined, Member: m.member()})
-	return m
 }
 
-// drop ends a session and reports why.
+// drop forgets a session and reports why.
 func (s *Server) drop(m *memberSession, change Change, reason string) {
 	s.mu.Lock()
 	if s.sessions[m.id] != m {
@@ -190,69 +91,14 @@ func (s *Server) drop(m *memberSession, change Change, reason string) {
 	m.end(reason)
 }
 
-// Drop gives a member up: its session ends, its requests fail. If the member comes back it joins again, and learns that
-// by [ClientOptions.Restarted].
-func (s *Server) Drop(member, reason string) error {
-	m, err := s.member(member)
-	if err != nil {
-		return err
-	}
-	s.drop(m, Dropped, reason)
-	return nil
-}
-
-// Expel ends the session of a member, which learns the reason, and closes its connections. The member does not come back
-// if its certificate is refused from now on: see [identity.Authority.Expel].
-func (s *Server) Expel(member, reason string) error {
-	m, err := s.member(member)
-	if err != nil {
-		return err
-	}
-	m.publish(m.frame(frameBye, encodeJSON(bye{Text: reason, Expelled: true})))
-	_ = s.nats.FlushTimeout(goodbyeTimeout) // without it the member only finds that it is refused
-	s.drop(m, Dropped, reason)
-	s.gate.disconnect(member)
-	return nil
-}
-
-// end stops the streams of a session and fails its requests.
+// end fails the requests of a session.
 func (m *memberSession) end(reason string) {
-	m.stop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reason = reason
 	for id, c := range m.requests {
 		c <- answer{err: &LostError{Member: m.id, Reason: reason}}
 		delete(m.requests, id)
-	}
-}
-
-// renewed renews the lease.
-func (m *memberSession) renewed() {
-	m.mu.Lock()
-	m.seen = time.Now()
-	lost := m.lost
-	m.mu.Unlock()
-	if lost {
-		m.server.setLost(m, false)
-	}
-}
-
-// setLost reports a member that is lost or has returned.
-func (s *Server) setLost(m *memberSession, lost bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m.mu.Lock()
-	changed := m.lost != lost
-	m.lost = lost
-	m.mu.Unlock()
-	if !changed || s.sessions[m.id] != m {
-		return
-	}
-	if lost {
-		s.notify(MemberChange{Change: Lost, Member: m.member()})
-	} else {
-		s.notify(MemberChange{Change: Returned, Member: m.member()})
 	}
 }
 
@@ -273,19 +119,21 @@ func (s *Server) watchLeases() {
 	}
 }
 
-// checkLeases finds the members whose lease is over. If this process itself has stood still, all leases are extended by
-// that time: their renewals could not be read.
+// checkLeases finds the members whose lease is over, and those that are back. If this process itself has stood still, all
+// leases are extended by that time: their renewals could not be read.
 func (s *Server) checkLeases(stall time.Duration) {
 	for _, m := range s.all() {
-		if stall > s.o.Lease/renewalsOfLease {
+		if stall > s.o.Lease/5 {
 			m.extend(stall)
 		}
-		switch silent := time.Since(m.member().Seen); {
-		case silent > s.o.Lease+s.o.Retain:
-			s.drop(m, Dropped, fmt.Sprintf("no sign of life for %v", silent.Round(time.Second)))
-		case silent > s.o.Lease:
-			s.setLost(m, true)
+		silent := m.silent()
+		if silent > s.o.Lease+s.o.Retain {
+			reason := fmt.Sprintf("no sign of life for %v", silent.Round(time.Second))
+			s.drop(m, Dropped, reason)
+			m.session.End(transport.Forgotten, reason)
+			continue
 		}
+		s.setLost(m, silent > s.o.Lease)
 	}
 }
 
@@ -295,23 +143,54 @@ func (m *memberSession) extend(stall time.Duration) {
 	m.seen = m.seen.Add(stall)
 }
 
-// deliver passes on a message of the member.
-func (m *memberSession) deliver(msg message) {
-	switch msg.kind {
-	case messageReply, messageFailure:
-		m.mu.Lock()
-		c := m.requests[msg.id]
-		delete(m.requests, msg.id)
-		m.mu.Unlock()
-		if c != nil && msg.kind == messageReply {
-			c <- answer{data: msg.data}
-		} else if c != nil {
-			c <- answer{err: decodeFailure(m.id, msg.data)}
-		}
-	default:
-		m.server.o.Note("control: %s: found a message of kind %d, expected a reply", m.id, msg.kind)
+// silent renews the lease if the member has been heard. It returns for how long it has not.
+func (m *memberSession) silent() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if heard := m.session.Heard(); heard.After(m.heard) {
+		m.heard, m.seen = heard, later(m.seen, heard)
 	}
-	m.handled(msg)
+	return time.Since(m.seen)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// setLost reports a member that is lost or has returned.
+func (s *Server) setLost(m *memberSession, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.mu.Lock()
+	changed := m.lost != lost
+	m.lost = lost
+	m.mu.Unlock()
+	if !changed || s.sessions[m.id] != m {
+		return
+	}
+	if lost {
+		s.notify(MemberChange{Change: Lost, Member: m.member()})
+	} else {
+		s.notify(MemberChange{Change: Returned, Member: m.member()})
+	}
+}
+
+// deliver passes on the answer to a request.
+func (m *memberSession) deliver(msg message) {
+	m.mu.Lock()
+	c := m.requests[msg.id]
+	delete(m.requests, msg.id)
+	m.mu.Unlock()
+	switch {
+	case c == nil: // it was canceled
+	case msg.kind == messageReply:
+		c <- answer{data: msg.data}
+	default:
+		c <- answer{err: decodeFailure(m.id, msg.data)}
+	}
 }
 
 // ask queues a request. The channel gets its answer.
@@ -322,11 +201,10 @@ func (m *memberSession) ask(name string, request []byte) (id uint64, c chan answ
 		m.mu.Unlock()
 		return 0, nil, &LostError{Member: m.id, Reason: m.reason}
 	}
-	m.lastID++
-	id = m.lastID
+	id = m.server.lastID.Add(1)
 	m.requests[id] = c
 	m.mu.Unlock()
-	if err := m.send(message{kind: messageRequest, id: id, name: name, data: request}); err != nil {
+	if err := (message{kind: messageRequest, id: id, name: name, data: request}).send(m.session); err != nil {
 		m.forget(id)
 		return 0, nil, fmt.Errorf("member %s: %w", m.id, err)
 	}
@@ -344,7 +222,7 @@ func (m *memberSession) request(ctx context.Context, name string, request []byte
 		return a.data, a.err
 	case <-ctx.Done():
 		if m.forget(id) {
-			_ = m.send(message{kind: messageCancel, id: id})
+			_ = message{kind: messageCancel, id: id}.send(m.session) // it may be gone
 		}
 		return nil, fmt.Errorf("member %s: no answer: %w", m.id, context.Cause(ctx))
 	}
@@ -357,61 +235,4 @@ func (m *memberSession) forget(id uint64) bool {
 	_, ok := m.requests[id]
 	delete(m.requests, id)
 	return ok
-}
-
-func (m *memberSession) pong(b []byte) {
-	answered := time.Now().UnixNano()
-	if sent, received, replied, ok := decodePong(b); ok {
-		select {
-		case m.pongs <- pong{sent, received, replied, answered}:
-		default: // no one waits for it
-		}
-	}
-}
-
-// clock sends pings one after the other and keeps the one with the least round trip.
-func (m *memberSession) clock(ctx context.Context) (best Clock, err error) {
-	found := false
-	for range clockPings {
-		sent := time.Now().UnixNano()
-		m.publish(m.frame(framePing, binary.BigEndian.AppendUint64(nil, uint64(sent))))
-		timeout := time.After(pingTimeout)
-		for waiting := true; waiting; {
-			select {
-			case p := <-m.pongs:
-				if p.sent == sent { // not the late answer to an earlier ping
-					if c := clockOf(p.sent, p.received, p.replied, p.answered); !found || c.RoundTrip < best.RoundTrip {
-						best, found = c, true
-					}
-					waiting = false
-				}
-			case <-timeout:
-				waiting = false
-			case <-m.stopped:
-				return Clock{}, &LostError{Member: m.id, Reason: "the session has ended"}
-			case <-ctx.Done():
-				return Clock{}, context.Cause(ctx)
-			}
-		}
-	}
-	if !found {
-		return Clock{}, fmt.Errorf("member %s: no answer to %d pings", m.id, clockPings)
-	}
-	return best, nil
-}
-
-// Knows reports whether a member has a session.
-func (s *Server) Knows(member string) bool {
-	_, err := s.member(member)
-	return err == nil
-}
-
-// Members lists the members that have a session, lost ones included, by ID.
-func (s *Server) Members() []Member {
-	var members []Member
-	for _, m := range s.all() {
-		members = append(members, m.member())
-	}
-	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
-	return members
 }

@@ -5,64 +5,81 @@ package control
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
-	"encoding/json"
 	"io"
 	"net"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
-	"github.com/nats-io/nats.go"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// raw connects to the NATS server as an attacker does who holds a configuration of TLS.
-func (r *run) raw(config *tls.Config, options ...nats.Option) (*nats.Conn, *notes, error) {
-	refused := &notes{}
-	options = append(options, nats.Secure(config), nats.TLSHandshakeFirst(), nats.MaxReconnects(0), nats.Timeout(2*time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused.note("%v", err) }))
-	c, err := nats.Connect("tls://"+r.address(), options...)
-	if err == nil {
-		r.t.Cleanup(c.Close)
-	}
-	return c, refused, err
+// intruder is the node of one who has a certificate and says what he likes.
+type intruder struct {
+	id      string
+	config  *tls.Config
+	session *transport.Session
+	errs    notes // of attempts to connect, and the end of the session
 }
 
-// A member's certificate allows its own two subjects and nothing else, whatever user name the client gives.
+// intrude begins a session by hand.
+func (r *run) intrude(id string, config *tls.Config, h hello) *intruder {
+	r.t.Helper()
+	i := &intruder{id: id, config: config}
+	trust := func(s *transport.Session, err error) { i.errs.note("%v", explain(err)) }
+	c := r.credentials("anyone")
+	n, err := transport.Listen("", transport.Options{Self: id, TLS: config, Identify: c.Identify, Receive: func(string, transport.Message) {},
+		Sessions: transport.Sessions{Failed: trust, Ended: trust}})
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, n.Close()) })
+	i.session, err = n.Open(transport.Peer{ID: identity.CoordinatorID, Addresses: []string{r.address()}}, encodeJSON(h))
+	require.NoError(r.t, err)
+	return i
+}
+
+var honest = hello{Protocol: identity.Protocol, Build: testBuild}
+
+// begin begins a session as an honest member does.
+func (r *run) begin(name string) *intruder {
+	r.t.Helper()
+	c := r.credentials(name)
+	i := r.intrude(c.Identity().ID, c.TLS(), honest)
+	r.changes.eventually(r.t, "joined "+i.id)
+	return i
+}
+
+// A member's certificate is good for its own session only, and its answers for its own requests.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	_, victim := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
+	started, release := make(chan bool), make(chan bool)
+	_, victim := r.connect(joining{setup: func(c *Client) {
+		c.Handle("wait", func(context.Context, []byte) ([]byte, error) {
+			started <- true
+			<-release
+			return []byte("true"), nil
+		})
+	}})
 	mallory := r.credentials("mallory")
 	own := mallory.Identity().ID
-	c, refused, err := r.raw(mallory.TLS(identity.RoleCoordinator), nats.UserInfo(victim, "x"), nats.Name(victim))
-	require.NoError(t, err)
-	var overheard notes
-	for _, subject := range []string{">", "*", "up.>", "up.*", "up." + own, "up." + victim, "down.*", "down.>", "down." + victim, "*." + own, "$SYS.>", "_INBOX.>", "$JS.>"} {
-		_, err := c.Subscribe(subject, func(m *nats.Msg) { overheard.note("%s", m.Subject) })
-		require.NoError(t, err)
-		require.NoError(t, c.Flush())
-		refused.eventually(t, `Permissions Violation for Subscription to "`+subject+`"`)
-		r.notes.eventually(t, `user:`+own+`" - Subscription Violation - Subject "`+subject+`"`)
+	thief := r.intrude(victim, mallory.TLS(), honest)
+	thief.errs.eventually(t, `it claims to be "`+victim+`", but its certificate names "`+own+`"`)
+	r.notes.eventually(t, `it claims to be "`+victim+`", but its certificate names "`+own+`"`)
+
+	reply := r.ask(victim, "wait", "secret")
+	receive(t, started)
+	i := r.begin("mallory")
+	for id := range uint64(100) {
+		require.NoError(t, message{kind: messageReply, id: id, data: []byte("false")}.send(i.session))
 	}
-	_, err = c.QueueSubscribe("down."+victim, "queue", func(m *nats.Msg) { overheard.note("%s", m.Subject) })
-	require.NoError(t, err)
-	goodbye := frame{kind: frameGoodbye, session: 1}.append(nil)
-	for _, subject := range []string{"up." + victim, "down." + own, "down." + victim, "up." + own + ".x", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.INFO", "$JS.API.INFO"} {
-		require.NoError(t, c.Publish(subject, goodbye))
-		require.NoError(t, c.Flush())
-		refused.eventually(t, `Permissions Violation for Publish to "`+subject+`"`)
-		r.notes.eventually(t, `user:`+own+`" - Publish Violation - Subject "`+subject+`"`)
-	}
-	receive(t, r.ask(victim, "echo", "secret"))
-	require.NoError(t, c.Flush())
-	assert.Empty(t, overheard.all())
-	assert.Equal(t, []string{"joined " + victim}, r.changes.all())
+	i.session.Settle(t.Context())
+	release <- true
+	assert.Equal(t, "true", string(receive(t, reply).data))
+	assert.Equal(t, []string{"joined " + victim, "joined " + i.id}, r.changes.all())
 }
 
 func TestConnectionsAreRefused(t *testing.T) {
@@ -81,33 +98,30 @@ func TestConnectionsAreRefused(t *testing.T) {
 	none.GetClientCertificate = nil
 	trusting := stranger.TLS()
 	trusting.InsecureSkipVerify, trusting.VerifyConnection = true, nil
+	const refuses = "the other side refuses this certificate: it is not one of its run, or not one of the expected role"
 	for name, c := range map[string]struct {
-		config *tls.Config
-		client identity.Code
-		server string
+		config         *tls.Config
+		client, server string
 	}{
-		"no certificate":            {none, identity.NoCertificate, "the other side sent no certificate"},
-		"another CA":                {trusting, identity.OtherCA, "the certificate of the other side comes from the CA of another run"},
-		"another run's coordinator": {stranger.TLS(), identity.OtherRun, "the other side refuses this certificate"},
-		"a coordinator as member":   {coordinator.TLS(), identity.OtherRun, "expected the role [member]"},
-		"expelled":                  {expelled.TLS(), identity.OtherRun, "member " + expelled.Identity().ID + " is excluded from the run"},
+		"no certificate":            {none, "the other side demands a certificate of its run", "the other side sent no certificate"},
+		"another CA":                {trusting, "the other side refuses this certificate: it comes from the CA of another run", "the certificate of the other side comes from the CA of another run"},
+		"another run's coordinator": {stranger.TLS(), "the certificate of the other side is one of another run", "the other side refuses this certificate"},
+		"a coordinator as member":   {coordinator.TLS(), refuses, "expected the role [member]"},
+		"expelled":                  {expelled.TLS(), refuses, "member " + expelled.Identity().ID + " is excluded from the run"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := r.raw(c.config)
-			require.Error(t, err)
-			var refused *identity.Refused
-			require.ErrorAs(t, explain(err), &refused, "%v", err)
-			assert.Equal(t, c.client, refused.Code, "%v", err)
+			i := r.intrude("m", c.config, honest)
+			i.errs.eventually(t, c.client)
 			r.notes.eventually(t, c.server)
 		})
 	}
 	t.Run("through Connect", func(t *testing.T) {
-		_, err := Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: expelled})
+		_, err := r.try(joining{credentials: expelled})
 		require.ErrorContains(t, err, "the other side refuses this certificate")
 		assert.True(t, usererror.Is(err), "exits with code 2")
-		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: stranger})
+		_, err = r.try(joining{credentials: stranger})
 		assert.True(t, usererror.Is(err), "%v", err)
-		_, err = Connect(t.Context(), ClientOptions{Addresses: []string{"127.0.0.1:1"}, Credentials: member, Timeout: time.Millisecond})
+		_, err = r.try(joining{addresses: []string{"127.0.0.1:1"}, credentials: member, ClientOptions: ClientOptions{Timeout: time.Millisecond}})
 		require.Error(t, err)
 		assert.False(t, usererror.Is(err), "the coordinator may only be away: %v", err)
 	})
@@ -115,10 +129,10 @@ func TestConnectionsAreRefused(t *testing.T) {
 		c, err := net.Dial("tcp", r.address())
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = io.WriteString(c, "CONNECT {\"user\":\"coordinator\"}\r\nPING\r\n")
+		_, err = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 		require.NoError(t, err)
 		text, _ := io.ReadAll(c)
-		assert.NotContains(t, string(text), "INFO")
+		assert.NotContains(t, string(text), "HTTP")
 		r.notes.eventually(t, "the other side does not speak TLS")
 	})
 	t.Run("slow handshake", func(t *testing.T) {
@@ -130,15 +144,14 @@ func TestConnectionsAreRefused(t *testing.T) {
 		_, _ = io.ReadAll(c)
 		r.notes.eventually(t, "the other side did not complete the handshake in time")
 	})
-	t.Run("slow first command", func(t *testing.T) {
-		c, err := tls.Dial("tcp", r.address(), member.TLS())
+	t.Run("slow hello", func(t *testing.T) {
+		config := member.TLS()
+		config.NextProtos = []string{"h2"}
+		c, err := tls.Dial("tcp", r.address(), config)
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = io.WriteString(c, "CONNECT {")
-		require.NoError(t, err)
-		text, _ := io.ReadAll(c)
-		assert.Contains(t, string(text), "-ERR 'Authentication Timeout'")
-		r.notes.eventually(t, "Authentication Timeout")
+		_, _ = io.ReadAll(c)
+		r.notes.eventually(t, "a connection from 127.0.0.1 ended without a hello")
 	})
 	assert.Empty(t, r.changes.all())
 }
@@ -148,7 +161,7 @@ func TestExpelledMembersEnd(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
 	lost := make(chan error, 1)
-	_, id := r.connect(ClientOptions{Lost: func(err error) { lost <- err }})
+	_, id := r.connect(joining{ClientOptions: ClientOptions{Lost: func(err error) { lost <- err }}})
 	require.NoError(t, r.authority.Expel(id))
 	require.NoError(t, r.server.Expel(id, "it sent nonsense"))
 	err := receive(t, lost)
@@ -163,16 +176,17 @@ func TestExpelledMembersEnd(t *testing.T) {
 func TestExpelledMembersAreDisconnected(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	id, _, c := r.begin("mallory")
-	require.NoError(t, r.authority.Expel(id))
-	require.NoError(t, r.server.Expel(id, "it sent nonsense"))
-	require.Eventually(t, func() bool { return !c.IsConnected() }, hang, time.Millisecond)
+	i := r.begin("mallory")
+	require.NoError(t, r.authority.Expel(i.id))
+	require.NoError(t, r.server.Expel(i.id, "it sent nonsense"))
+	i.errs.eventually(t, "the coordinator has expelled this member: it sent nonsense")
+	require.Eventually(t, func() bool { return !i.session.Connected() }, hang, time.Millisecond)
 }
 
 func TestOtherBuildsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	_, err := Connect(t.Context(), ClientOptions{Addresses: []string{r.address()}, Credentials: r.credentials("m"), Build: "v2"})
+	_, err := r.try(joining{ClientOptions: ClientOptions{Build: "v2"}})
 	var mismatch *identity.MismatchError
 	require.ErrorAs(t, err, &mismatch)
 	assert.Equal(t, identity.MismatchError{What: "build", Coordinator: testBuild, Member: "v2"}, *mismatch)
@@ -181,75 +195,61 @@ func TestOtherBuildsAreRefused(t *testing.T) {
 	assert.Empty(t, r.server.Members())
 }
 
-// begin opens a session by hand and returns a function that sends frames in it.
-func (r *run) begin(name string) (id string, send func(frame), c *nats.Conn) {
-	r.t.Helper()
-	credentials := r.credentials(name)
-	id = credentials.Identity().ID
-	c, _, err := r.raw(credentials.TLS(identity.RoleCoordinator))
-	require.NoError(r.t, err)
-	send = func(f frame) {
-		f.session, f.instance = 7, r.server.instance
-		require.NoError(r.t, c.Publish("up."+id, f.append(nil)))
-	}
-	send(frame{kind: frameHello, body: encodeJSON(hello{Protocol: identity.Protocol, Build: testBuild})})
-	r.changes.eventually(r.t, "joined "+id)
-	return id, send, c
-}
-
-// Frames of a member that lies end its session, with the reason in the coordinator's log.
-func TestMalformedFrames(t *testing.T) {
+// A message that no honest member sends ends the session, with the reason in the coordinator's log, and keeps the member
+// out for a while.
+func TestMalformedMessages(t *testing.T) {
 	t.Parallel()
-	header := func(name string, total uint32) []byte {
-		b := []byte{pieceFirst | pieceLast, byte(messageRequest), 0, 0, 0, 0, 0, 0, 0, 1, byte(len(name))}
-		return binary.BigEndian.AppendUint32(append(b, name...), total)
-	}
+	body := [][]byte{nil}
 	for name, c := range map[string]struct {
-		f    frame
+		m    transport.Message
 		note string
 	}{
-		"2 GB declared": {frame{kind: framePiece, sequence: 1, body: header("x", 2<<30)}, "found 2147483648 bytes, expected at most 33554432"},
-		"lying size":    {frame{kind: framePiece, sequence: 1, body: header("x", 9)}, "piece: malformed"},
-		"no name":       {frame{kind: framePiece, sequence: 1, body: header("", 0)}, "piece: malformed"},
-		"no header":     {frame{kind: framePiece, sequence: 1, body: []byte{1}}, "piece: malformed"},
-		"no body":       {frame{kind: framePiece, sequence: 1}, "piece: malformed"},
+		"short":           {transport.Message{Header: []byte{1}, Payload: body}, "found a header of 1 bytes and 1 tensors, expected at least 9 and 1"},
+		"no body":         {transport.Message{Header: make([]byte, 9)}, "found a header of 9 bytes and 0 tensors"},
+		"kind":            {transport.Message{Header: append([]byte{99}, make([]byte, 8)...), Payload: body}, "found kind 99, expected 1 to 5"},
+		"no name":         {message{kind: messageRequest}.encode(), "name: expected one for a request"},
+		"a name":          {message{kind: messageReply, name: "x"}.encode(), "name: expected one for a request, and none otherwise"},
+		"a long name":     {message{kind: messageRequest, name: strings.Repeat("x", maxName+1)}.encode(), "name: found 201 bytes, expected at most 200"},
+		"a request":       {message{kind: messageRequest, name: "x"}.encode(), "found a message of kind 1, expected a reply"},
+		"end of the run":  {message{kind: messageEnd}.encode(), "found a message of kind 5, expected a reply"},
+		"several tensors": {transport.Message{Header: make([]byte, 9), Payload: [][]byte{nil, nil}}, "and 2 tensors"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newRun(t)
-			id, send, _ := r.begin("mallory")
-			send(c.f)
-			r.notes.eventually(t, id+": refused: ")
+			i := r.begin("mallory")
+			require.NoError(t, i.session.Send(c.m))
+			r.notes.eventually(t, i.id+": refused: ")
 			r.notes.eventually(t, c.note)
-			r.changes.eventually(t, "dropped "+id)
+			r.changes.eventually(t, "dropped "+i.id)
+			again := r.intrude(i.id, i.config, honest)
+			again.errs.eventually(t, "the member is blocked for a while")
+			assert.Empty(t, r.server.Members())
 		})
 	}
-	t.Run("kind", func(t *testing.T) {
+	t.Run("hello", func(t *testing.T) {
+		t.Parallel()
 		r := newRun(t)
-		id, send, _ := r.begin("mallory")
-		send(frame{kind: 99})
-		r.notes.eventually(t, id+": refused: frame: found kind 99, expected 1 to 12")
-	})
-	t.Run("too large for NATS", func(t *testing.T) {
-		r := newRun(t)
-		id, _, c := r.begin("mallory")
-		err := c.Publish("up."+id, make([]byte, maxFrame+1))
-		require.ErrorIs(t, err, nats.ErrMaxPayload)
+		c := r.credentials("mallory")
+		i := r.intrude(c.Identity().ID, c.TLS(), hello{Protocol: identity.Protocol, Build: testBuild, Info: make([]byte, maxInfo+1)})
+		i.errs.eventually(t, "malformed hello")
+		r.notes.eventually(t, i.id+": refused: malformed hello")
 	})
 }
 
-// A member that sends more frames than any honest one is cut off and stays out for a while; others do not notice.
+// A member that sends more messages than any honest one is cut off and stays out for a while; others do not notice.
 func TestFloods(t *testing.T) {
 	t.Parallel()
-	r := newRunWith(t, defaultLease, 100)
-	_, honest := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
-	id, _, c := r.begin("mallory")
-	flood := frame{kind: frameAck, session: 7, instance: r.server.instance}.append(nil)
-	for c.IsConnected() {
-		_ = c.Publish("up."+id, flood)
+	r := newRunWith(t, transport.DefaultSilence, 100)
+	_, good := r.connect(joining{setup: func(c *Client) { c.Handle("echo", echo) }})
+	i := r.begin("mallory")
+	flood := message{kind: messageReply}
+	for range 10_000 {
+		_ = flood.send(i.session) // until the session has ended
 	}
-	r.notes.eventually(t, id+": refused: more than 100 frames a second")
-	r.changes.eventually(t, "dropped "+id)
-	_, err := r.server.Request(t.Context(), honest, "echo", nil)
+	r.notes.eventually(t, i.id+": refused: more than 100 messages a second")
+	r.changes.eventually(t, "dropped "+i.id)
+	_, err := r.server.Request(t.Context(), good, "echo", nil)
 	require.NoError(t, err)
 }
 
@@ -258,15 +258,15 @@ func TestNoPlaintext(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
 	captured := &capture{}
-	c, id := r.connect(ClientOptions{Dial: captured.dial, Info: []byte("INFO-MARK"), Setup: func(c *Client) {
+	c, id := r.connect(joining{dial: captured.dial, info: []byte("INFO-MARK"), setup: func(c *Client) {
 		c.Handle("verb-mark", func(context.Context, []byte) ([]byte, error) { return []byte("REPLY-MARK"), nil })
 	}})
 	_, err := r.server.Request(t.Context(), id, "verb-mark", []byte("REQUEST-MARK"))
 	require.NoError(t, err)
-	require.NoError(t, c.Close())
+	require.NoError(t, c.close())
 	text := captured.text()
 	require.Greater(t, len(text), 1000)
-	for _, mark := range []string{"INFO", "CONNECT", "PUB", "MSG", id, "mark", "MARK", "gpupipe://", testBuild} {
+	for _, mark := range []string{"INFO", "Transport", "PRI * HTTP", id, "mark", "MARK", "gpupipe://", testBuild} {
 		assert.NotContains(t, text, mark)
 	}
 }
@@ -296,81 +296,3 @@ func (c *capturedConn) Write(b []byte) (int, error) {
 }
 
 func (c *capture) text() string { return strings.Join(c.all(), "") }
-
-// A connection that came in another way, such as through a WebSocket, is served like others: TLS runs inside it.
-func TestAttach(t *testing.T) {
-	t.Parallel()
-	r := newRun(t)
-	attached := make(chan error, 8)
-	dial := func(context.Context, string) (net.Conn, error) {
-		client, server := net.Pipe()
-		go func() { attached <- r.server.Attach(server) }()
-		return client, nil
-	}
-	c, id := r.connect(ClientOptions{Dial: dial, Addresses: []string{"coordinator:1"}, Setup: func(c *Client) { c.Handle("echo", echo) }})
-	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
-	require.NoError(t, err)
-	assert.Equal(t, "x", string(reply))
-	require.NoError(t, c.Close())
-	receive(t, attached)
-	stranger, err := identity.NewAuthority()
-	require.NoError(t, err)
-	credentials, err := stranger.Member("mallory")
-	require.NoError(t, err)
-	_, err = Connect(t.Context(), ClientOptions{Dial: dial, Addresses: []string{"coordinator:1"}, Credentials: credentials})
-	var refused *identity.Refused
-	require.ErrorAs(t, err, &refused)
-}
-
-// FuzzServerReceive feeds the coordinator frames of a member: as they are, and as pieces of an open session.
-func FuzzServerReceive(f *testing.F) {
-	a, err := identity.NewAuthority()
-	require.NoError(f, err)
-	credentials, err := a.Coordinator()
-	require.NoError(f, err)
-	s, err := Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: credentials, Build: testBuild, maxFrames: 1 << 30})
-	require.NoError(f, err)
-	f.Cleanup(func() { _ = s.Close() })
-	begin := frame{kind: frameHello, session: 7, body: encodeJSON(hello{Protocol: identity.Protocol, Build: testBuild})}
-	f.Add(begin.append(nil), uint8(0))
-	f.Add([]byte{pieceFirst | pieceLast, byte(messageReply), 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, uint8(framePiece))
-	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
-		s.receive("m-1", begin.append(nil))
-		s.receive("m-1", b)
-		s.receive("m-1", frame{kind: frameKind(kind), session: 7, instance: s.instance, sequence: 1, body: b}.append(nil))
-		if _, err := s.member("m-1"); err == nil {
-			_ = s.Drop("m-1", "the next input")
-		}
-	})
-}
-
-// FuzzClientReceive feeds a member frames of its coordinator.
-func FuzzClientReceive(f *testing.F) {
-	a, err := identity.NewAuthority()
-	require.NoError(f, err)
-	credentials, err := a.Coordinator()
-	require.NoError(f, err)
-	s, err := Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: credentials, Build: testBuild})
-	require.NoError(f, err)
-	f.Cleanup(func() { _ = s.Close() })
-	member, err := a.Member("m")
-	require.NoError(f, err)
-	c, err := Connect(f.Context(), ClientOptions{Addresses: []string{"127.0.0.1:" + strconv.Itoa(s.Port())}, Credentials: member, Build: testBuild})
-	require.NoError(f, err)
-	f.Cleanup(func() { _ = c.Close() })
-	f.Add(encodeJSON(welcome{LeaseMillis: 1000}), uint8(frameWelcome))
-	f.Add([]byte{pieceFirst | pieceLast, byte(messageRequest), 0, 0, 0, 0, 0, 0, 0, 1, 1, 'x', 0, 0, 0, 0}, uint8(framePiece))
-	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
-		c.receive(b)
-		if frameKind(kind) == frameBye {
-			var ended bye
-			_ = json.Unmarshal(b, &ended)
-			_ = ended.err().Error()
-			return
-		}
-		c.mu.Lock()
-		session := c.session.session
-		c.mu.Unlock()
-		c.receive(frame{kind: frameKind(kind), session: session, instance: s.instance, sequence: 1, body: b}.append(nil))
-	})
-}

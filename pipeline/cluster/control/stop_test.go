@@ -23,8 +23,8 @@ func TestMemberProcess(t *testing.T) {
 	}
 	a, err := identity.OpenAuthority(os.Getenv("GPUPIPE_TEST_AUTHORITY"))
 	require.NoError(t, err)
-	r := &run{t: t, authority: a, notes: &notes{}}
-	c, _ := r.connect(ClientOptions{Addresses: []string{address}, Setup: func(c *Client) { c.Handle("echo", echo) }})
+	r := &run{t: t, lease: testLease, authority: a, notes: &notes{}}
+	c, _ := r.connect(joining{addresses: []string{address}, setup: func(c *Client) { c.Handle("echo", echo) }})
 	<-c.done
 }
 
@@ -78,9 +78,12 @@ func TestSilenceOfAStoppedProcess(t *testing.T) {
 func TestAStallExtendsLeases(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, time.Hour) // so nothing but this test looks at leases, or renews them
-	r.connect(ClientOptions{})
+	r.connect(joining{})
 	r.changes.eventually(t, "joined ")
 	m := r.server.all()[0]
+	m.mu.Lock()
+	m.heard = time.Now().Add(time.Hour) // nothing that the member says renews its lease
+	m.mu.Unlock()
 	m.extend(-80 * time.Minute)
 	r.server.checkLeases(time.Hour)
 	assert.False(t, r.server.Members()[0].Lost)

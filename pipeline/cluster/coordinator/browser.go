@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 
-	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 )
@@ -26,12 +25,8 @@ func (h *Host) serveBrowser() error {
 	if err != nil {
 		return fmt.Errorf("page for browsers: %w", err)
 	}
-	h.services.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.services.join.Attach, Left: h.tabLeft, Note: h.options.Note,
-		Control: func(c net.Conn) {
-			if err := h.services.control.Attach(c); err != nil {
-				h.options.Note("control connection of a tab: %v", err)
-			}
-		}})
+	h.services.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.services.join.Attach, Coordinator: h.near(h.services.node.Port()),
+		Left: h.tabLeft, Note: h.options.Note})
 	if err != nil {
 		return fmt.Errorf("page for browsers: %w", err)
 	}
@@ -61,15 +56,10 @@ func (h *Host) tabLeft(secret string) {
 	}
 }
 
-// peersOf returns the peers as a member reaches them: a tab through the relay of its page, and the member in this process
-// the coordinator without a network between them. Of two tabs the one with the greater ID connects to the other.
+// peersOf returns the peers as a member reaches them: a tab through the relay of its page. Of two tabs the one with the
+// greater ID connects to the other.
 func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
 	peers := slices.Clone(all)
-	if h.services.local != nil && member == h.services.local.ID() {
-		i := slices.IndexFunc(peers, func(p protocol.Peer) bool { return p.ID == identity.CoordinatorID })
-		peers[i].Addresses = []string{h.near(h.services.node.Port())}
-		return peers
-	}
 	targets, ok := h.targetsOf(member, all)
 	if !ok {
 		return all
@@ -93,8 +83,6 @@ func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Tar
 	for _, p := range all {
 		other := infos[p.ID]
 		switch {
-		case p.ID == identity.CoordinatorID:
-			targets[p.ID] = tab.Target{Addresses: []string{h.near(h.services.node.Port())}}
 		case len(p.Addresses) > 0:
 			targets[p.ID] = tab.Target{Addresses: p.Addresses}
 		case other.Tab != "" && member > p.ID:

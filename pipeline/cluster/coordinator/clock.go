@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
 // memberClock converts times of a member's clock to the clock of this process. The conversion is a continuous, growing
@@ -47,7 +47,7 @@ const clockMoves = time.Second // the least time in which the offset in use chan
 // half, so converted times t − o(t) grow. Until the end of T, o is between its value before and m:
 //
 //	|o(t) − true offset| ≤ max(d, |m − o(start)|) + e + r (now − t₁ + T) = moving
-func (c *memberClock) take(m control.Clock, now time.Time) time.Duration {
+func (c *memberClock) take(m transport.Clock, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := m.Measured.Add(m.Offset).UnixNano() // by the member's clock

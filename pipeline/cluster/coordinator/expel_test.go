@@ -66,18 +66,17 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 	require.NoError(t, err)
 	c := joined.Credentials
 	m := member.New(member.Options{ID: c.Identity().ID, Coordinator: identity.CoordinatorID, OpenDevice: testdevice.Open, Note: t.Logf})
-	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify, Receive: m.Receive, Lost: m.Lost})
+	lost := make(chan error, 1)
+	client := control.NewClient(control.ClientOptions{Build: "test", Lost: func(err error) { lost <- err }})
+	for _, name := range []string{protocol.Measure, protocol.Connect, protocol.Probe, protocol.Plan, protocol.Load, protocol.Release} {
+		client.Handle(name, func(ctx context.Context, q []byte) ([]byte, error) { return m.Request(ctx, name, q) })
+	}
+	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify, Receive: m.Receive, Lost: m.Lost,
+		Sessions: client.Sessions()})
 	require.NoError(t, err)
 	m.Use(liar{node, change})
 	info := protocol.Info{Host: "liar", Addresses: []string{fmt.Sprint("127.0.0.1:", node.Port())}, Devices: []protocol.Device{{Name: "cpu:0/1", Info: device.Info{Name: "cpu:0/1"}}}}
-	lost := make(chan error, 1)
-	client, err := control.Connect(t.Context(), control.ClientOptions{Addresses: joined.Control, Credentials: c, Build: "test", Info: info.Encode(),
-		Lost: func(err error) { lost <- err }, Setup: func(c *control.Client) {
-			for _, name := range []string{protocol.Measure, protocol.Connect, protocol.Probe, protocol.Plan, protocol.Load, protocol.Release} {
-				c.Handle(name, func(ctx context.Context, q []byte) ([]byte, error) { return m.Request(ctx, name, q) })
-			}
-		}})
-	require.NoError(t, err)
+	require.NoError(t, client.Connect(t.Context(), node, transport.Peer{ID: identity.CoordinatorID, Addresses: joined.Control}, info.Encode()))
 	t.Cleanup(func() { assert.NoError(t, errors.Join(client.Close(), m.Close(), node.Close())) })
 	return lost
 }

@@ -24,7 +24,7 @@ import (
 // HostOptions describe a coordinator.
 type HostOptions struct {
 	Dir       string   // folder for the CA of the run, which a coordinator that restarts needs
-	Address   string   // host:port where members join; empty host: all interfaces; port 0: any four
+	Address   string   // host:port where members join; empty host: all interfaces; port 0: any three
 	Hosts     []string // names or addresses of this machine, for the token; none: those of its interfaces
 	Build     string
 	Token     identity.TokenOptions  // its addresses are set by NewHost
@@ -34,9 +34,8 @@ type HostOptions struct {
 	Modelled  bool                   // cut models by estimated times: nothing is measured
 	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
 	Note      func(format string, args ...any)
-	Dial      func(ctx context.Context, address string) (net.Conn, error) // of connections for tensors; nil: TCP
-	Measured  func(partition.Measured)                                    // takes what was measured of devices and links; nil: nothing does
-	OnMembers func([]MemberState)                                         // is called when the members or their state change; nil: nothing is
+	Measured  func(partition.Measured) // takes what was measured of devices and links; nil: nothing does
+	OnMembers func([]MemberState)      // is called when the members or their state change; nil: nothing is
 }
 
 // Host is a coordinator that members join. Several runs may train on it, one after the other.
@@ -60,7 +59,7 @@ type services struct {
 	join    *identity.JoinServer
 	control *control.Server
 	local   *member.Process
-	node    *transport.Node // for tensors
+	node    *transport.Node // with the sessions of all members
 	tabs    *tab.Server
 }
 
@@ -93,7 +92,7 @@ const defaultGrace = 12 * time.Second
 
 const defaultRejoin = 30 * time.Second
 
-// NewHost opens the coordinator's three servers and, with HostOptions.Local, makes this process a member too.
+// NewHost opens the coordinator's servers and, with HostOptions.Local, makes this process a member too.
 func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	if o.Grace == 0 {
 		o.Grace = defaultGrace
@@ -153,7 +152,7 @@ type AddressError struct {
 }
 
 func (e *AddressError) Error() string {
-	return fmt.Sprintf("address %q: %v; expected host:port with four free ports from there on", e.Address, e.Err)
+	return fmt.Sprintf("address %q: %v; expected host:port with three free ports from there on", e.Address, e.Err)
 }
 
 func (e *AddressError) Unwrap() error { return e.Err }
@@ -196,23 +195,21 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 	if err != nil {
 		return nil, err
 	}
-	if h.services.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
+	note := identity.LimitNotes(o.Note)
+	h.services.control = control.NewServer(control.ServerOptions{Build: o.Build, Note: note})
+	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
+		Receive: h.receive, Sessions: h.services.control.Sessions(), Explain: identity.Explain, Note: note}); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
-		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.control.Port()))},
+	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))},
 		Note: o.Note})
 	return l, err
 }
 
 // The ports after the one where members join.
 const (
-	controlPort = iota + 1
-	nodePort    // of the coordinator, for tensors
-	localPort   // of the member in this process, for tensors
+	nodePort  = iota + 1 // of the coordinator, for sessions
+	localPort            // of the member in this process, for tensors
 )
 
 // splitAddress returns host and port of HostOptions.Address.
@@ -257,7 +254,7 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 	o := *h.options.Local
 	o.Note, o.Credentials, o.Build, o.Grace, o.Hosts = h.options.Note, c, h.options.Build, h.options.Grace, h.options.Hosts
 	o.Local = true
-	o.Control = []string{h.near(h.services.control.Port())}
+	o.Control = []string{h.near(h.services.node.Port())}
 	if o.Listen, o.Port, err = splitAddress(h.options.Address); err != nil {
 		return err
 	}
@@ -309,13 +306,6 @@ func (h *Host) closeParts() error {
 func (h *Host) receive(from string, m transport.Message) {
 	if p := h.running(); p != nil {
 		p.Receive(from, m)
-	}
-}
-
-// lost is called when a member has had no connection for too long.
-func (h *Host) lost(id string, err error) {
-	if p := h.running(); p != nil {
-		p.Lost(id, err)
 	}
 }
 

@@ -156,7 +156,7 @@ func (m machines) measure(t testing.TB) (share, predicted float64, notes string)
 	l := &links{machines: m, all: map[string]*slowlink.Proxy{}}
 	defer l.close(t)
 	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"},
-		Build: "bench", Dial: l.dial("coordinator")})
+		Build: "bench"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
 	for stage := range m.stages {
@@ -208,7 +208,7 @@ func (m machines) join(t testing.TB, h *coordinator.Host, l *links, stage int) *
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: name, Build: "bench"})
 	require.NoError(t, err)
 	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: m.open(stage)}, Credentials: joined.Credentials,
-		Control: joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, DialPeer: l.dial(name)})
+		Control: joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, Dial: l.dial(name)})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == stage+1 }))
 	return p

@@ -16,7 +16,6 @@ import (
 	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -27,7 +26,7 @@ import (
 // Control is what the coordinator needs of control.Server.
 type Control interface {
 	Request(ctx context.Context, member, name string, request []byte) ([]byte, error)
-	Clock(ctx context.Context, member string) (control.Clock, error)
+	Clock(ctx context.Context, member string) (transport.Clock, error)
 }
 
 // Node is what the coordinator needs of transport.Node.
@@ -131,7 +130,7 @@ func (p *Pipeline) Close() error {
 	return nil
 }
 
-// Lost ends the pipeline: a member is gone. The node and the control server call it.
+// Lost ends the pipeline: a member is gone.
 func (p *Pipeline) Lost(member string, err error) {
 	if p.group.has(member) {
 		p.traced().lose(member)

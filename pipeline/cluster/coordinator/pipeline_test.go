@@ -143,8 +143,8 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 const clockError = 50 * time.Microsecond
 
 // Clock implements Control.
-func (n node) Clock(_ context.Context, id string) (control.Clock, error) {
-	return control.Clock{Offset: n.ahead[id] + clockError/2, Error: clockError, Measured: time.Now()}, nil
+func (n node) Clock(_ context.Context, id string) (transport.Clock, error) {
+	return transport.Clock{Offset: n.ahead[id] + clockError/2, Error: clockError, Measured: time.Now()}, nil
 }
 
 // inClock changes the times of a message to those of the sender's clock.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
@@ -120,7 +120,7 @@ func TestClockOfAMember(t *testing.T) {
 		if step%3 == 0 {
 			e /= 100
 		}
-		stated := c.take(control.Clock{Offset: offset + time.Duration((random.Float64()*2-1)*float64(e)), Error: e, Measured: now}, now)
+		stated := c.take(transport.Clock{Offset: offset + time.Duration((random.Float64()*2-1)*float64(e)), Error: e, Measured: now}, now)
 		check(stated)
 		for range 50 {
 			now = now.Add(100 * time.Millisecond)
@@ -149,10 +149,10 @@ func TestClockOfAMember(t *testing.T) {
 func TestClockKeepsThePast(t *testing.T) {
 	var c memberClock
 	start := time.Unix(1e9, 0)
-	c.take(control.Clock{Error: 50 * time.Millisecond, Measured: start}, start)
+	c.take(transport.Clock{Error: 50 * time.Millisecond, Measured: start}, start)
 	event := start.Add(6 * time.Second).UnixNano()
 	before := c.convert(event)
-	c.take(control.Clock{Offset: time.Millisecond, Error: 50 * time.Millisecond, Measured: start.Add(5 * time.Second)}, start.Add(6*time.Second))
+	c.take(transport.Clock{Offset: time.Millisecond, Error: 50 * time.Millisecond, Measured: start.Add(5 * time.Second)}, start.Add(6*time.Second))
 	assert.Equal(t, before, c.convert(event))
 	late := start.Add(10 * time.Second)
 	assert.Equal(t, late.Add(-time.Millisecond).UnixNano(), c.convert(late.UnixNano()).UnixNano())
@@ -182,7 +182,7 @@ func TestEventsAreExpected(t *testing.T) {
 	tr := &tracing{owners: map[string]*tracedMember{"stage 0": a}, members: map[string]*tracedMember{"a": a}, newest: map[string]int64{}}
 	events := [][]byte{protocol.EncodeEvents([][]byte{protocol.Event{Track: "stage 0", Name: "x", Start: 1, From: "stage 0"}.Encode()})}
 	require.ErrorContains(t, tr.receive("a", protocol.Events{}, events), "before they were asked for")
-	a.clock.take(control.Clock{Measured: time.Now()}, time.Now())
+	a.clock.take(transport.Clock{Measured: time.Now()}, time.Now())
 	tr.lose("a")
 	require.ErrorContains(t, tr.receive("a", protocol.Events{}, events), "after the last")
 	require.ErrorContains(t, tr.receive("b", protocol.Events{}, events), "without ranks")

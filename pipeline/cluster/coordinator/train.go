@@ -58,7 +58,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	}
 	h.epoch += 2 // the first measures links
 	places, peers := h.roster.place(need)
-	peers = append([]protocol.Peer{{ID: identity.CoordinatorID, Addresses: h.addresses(h.services.node.Port())}}, peers...)
+	peers = append([]protocol.Peer{{ID: identity.CoordinatorID}}, peers...)
 	o := Options{Control: h.services.control, Node: h.services.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
 		Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
 	if len(o.Places) < need {

@@ -41,7 +41,7 @@ type JoinOptions struct {
 // Membership is what a member gets when it joins.
 type Membership struct {
 	Credentials *Credentials
-	Control     []string // addresses of the control server, host:port
+	Control     []string // addresses of the coordinator's node, host:port
 }
 
 // Join makes this process a member of the run that a token belongs to. It tries all addresses of the token and uses the

@@ -31,7 +31,7 @@ const (
 type JoinServerOptions struct {
 	Authority *Authority
 	Build     string   // of the coordinator; members must have the same
-	Control   []string // addresses of the control server, host:port; without a host: the one where the member reached us
+	Control   []string // addresses of the coordinator's node, host:port; without a host: the one where the member reached us
 	Joined    func(member, remote string)
 	Note      func(format string, args ...any) // refusals, without secrets; at most about ten a second
 	Timeout   time.Duration                    // of a handshake, and of a request; 0: 5 s

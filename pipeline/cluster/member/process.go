@@ -22,21 +22,20 @@ import (
 type ProcessOptions struct {
 	Options
 	Credentials *identity.Credentials
-	Control     []string                    // addresses of the coordinator's control server, host:port
+	Control     []string                    // addresses of the coordinator's node, host:port
 	Build       string                      // of this program
 	Devices     []string                    // names of the devices to offer, each for one rank
 	Hosts       []string                    // names or addresses of this machine, for other members; none: those of its interfaces
 	Listen      string                      // address of the interface for tensors; "": all
 	Port        int                         // for tensors; 0: any
-	Grace       time.Duration               // how long a broken connection may last
+	Grace       time.Duration               // how long the connection with another member may be broken
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
 	Tab         string                      // protocol.Info.Tab; "": this process is no browser tab
-	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP. A
-	// process with a Dial of its own has no addresses. Others reach it through Listener, if at all.
-	Dial     func(ctx context.Context, address string) (net.Conn, error)
-	Listener net.Listener
-	// DialPeer makes the connections to addresses of peers, in a process without Dial. nil is TCP.
-	DialPeer func(ctx context.Context, address string) (net.Conn, error)
+	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// OnlyDials is set by a process that has no addresses. Others reach it through Listener, if at all.
+	OnlyDials bool
+	Listener  net.Listener
 }
 
 // Process is a member that is connected to its coordinator.
@@ -61,20 +60,22 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	notes := &Notes{To: o.Note}
 	o.Note = notes.Note
 	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
-	listen, dial := net.JoinHostPort(o.Listen, strconv.Itoa(o.Port)), o.DialPeer
-	if o.Dial != nil {
-		listen, dial = "", o.Dial // it only dials
+	p.client = control.NewClient(control.ClientOptions{Build: o.Build, Timeout: coordinatorTimeout, Lost: p.end, Restarted: p.restarted, Note: o.Note})
+	p.handle(p.client)
+	listen := net.JoinHostPort(o.Listen, strconv.Itoa(o.Port))
+	if o.OnlyDials {
+		listen = ""
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
-		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Listener: o.Listener, Dial: dial, Note: o.Note}); err != nil {
+		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Listener: o.Listener, Dial: o.Dial,
+		Explain: identity.Explain, Note: o.Note}); err != nil {
 		return nil, err
 	}
 	p.member.Use(p.node)
 	info, err := describe(o, p.node.Port())
 	if err == nil {
 		p.devices = info.Devices
-		p.client, err = control.Connect(ctx, control.ClientOptions{Addresses: o.Control, Credentials: o.Credentials, Build: o.Build, Info: info.Encode(),
-			Timeout: coordinatorTimeout, Setup: p.handle, Lost: p.end, Restarted: p.restarted, Dial: o.Dial, Note: o.Note})
+		err = p.client.Connect(ctx, p.node, transport.Peer{ID: o.Coordinator, Addresses: o.Control}, info.Encode())
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
@@ -103,7 +104,7 @@ func (p *Process) handle(c *control.Client) {
 }
 
 // restarted ends the epoch of a coordinator that has restarted, or that has given this member up.
-func (p *Process) restarted(string) {
+func (p *Process) restarted() {
 	p.member.options.Note("joining the run again: the coordinator has restarted, or has given this member up")
 	if err := p.member.Close(); err != nil {
 		p.member.options.Note("%v", err)
@@ -160,7 +161,7 @@ func describe(o ProcessOptions, port int) (protocol.Info, error) {
 	}
 	info := protocol.Info{Host: host, System: runtime.GOOS + "/" + runtime.GOARCH, Tab: o.Tab}
 	hosts := o.Hosts
-	if len(hosts) == 0 && o.Dial == nil {
+	if len(hosts) == 0 && !o.OnlyDials {
 		hosts = Interfaces(o.Control)
 	}
 	for _, h := range hosts {

@@ -1,6 +1,6 @@
 // Package protocol is what the coordinator of a run and its members say to each other.
 //
-// The coordinator makes requests of a member, answered one by one, over the control connection: to measure its devices,
+// The coordinator makes requests of a member, answered one by one: to measure its devices,
 // to plan its ranks, to load them, to release them. Everything that happens while the ranks work travels as a Message of
 // package transport, whose header this package encodes. Each kind of message has a type for its header:
 //

@@ -36,7 +36,7 @@ type Options struct {
 	Certificate *tls.Certificate    // of the page; nil: plain HTTP, which gives WebGPU to pages from localhost only
 	Files       fs.FS               // of the page; nil: Assets()
 	Join        func(net.Conn)      // serves a connection to the server that admits members
-	Control     func(net.Conn)      // serves a connection to the control server
+	Coordinator string              // host:port of the coordinator's node
 	Left        func(secret string) // is called when a page says that it is closed; the tab gave the secret's hash in protocol.Info.Tab
 	Note        func(format string, args ...any)
 }
@@ -113,7 +113,9 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { s.serveFile(w, r, file) })
 	}
 	mux.HandleFunc("GET /connect/join", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, func(c *conn) { s.o.Join(c) }) })
-	mux.HandleFunc("GET /connect/control", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, func(c *conn) { s.o.Control(c) }) })
+	mux.HandleFunc("GET /connect/coordinator", func(w http.ResponseWriter, r *http.Request) {
+		s.connectTo(w, r, Target{Addresses: []string{s.o.Coordinator}})
+	})
 	mux.HandleFunc("GET /connect/accept/{secret}", func(w http.ResponseWriter, r *http.Request) {
 		s.connect(w, r, func(c *conn) { s.relay.wait(protocol.TabHash(r.PathValue("secret")), c) })
 	})
@@ -172,6 +174,11 @@ func (s *Server) connectPeer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the ticket is unknown, or its epoch has ended", http.StatusForbidden)
 		return
 	}
+	s.connectTo(w, r, target)
+}
+
+// connectTo connects a tab to a peer.
+func (s *Server) connectTo(w http.ResponseWriter, r *http.Request, target Target) {
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	defer cancel()
 	peer, err := s.relay.reach(ctx, target)

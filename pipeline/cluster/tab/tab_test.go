@@ -138,19 +138,37 @@ func TestServeWithCertificate(t *testing.T) {
 }
 
 func TestConnectionsReachTheirServers(t *testing.T) {
-	remotes := make(chan string, 2)
-	serveOne := func(c net.Conn) {
+	remotes := make(chan string, 1)
+	coordinator := echoServer(t)
+	s := serve(t, Options{Coordinator: coordinator, Join: func(c net.Conn) {
 		remotes <- c.RemoteAddr().String()
 		echo(c)
-	}
-	s := serve(t, Options{Join: serveOne, Control: serveOne})
-	for _, path := range []string{"connect/join", "connect/control"} {
+	}})
+	for _, path := range []string{"connect/join", "connect/coordinator"} {
 		c, _, err := dial(t, s.address()+path, nil)
 		require.NoError(t, err)
 		talk(t, c)
-		assert.Regexp(t, `^127\.0\.0\.1:\d+$`, <-remotes)
 		assert.NoError(t, c.Close())
 	}
+	assert.Regexp(t, `^127\.0\.0\.1:\d+$`, <-remotes)
+}
+
+// echoServer serves connections at an address until the test ends.
+func echoServer(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go echo(c)
+		}
+	}()
+	return l.Addr().String()
 }
 
 func TestOtherOriginsAreRefused(t *testing.T) {
@@ -161,20 +179,9 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 }
 
 func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
-	peer, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer peer.Close()
-	go func() {
-		for {
-			c, err := peer.Accept()
-			if err != nil {
-				return
-			}
-			go echo(c)
-		}
-	}()
+	peer := echoServer(t)
 	s := serve(t, Options{})
-	paths := s.Tickets(1, map[string]Target{"b": {Addresses: []string{"127.0.0.1:1", peer.Addr().String()}}, "gone": {Addresses: []string{"127.0.0.1:1"}}})
+	paths := s.Tickets(1, map[string]Target{"b": {Addresses: []string{"127.0.0.1:1", peer}}, "gone": {Addresses: []string{"127.0.0.1:1"}}})
 	c, _, err := dial(t, s.address()+"connect/"+paths["b"], nil)
 	require.NoError(t, err)
 	talk(t, c)
@@ -186,7 +193,7 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 	}
 	refused(paths["gone"], http.StatusBadGateway)
 	refused("peer/"+strings.Repeat("A", 26), http.StatusForbidden)
-	again := s.Tickets(2, map[string]Target{"b": {Addresses: []string{peer.Addr().String()}}})
+	again := s.Tickets(2, map[string]Target{"b": {Addresses: []string{peer}}})
 	refused(paths["b"], http.StatusForbidden)
 	talk(t, c) // an open connection ends with its epoch's link
 	c, _, err = dial(t, s.address()+"connect/"+again["b"], nil)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type watchedConn struct {
 	lastRead atomic.Int64 // nanoseconds since opened
 	greeted  atomic.Bool  // the peer has said a hello that was accepted
 	once     sync.Once
-	settled  func(closed bool) // called once: when the peer has said hello or was refused, or on Close
+	settled  func(closed bool)     // called once: when the peer has said hello or was refused, or on Close
+	insecure atomic.Pointer[error] // the first error of TLS, which gRPC only quotes
 
 	mu     sync.Mutex
 	corked bool
@@ -44,9 +46,21 @@ func (w *watchedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// heard is when the last byte arrived.
+func (w *watchedConn) heard() time.Time { return w.opened.Add(time.Duration(w.lastRead.Load())) }
+
 // silence is the time since the last byte arrived.
-func (w *watchedConn) silence() time.Duration {
-	return time.Since(w.opened) - time.Duration(w.lastRead.Load())
+func (w *watchedConn) silence() time.Duration { return time.Since(w.heard()) }
+
+// failed keeps the first error of TLS.
+func (w *watchedConn) failed(err error) { w.insecure.CompareAndSwap(nil, &err) }
+
+// explain returns the error of TLS behind an error of gRPC, if there is one.
+func (w *watchedConn) explain(err error) error {
+	if tls := w.insecure.Load(); err != nil && tls != nil {
+		return *tls
+	}
+	return err
 }
 
 func (w *watchedConn) Write(b []byte) (int, error) {
@@ -90,6 +104,16 @@ func (c *secureConn) Write(b []byte) (int, error) {
 	return n, errors.Join(err, c.raw.uncork())
 }
 
+// Read keeps the alert by which the other side refuses the certificate: under TLS 1.3 it comes after the handshake.
+func (c *secureConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	var alert *net.OpError
+	if errors.As(err, &alert) && alert.Op == "remote error" {
+		c.raw.failed(err)
+	}
+	return n, err
+}
+
 // connInfo is what the handshake of a connection found.
 type connInfo struct {
 	credentials.CommonAuthInfo
@@ -115,6 +139,7 @@ func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.
 	ctx, cancel := context.WithTimeout(ctx, m.node.options.timing.hello)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
+		watched.failed(err)
 		return nil, nil, err
 	}
 	state := conn.ConnectionState()
@@ -132,8 +157,11 @@ func (m mutualTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) 
 
 func (m mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := m.handshake(context.Background(), raw, tls.Server)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = os.ErrDeadlineExceeded // as of a connection whose deadline gRPC has set
+	}
 	if err != nil {
-		m.node.notes.add("a connection from %s is refused: %v", host(raw.RemoteAddr()), err)
+		m.node.notes.add("a connection from %s is refused: %v", host(raw.RemoteAddr()), m.node.options.Explain(err))
 		if watched, ok := raw.(*watchedConn); ok {
 			watched.settle()
 		}
@@ -172,8 +200,10 @@ func (l *guardedListener) guard(c net.Conn) *watchedConn {
 	})
 }
 
-// maxPending bounds the connections that have not said hello.
-const maxPending = 128
+const (
+	maxPending          = 128 // connections that have not said hello
+	handshakesPerSecond = 200 // of all connections, beyond a burst of twice as many
+)
 
 // guardedListener accepts connections, and closes those that are too many.
 type guardedListener struct {
@@ -191,6 +221,11 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 			l.node.pending.Add(-1)
 			_ = c.Close()
 			l.node.notes.add("a connection from %s is refused: %d others have not said hello yet", host(c.RemoteAddr()), maxPending)
+			continue
+		}
+		if !l.node.handshakes.Allow() {
+			_ = c.Close()
+			l.node.notes.add("a connection from %s is refused: more than %d a second", host(c.RemoteAddr()), handshakesPerSecond)
 			continue
 		}
 		tune(c, l.node.options.Congestion)

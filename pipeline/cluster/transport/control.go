@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -20,17 +21,20 @@ const (
 )
 
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 	maxID           = 256
 	maxRefusal      = 1024
+	maxGreeting     = 128 << 10
 )
 
 // hello opens a connection. The answer to it holds the fields incarnation and received only.
 type hello struct {
 	version     uint16
 	from, to    string
-	epoch       uint64
-	incarnation uint64          // differs for each process and epoch
+	epoch       uint64          // 0: of a session
+	incarnation uint64          // differs for each process, session and epoch
+	known       uint64          // incarnation of the other side, of a session that goes on; 0: it has not answered yet
+	greeting    []byte          // of a session that begins
 	received    [classes]uint64 // fragments that the side has accepted so far
 }
 
@@ -40,16 +44,16 @@ type ping struct {
 	sent, answered int64
 }
 
-// refusal says why a side ends a connection. An aborted link does not come back in its epoch.
-type refusal struct {
-	code codes.Code
-	text string
+// Refusal says why a side ends a connection. An aborted link does not come back in its epoch.
+type Refusal struct {
+	Code codes.Code
+	Text string
 }
 
-func (r *refusal) Error() string { return r.text }
+func (r *Refusal) Error() string { return r.Text }
 
-func refusalf(code codes.Code, format string, args ...any) *refusal {
-	return &refusal{code, fmt.Sprintf(format, args...)}
+func refusalf(code codes.Code, format string, args ...any) *Refusal {
+	return &Refusal{code, fmt.Sprintf(format, args...)}
 }
 
 func appendText(b []byte, text string, limit int) []byte {
@@ -61,6 +65,8 @@ func (h hello) encode() []byte {
 	b := binary.LittleEndian.AppendUint16([]byte{kindHello}, h.version)
 	b = appendText(appendText(b, h.from, maxID), h.to, maxID)
 	b = binary.LittleEndian.AppendUint64(b, h.epoch)
+	b = binary.LittleEndian.AppendUint64(b, h.known)
+	b = append(binary.LittleEndian.AppendUint32(b, uint32(len(h.greeting))), h.greeting...)
 	return appendState(b, h)
 }
 
@@ -88,9 +94,9 @@ func (p ping) encode() []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(p.answered))
 }
 
-func (r *refusal) encode() []byte {
-	b := binary.LittleEndian.AppendUint32([]byte{kindRefusal}, uint32(r.code))
-	return appendText(b, r.text, maxRefusal)
+func (r *Refusal) encode() []byte {
+	b := binary.LittleEndian.AppendUint32([]byte{kindRefusal}, uint32(r.Code))
+	return appendText(b, r.Text, maxRefusal)
 }
 
 // decoder reads a control message. After a read beyond its end, ok is false.
@@ -113,13 +119,15 @@ func (d *decoder) uint16() uint16 { return binary.LittleEndian.Uint16(d.take(2))
 func (d *decoder) uint32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
 func (d *decoder) uint64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
 
-func (d *decoder) text(limit int) string {
-	n := int(d.uint16())
+func (d *decoder) text(limit int) string { return string(d.bytes(int(d.uint16()), limit)) }
+
+// bytes are the next n; nil if there are fewer, or more than a limit.
+func (d *decoder) bytes(n, limit int) []byte {
 	if n > limit || n > len(d.b) {
 		d.ok, d.b = false, nil
-		return ""
+		return nil
 	}
-	return string(d.take(n))
+	return d.take(n)
 }
 
 func (d *decoder) counts() (counts [classes]uint64) {
@@ -135,7 +143,7 @@ type acknowledgment [classes]uint64
 // welcome answers a hello.
 type welcome hello
 
-// decodeControl returns a hello, a welcome, an acknowledgment, a ping or a *refusal.
+// decodeControl returns a hello, a welcome, an acknowledgment, a ping or a *Refusal.
 func decodeControl(b []byte) (any, error) {
 	d := &decoder{b, true}
 	kind := d.take(1)[0]
@@ -146,7 +154,8 @@ func decodeControl(b []byte) (any, error) {
 		if d.ok && h.version != protocolVersion {
 			return h, nil // what follows may differ
 		}
-		h.from, h.to, h.epoch = d.text(maxID), d.text(maxID), d.uint64()
+		h.from, h.to, h.epoch, h.known = d.text(maxID), d.text(maxID), d.uint64(), d.uint64()
+		h.greeting = bytes.Clone(d.bytes(int(d.uint32()), maxGreeting))
 		h.incarnation, h.received = d.uint64(), d.counts()
 		m = h
 	case kindWelcome:
@@ -156,7 +165,7 @@ func decodeControl(b []byte) (any, error) {
 	case kindPing, kindPong:
 		m = ping{kind == kindPong, int64(d.uint64()), int64(d.uint64())}
 	case kindRefusal:
-		m = &refusal{codes.Code(d.uint32()), d.text(maxRefusal)}
+		m = &Refusal{codes.Code(d.uint32()), d.text(maxRefusal)}
 	default:
 		return nil, violationf("a control message has kind %d", kind)
 	}

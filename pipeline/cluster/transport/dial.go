@@ -18,7 +18,7 @@ const (
 	connWindow   = 64 << 20 // all streams, so that one that is not read does not stop the others
 	ioBuffer     = 64 << 10
 	maxMetadata  = 16 << 10
-	maxStreams   = 4
+	maxStreams   = 2 + uint32(classes)    // one more than there are, so that it can be refused with a reason
 	dialStagger  = 300 * time.Millisecond // between the attempts at two addresses
 )
 
@@ -39,15 +39,18 @@ func (l *link) dial() {
 		if time.Since(begin) > t.maxBackoff && connected {
 			backoff = t.minBackoff
 		}
-		var r *refusal
+		var r *Refusal
 		refused := errors.As(err, &r)
-		if refused && (r.code == codeState || r.code == codeOver) {
+		if refused && (r.Code == codeState || r.Code == codeOver) {
 			backoff = t.maxBackoff // the peer has left the epoch, and this node is about to
 		}
 		if !connected {
 			l.remember(err)
 			l.failOn(err)
-			if !refused || r.code != codeEarly && r.code != codeLeft {
+			switch {
+			case l.session != nil:
+				l.node.options.Sessions.Failed(l.session, err)
+			case !refused || r.Code != codeEarly && r.Code != Left:
 				l.node.notes.add("no connection to member %s: %v", l.peer.ID, err)
 			}
 		}
@@ -59,7 +62,7 @@ func (l *link) dial() {
 	}
 }
 
-// connectOnce dials and uses the connection until it ends. It reports whether there was a session.
+// connectOnce dials and uses the connection until it ends. It reports whether the hello was answered.
 func (l *link) connectOnce(ctx context.Context) (bool, error) {
 	raw, err := dialAny(ctx, l.peer.Addresses, l.node.options)
 	if err != nil {
@@ -77,7 +80,7 @@ func (l *link) connectOnce(ctx context.Context) (bool, error) {
 	defer c.cancel()
 	s, err := c.open(ctx)
 	if err != nil {
-		return false, err
+		return false, conn.explain(err)
 	}
 	c.run(s)
 	return true, s.cause()
@@ -159,8 +162,8 @@ func (c *dialed) stream(method string) (grpc.ClientStream, error) {
 	return c.client.NewStream(c.ctx, &d, "/"+service+"/"+method)
 }
 
-// open says hello and attaches a session to the link.
-func (c *dialed) open(ctx context.Context) (*session, error) {
+// open says hello and attaches the connection to the link.
+func (c *dialed) open(ctx context.Context) (*connection, error) {
 	stop := context.AfterFunc(ctx, c.cancel)
 	defer stop()
 	timer := time.AfterFunc(c.link.node.options.timing.hello, c.cancel)
@@ -178,7 +181,7 @@ func (c *dialed) open(ctx context.Context) (*session, error) {
 	return s, err
 }
 
-func (c *dialed) exchange() (s *session, err error) {
+func (c *dialed) exchange() (s *connection, err error) {
 	if c.control, err = c.stream("Control"); err != nil {
 		return nil, streamError(err)
 	}
@@ -200,7 +203,7 @@ func (c *dialed) exchange() (s *session, err error) {
 			return nil, streamError(err)
 		}
 	}
-	s = newSession(c.link, c.conn)
+	s = newConnection(c.link, c.conn)
 	return s, c.link.attach(s, hello(answer))
 }
 
@@ -222,8 +225,8 @@ func (c *dialed) identify() error {
 	return nil
 }
 
-// run carries messages until the session ends.
-func (c *dialed) run(s *session) {
+// run carries messages until the connection ends.
+func (c *dialed) run(s *connection) {
 	var streams, reader, writer sync.WaitGroup
 	for class := range classes {
 		streams.Go(func() { s.serveData(class, c.data[class]) })
@@ -250,7 +253,7 @@ func (c *dialed) run(s *session) {
 
 // refuse sends the reason why the connection ends, waits for the readers of the stream, and then until the peer has
 // closed it.
-func (c *dialed) refuse(r *refusal, readers ...func()) {
+func (c *dialed) refuse(r *Refusal, readers ...func()) {
 	_ = sendControl(c.control, r.encode())
 	_ = c.control.CloseSend()
 	for _, wait := range readers {
@@ -264,15 +267,15 @@ func (c *dialed) refuse(r *refusal, readers ...func()) {
 }
 
 // asRefusal is what a peer reads of an error.
-func asRefusal(err error) *refusal {
-	var r *refusal
+func asRefusal(err error) *Refusal {
+	var r *Refusal
 	var v *violation
 	switch {
 	case errors.As(err, &r):
 		return r
 	case errors.As(err, &v):
-		return &refusal{codeAbort, v.text}
+		return &Refusal{codeAbort, v.text}
 	default:
-		return &refusal{codeState, err.Error()}
+		return &Refusal{codeState, err.Error()}
 	}
 }

@@ -1,20 +1,26 @@
-// Package transport carries tensors between the members of a run, over gRPC and mutual TLS.
+// Package transport carries tensors and requests between the processes of a run, over gRPC and mutual TLS.
 //
-// A Node is a member's end of it. Connect begins an epoch: a set of peers, numbered. For each peer there is a link.
-// One side of a link dials; both use the same connection. A link has two classes of messages, Hot and Bulk. Messages
-// of one class arrive in the order in which they were sent, each exactly once within an epoch.
+// A Node is the end of it in one process. What connects two nodes is a link, over one connection after the other, which
+// one side dials. There are two kinds:
+//
+//   - A session connects a member with its coordinator, from joining to leaving: see Sessions.
+//   - Connect begins an epoch: a set of peers, numbered. Each peer without a session gets a link for that epoch.
+//
+// A link has three classes of messages, Hot, Bulk and Urgent. Messages of one class arrive in the order in which they
+// were sent, each exactly once within a session or an epoch.
 //
 //	Send ──▶ outbox ──▶ writer ──▶ gRPC stream ──▶ reader ──▶ inbox ──▶ Receive
 //	           ▲                                     │
 //	           └───────── acknowledgments ◀──────────┘
 //
 // A message travels in fragments of at most 256 KiB, so that one of class Hot never waits long behind one of class
-// Bulk. Fragments of a class are numbered. The receiver acknowledges them as they arrive; the sender keeps a message
-// until all its fragments are acknowledged. A link outlives its connection: after a break the dialing side connects
-// again, both sides state what they have received, and each sends the rest. A link without a connection for longer
-// than Options.Grace is lost for the epoch.
+// Bulk, and one of class Urgent behind none. Fragments of a class are numbered. The receiver acknowledges them as they
+// arrive; the sender keeps a message until all its fragments are acknowledged. A link outlives its connection: after a
+// break the dialing side connects again, both sides state what they have received, and each sends the rest. A link of an
+// epoch without a connection for longer than Options.Grace is lost. A session waits until one side ends it: package
+// control decides when a member is lost. At a new epoch it drops the tensors of the one before.
 //
-// A connection has three streams: control, hot and bulk. The control stream carries the hello, acknowledgments, and a
+// A connection has a control stream and one for each class. The control stream carries the hello, acknowledgments, and a
 // ping a second. A connection that brings no byte for five seconds is closed, so a stopped process, a dead machine
 // and a connection that only one side believes in are all found within six.
 //

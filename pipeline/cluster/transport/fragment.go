@@ -11,17 +11,19 @@ import (
 
 // A fragment on the wire, little-endian:
 //
-//	first of a message: kind uint8 | sequence uint64 | h uint32 | header [h]byte | n uint32 | sizes [n]uint64 | payload
+//	first of a message: kind uint8 | sequence uint64 | epoch uint64 | h uint32 | header [h]byte | n uint32 | sizes [n]uint64 | payload
 //	each of the others: kind uint8 | sequence uint64 | payload
+//	end of a message whose rest is not sent: kind uint8 | sequence uint64
 const (
 	fragmentPayload = 256 << 10
 	maxHeader       = 4 << 10
 	maxTensors      = 4096
 	fragmentPrefix  = 1 + 8
-	maxFragment     = fragmentPrefix + 4 + maxHeader + 4 + 8*maxTensors + fragmentPayload
+	maxFragment     = fragmentPrefix + 8 + 4 + maxHeader + 4 + 8*maxTensors + fragmentPayload
 
 	firstFragment = 1
 	nextFragment  = 2
+	lastFragment  = 3 // of a message that its sender has dropped in the middle
 )
 
 // violation is what a peer that keeps to the protocol never sends. It ends the link.
@@ -37,7 +39,7 @@ func violationf(format string, args ...any) error {
 func checkMessage(m Message, limit int64) error {
 	switch {
 	case m.Class >= classes:
-		return fmt.Errorf("class %d: expected Hot or Bulk", m.Class)
+		return fmt.Errorf("class %d: expected Hot, Bulk or Urgent", m.Class)
 	case len(m.Header) > maxHeader:
 		return fmt.Errorf("header of %d bytes: expected at most %d", len(m.Header), maxHeader)
 	case len(m.Payload) > maxTensors:
@@ -55,13 +57,14 @@ func fragmentsOf(m Message) uint64 {
 
 // encodeFragment returns fragment k of a message without copying its payload.
 func encodeFragment(m Message, sequence, k uint64) mem.BufferSlice {
-	prefix := make([]byte, 0, fragmentPrefix+8+len(m.Header)+8*len(m.Payload))
+	prefix := make([]byte, 0, fragmentPrefix+16+len(m.Header)+8*len(m.Payload))
 	if k > 0 {
 		prefix = append(prefix[:0:fragmentPrefix], nextFragment)
 		prefix = binary.LittleEndian.AppendUint64(prefix, sequence)
 	} else {
 		prefix = append(prefix, firstFragment)
 		prefix = binary.LittleEndian.AppendUint64(prefix, sequence)
+		prefix = binary.LittleEndian.AppendUint64(prefix, m.Epoch)
 		prefix = binary.LittleEndian.AppendUint32(prefix, uint32(len(m.Header)))
 		prefix = append(prefix, m.Header...)
 		prefix = binary.LittleEndian.AppendUint32(prefix, uint32(len(m.Payload)))
@@ -83,6 +86,11 @@ func encodeFragment(m Message, sequence, k uint64) mem.BufferSlice {
 		}
 	}
 	return fragment
+}
+
+// encodeLast returns the fragment that ends a message whose rest is not sent.
+func encodeLast(sequence uint64) mem.BufferSlice {
+	return mem.BufferSlice{mem.SliceBuffer(binary.LittleEndian.AppendUint64([]byte{lastFragment}, sequence))}
 }
 
 // fragmentReader reads a fragment that has arrived. *mem.Reader is one.
@@ -127,25 +135,33 @@ func (a *assembler) accept(r fragmentReader) (Message, bool, error) {
 	switch {
 	case err != nil:
 		return Message{}, false, violationf("a fragment ends within its prefix")
-	case kind[0] != firstFragment && kind[0] != nextFragment:
-		return Message{}, false, violationf("fragment %d has kind %d, expected 1 or 2", sequence, kind[0])
+	case kind[0] < firstFragment || kind[0] > lastFragment:
+		return Message{}, false, violationf("fragment %d has kind %d, expected 1 to 3", sequence, kind[0])
 	case sequence < a.next:
 		return Message{}, false, nil
 	case sequence > a.next:
 		return Message{}, false, violationf("fragment %d arrived, expected %d", sequence, a.next)
-	case (kind[0] == nextFragment) != a.partial:
+	case (kind[0] != firstFragment) != a.partial:
 		return Message{}, false, violationf("fragment %d has kind %d in the wrong place", sequence, kind[0])
 	}
-	if kind[0] == firstFragment {
+	switch kind[0] {
+	case firstFragment:
 		if err := a.begin(r); err != nil {
 			return Message{}, false, err
 		}
+	case lastFragment:
+		if r.Remaining() > 0 {
+			return Message{}, false, violationf("fragment %d ends a message and brings %d bytes", sequence, r.Remaining())
+		}
+		a.next, a.message, a.sizes, a.partial = a.next+1, Message{}, nil, false
+		return Message{}, false, nil
 	}
 	return a.fill(r)
 }
 
 // begin reads what the first fragment says of its message. It allocates no tensor.
 func (a *assembler) begin(r fragmentReader) error {
+	epoch, _ := readUint64(r)
 	length, err := readUint32(r)
 	if err != nil || length > maxHeader || int(length) > r.Remaining() {
 		return violationf("a message declares a header of %d bytes, expected at most %d", length, maxHeader)
@@ -164,7 +180,7 @@ func (a *assembler) begin(r fragmentReader) error {
 		}
 		total += sizes[i]
 	}
-	a.message = Message{Class: a.class, Header: header, Payload: make([][]byte, count)}
+	a.message = Message{Class: a.class, Header: header, Payload: make([][]byte, count), Epoch: epoch}
 	a.sizes, a.tensor, a.missing, a.partial = sizes, 0, int64(total), true
 	return nil
 }

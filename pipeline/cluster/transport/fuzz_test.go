@@ -39,6 +39,7 @@ func FuzzFragments(f *testing.F) {
 	seed(fragment(0, 0, 10, 1<<63, 1<<63, 20))
 	seed(fragment(0, maxHeader+1, 0))
 	seed(fragment(7, 0, 0), []byte{nextFragment}, nil)
+	seed(fragment(0, 0, 10, 20), encodeLast(1).Materialize(), encode(message(Hot, 0, 9), 2)[0])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := &assembler{limit: limit}
 		for len(b) >= 4 {
@@ -69,7 +70,7 @@ func FuzzFragments(f *testing.F) {
 
 // FuzzControl decodes a control message and encodes it again.
 func FuzzControl(f *testing.F) {
-	h := hello{version: protocolVersion, from: "a", to: "b", epoch: 3, incarnation: 4, received: [classes]uint64{5, 6}}
+	h := hello{version: protocolVersion, from: "a", to: "b", epoch: 3, incarnation: 4, known: 9, greeting: []byte("x"), received: [classes]uint64{5, 6}}
 	for _, b := range [][]byte{h.encode(), h.encodeWelcome(), encodeAck(h.received), ping{sent: 7, answered: 8}.encode(),
 		ping{pong: true}.encode(), refusalf(codeAbort, "no").encode(), {kindHello, 9, 0}, {kindRefusal, 0, 0, 0, 0, 255, 255}, {}} {
 		f.Add(b)
@@ -92,7 +93,7 @@ func FuzzControl(f *testing.F) {
 			again = encodeAck(m)
 		case ping:
 			again = m.encode()
-		case *refusal:
+		case *Refusal:
 			again = m.encode()
 		}
 		require.Equal(t, b, again)

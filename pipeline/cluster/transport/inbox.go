@@ -107,6 +107,13 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
+// forget begins the statistics anew.
+func (i *inbox) forget() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.bytes, i.messages = 0, 0
+}
+
 func (i *inbox) statistics() (bytes, messages int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -4,31 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
 )
 
-// Codes of refusals.
+// Codes of refusals. gRPC itself sends none of them.
 const (
 	codeEarly    = codes.OutOfRange         // the epoch has not begun
 	codeState    = codes.FailedPrecondition // the states of the two sides do not fit
 	codeIdentity = codes.PermissionDenied   // not a member, or not the one that it claims to be
 	codeAbort    = codes.Aborted            // the link is over for the epoch
 	codeOver     = codes.NotFound           // the peer has begun another epoch: no fault
-	codeLeft     = codes.DataLoss           // the peer has closed its node: it does not come back in this epoch
+
+	Left      = codes.DataLoss        // the peer has closed its node, or has ended the session: it does not come back
+	Forgotten = codes.AlreadyExists   // the peer does not know the session, or has ended it; another may begin
+	Expelled  = codes.Unauthenticated // the peer has ended the session for good
+	Refused   = codes.InvalidArgument // the peer does not begin a session
 )
 
-// link carries messages to and from a peer for one epoch, over one connection after the other.
+// isRefusal reports whether a code is one of those above.
+func isRefusal(c codes.Code) bool {
+	return slices.Contains([]codes.Code{codeEarly, codeState, codeIdentity, codeAbort, codeOver, Left, Forgotten, Expelled, Refused}, c)
+}
+
+// link carries messages to and from a peer over one connection after the other: for one epoch, or for a session.
 type link struct {
 	node        *Node
 	peer        Peer
+	session     *Session // that the link is of; nil: it is of an epoch
+	greeting    []byte   // of a session that this side begins
 	epoch       uint64
 	dials       bool
 	incarnation uint64
 	out         [classes]*outbox
 	in          [classes]*inbox
+	begun       chan struct{} // closed by the first connection
 	done        chan struct{} // closed when the link is over
 
 	mu    sync.Mutex
@@ -37,8 +50,10 @@ type link struct {
 
 // linkState is what changes with the connections of a link.
 type linkState struct {
-	session     *session      // the present one, or nil
+	connection  *connection   // the present one, or nil
 	connections int           // so far
+	earlier     int           // of these: before the present epoch
+	heard       time.Time     // when the last connection brought its last byte
 	theirs      uint64        // incarnation of the peer, once known
 	period      time.Duration // for which the link waits for a connection
 	grace       *time.Timer   // runs while there is none
@@ -48,22 +63,35 @@ type linkState struct {
 }
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
-	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), done: make(chan struct{}),
+	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}), done: make(chan struct{}),
 		state: linkState{period: n.options.Grace}}
 	for c := range classes {
-		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.MaxMessage)
+		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.limit(c))
 	}
 	return l
+}
+
+// newEpoch drops what a session carries of the epoch before, and begins its statistics anew.
+func (l *link) newEpoch() {
+	for c := range classes {
+		if c != Urgent {
+			l.out[c].abandon()
+			l.in[c].forget()
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.earlier = max(0, l.state.connections-1)
 }
 
 // start begins to deliver, to dial and to count the grace period.
 func (l *link) start() {
 	for c := range classes {
 		l.node.work.Go(func() {
-			l.in[c].deliver(l.done, func(m Message) {
-				m.Epoch = l.epoch
-				l.node.options.Receive(l.peer.ID, m)
-			})
+			if c == Urgent && !l.welcomed() {
+				return
+			}
+			l.in[c].deliver(l.done, func(m Message) { l.receive(m) })
 		})
 	}
 	if l.dials {
@@ -74,15 +102,43 @@ func (l *link) start() {
 	l.mu.Unlock()
 }
 
-// startGrace is called with mu held.
+// welcomed waits for the first connection of a session that this side has opened, and says so. It returns false if there
+// is none.
+func (l *link) welcomed() bool {
+	if l.session == nil || !l.dials {
+		return true
+	}
+	select {
+	case <-l.begun:
+		l.node.options.Sessions.Welcomed(l.session)
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// receive hands a message on.
+func (l *link) receive(m Message) {
+	switch {
+	case l.session == nil:
+		m.Epoch = l.epoch
+		l.node.options.Receive(l.peer.ID, m)
+	case m.Class == Urgent:
+		l.node.options.Sessions.Receive(l.session, m)
+	default:
+		l.node.options.Receive(l.peer.ID, m)
+	}
+}
+
+// startGrace is called with mu held. A session has no grace period: who uses it decides when the peer is lost.
 func (l *link) startGrace() {
-	if l.state.over != nil || l.state.grace != nil {
+	if l.session != nil || l.state.over != nil || l.state.grace != nil {
 		return
 	}
 	period := l.state.period
 	l.state.grace = time.AfterFunc(period, func() {
 		l.mu.Lock()
-		late := l.state.session != nil || l.state.over != nil
+		late := l.state.connection != nil || l.state.over != nil
 		trouble := l.state.trouble
 		l.mu.Unlock()
 		if late {
@@ -124,35 +180,67 @@ func (l *link) flush(ctx context.Context) error {
 // hello is what a hello says of the link.
 func (l *link) hello() hello {
 	h := hello{version: protocolVersion, from: l.node.options.Self, to: l.peer.ID, epoch: l.epoch, incarnation: l.incarnation}
-	for c, i := range l.in {
-		h.received[c] = i.accepted()
+	h.received = l.received()
+	if l.session != nil {
+		if h.known = l.theirs(); h.known == 0 {
+			h.greeting = l.greeting
+		}
 	}
 	return h
 }
 
-// attach makes s the session of the link, in place of the one before, whose peer has sent h.
-func (l *link) attach(s *session, h hello) error {
+// received is how many fragments of each class have arrived.
+func (l *link) received() (counts [classes]uint64) {
+	for c, i := range l.in {
+		counts[c] = i.accepted()
+	}
+	return counts
+}
+
+// theirs is the incarnation of the peer; 0: it is not known yet.
+func (l *link) theirs() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.theirs
+}
+
+func (l *link) isOver() bool { return isClosed(l.done) }
+
+// heard is when the peer was last heard.
+func (l *link) heard() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.connection != nil {
+		return l.state.connection.conn.heard()
+	}
+	return l.state.heard
+}
+
+// attach makes s the connection of the link, in place of the one before, whose peer has sent h.
+func (l *link) attach(s *connection, h hello) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.state.over != nil:
 		return refusalf(codeAbort, "the link is over: %v", l.state.over)
-	case l.state.theirs != 0 && l.state.theirs != h.incarnation && l.state.session != nil:
+	case l.state.theirs != 0 && l.state.theirs != h.incarnation && l.state.connection != nil:
 		return refusalf(codeState, "another process of member %s is connected", l.peer.ID)
 	case l.state.theirs != 0 && l.state.theirs != h.incarnation:
 		return violationf("member %s was restarted within epoch %d", l.peer.ID, l.epoch)
 	}
-	if l.state.session != nil {
-		l.state.session.end(refusalf(codeState, "member %s has dialed again", l.peer.ID))
+	if l.state.connection != nil {
+		l.state.connection.end(refusalf(codeState, "member %s has dialed again", l.peer.ID))
 	}
-	l.state.connections++
+	if l.state.connections++; l.state.connections == 1 {
+		close(l.begun)
+	}
 	s.number = l.state.connections
 	for c, o := range l.out {
 		if err := o.resume(s.number, h.received[c]); err != nil {
 			return err
 		}
 	}
-	l.state.session, l.state.theirs, l.state.trouble = s, h.incarnation, nil
+	l.state.connection, l.state.theirs, l.state.trouble = s, h.incarnation, nil
 	if l.state.grace != nil {
 		l.state.grace.Stop()
 		l.state.grace = nil
@@ -160,12 +248,12 @@ func (l *link) attach(s *session, h hello) error {
 	return nil
 }
 
-// detach ends the link's use of a session that has ended.
-func (l *link) detach(s *session) {
+// detach ends the link's use of a connection that has ended.
+func (l *link) detach(s *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state.session == s {
-		l.state.session, l.state.trouble = nil, s.cause()
+	if l.state.connection == s {
+		l.state.connection, l.state.trouble, l.state.heard = nil, s.cause(), s.conn.heard()
 		l.startGrace()
 	}
 }
@@ -180,25 +268,36 @@ func (l *link) remember(err error) {
 // failOn ends the link if an error is one that another connection would meet again.
 func (l *link) failOn(err error) {
 	var v *violation
-	var r *refusal
-	if errors.As(err, &v) || errors.As(err, &r) && (r.code == codeAbort || r.code == codeLeft) {
+	var r *Refusal
+	final := []codes.Code{codeAbort, Left}
+	if l.session != nil {
+		final = []codes.Code{codeAbort, Forgotten, Expelled, Refused}
+		if !l.dials {
+			final = append(final, Left) // who dials waits for the other side to start again
+		}
+	}
+	if errors.As(err, &v) || errors.As(err, &r) && slices.Contains(final, r.Code) {
 		l.fail(err)
 	}
 }
 
-// fail ends the link within its epoch and reports the peer as lost.
+// fail ends the link before its time and reports that.
 func (l *link) fail(err error) {
 	if !l.finish(err, refusalf(codeAbort, "%v", err)) {
+		return
+	}
+	if l.session != nil {
+		l.node.spawn(func() { l.node.options.Sessions.Ended(l.session, err) })
 		return
 	}
 	l.node.spawn(func() { l.node.options.Lost(l.peer.ID, err) })
 }
 
-// end ends the link with its epoch.
-func (l *link) end(reason *refusal) { l.finish(reason, reason) }
+// end ends the link with its epoch, or with its session.
+func (l *link) end(reason *Refusal) { l.finish(reason, reason) }
 
 // finish ends the link once.
-func (l *link) finish(err error, reason *refusal) bool {
+func (l *link) finish(err error, reason *Refusal) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state.over != nil {
@@ -208,8 +307,8 @@ func (l *link) finish(err error, reason *refusal) bool {
 	if l.state.grace != nil {
 		l.state.grace.Stop()
 	}
-	if l.state.session != nil {
-		l.state.session.end(reason)
+	if l.state.connection != nil {
+		l.state.connection.end(reason)
 	}
 	close(l.done)
 	for _, o := range l.out {
@@ -221,7 +320,7 @@ func (l *link) finish(err error, reason *refusal) bool {
 func (l *link) statistics() []Link {
 	l.mu.Lock()
 	least := l.state.trips.least()
-	common := Link{Peer: l.peer.ID, Connected: l.state.session != nil, Reconnects: int64(max(0, l.state.connections-1)),
+	common := Link{Peer: l.peer.ID, Connected: l.state.connection != nil, Reconnects: int64(max(0, l.state.connections-1-l.state.earlier)),
 		Latency: Latency{l.state.trips.smoothed, least.roundTrip, least.offset}}
 	l.mu.Unlock()
 	var all []Link

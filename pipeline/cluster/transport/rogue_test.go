@@ -70,6 +70,7 @@ func (r *rogue) reason() string {
 // fragment is a first fragment that declares what it likes.
 func fragment(sequence uint64, header, payload int, sizes ...uint64) []byte {
 	b := binary.LittleEndian.AppendUint64([]byte{firstFragment}, sequence)
+	b = binary.LittleEndian.AppendUint64(b, 1) // epoch
 	b = binary.LittleEndian.AppendUint32(b, uint32(header))
 	b = append(b, make([]byte, min(header, 2*maxHeader))...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(sizes)))

@@ -112,13 +112,14 @@ func TestFragmentsThatLieEndTheLink(t *testing.T) {
 		"a sum of sizes overflows": {fragment(0, 0, 10, 1<<63, 1<<63, 20), "a message declares a payload"},
 		"many small sizes":         {fragment(0, 0, 10, limit/2, limit/2, 1), "a message declares a payload"},
 		"too many tensors":         {fragment(0, 0, 0, make([]uint64, maxTensors+1)...), "a message declares 4097 tensors"},
-		"tensors missing":          {fragment(0, 0, 0, make([]uint64, 9)...)[:30], "a message declares 9 tensors"},
+		"tensors missing":          {fragment(0, 0, 0, make([]uint64, 9)...)[:38], "a message declares 9 tensors"},
 		"oversized header":         {fragment(0, maxHeader+1, 0), "a message declares a header of 4097 bytes"},
 		"header of 4 GB":           {fragment(0, 1<<32-1, 0), "a message declares a header of 4294967295 bytes"},
 		"more bytes than declared": {fragment(0, 0, 11, 10), "fragment 0 brings 11 bytes, but its message lacks 10"},
 		"no bytes":                 {fragment(0, 0, 0, 10), "fragment 0 is empty"},
 		"a gap":                    {fragment(1, 0, 10, 10), "fragment 1 arrived, expected 0"},
 		"no beginning":             {continuation, "fragment 0 has kind 2 in the wrong place"},
+		"an end in the middle":     {binary.LittleEndian.AppendUint64([]byte{lastFragment}, 0), "fragment 0 has kind 3 in the wrong place"},
 		"unknown kind":             {append([]byte{9}, continuation[1:]...), "fragment 0 has kind 9"},
 		"empty":                    {nil, "a fragment ends within its prefix"},
 		"short":                    {continuation[:5], "a fragment ends within its prefix"},
@@ -168,7 +169,7 @@ func TestMessagesThatCannotBeSentAreRefused(t *testing.T) {
 	t.Parallel()
 	_, a := target(t, func(o *Options) { o.MaxMessage = 10 })
 	for reason, m := range map[string]Message{
-		"class 2: expected Hot or Bulk":               {Class: 2},
+		"class 3: expected Hot, Bulk or Urgent":       {Class: classes},
 		"header of 4097 bytes: expected at most 4096": {Header: make([]byte, 4097)},
 		"4097 tensors: expected at most 4096":         {Payload: make([][]byte, 4097)},
 		"message of 11 bytes: expected at most 10":    {Payload: [][]byte{make([]byte, 11)}},
@@ -184,7 +185,7 @@ func TestControlMessagesThatLieEndTheLink(t *testing.T) {
 		message []byte
 		reason  string
 	}{
-		"acknowledges too much": {encodeAck([classes]uint64{7, 0}), "7 fragments are acknowledged, but 0 were sent"},
+		"acknowledges too much": {encodeAck([classes]uint64{7}), "7 fragments are acknowledged, but 0 were sent"},
 		"unknown kind":          {[]byte{99}, "a control message has kind 99"},
 		"empty":                 {nil, "a control message has kind 0"},
 		"short":                 {encodeAck([classes]uint64{})[:9], "a control message of kind 3 has a wrong length"},
@@ -214,10 +215,10 @@ func TestHellosThatLieAreRefused(t *testing.T) {
 		message []byte
 		reason  string
 	}{
-		"another version":     {change(func(h *hello) { h.version = 9 }), "protocol version 9, expected 1"},
+		"another version":     {change(func(h *hello) { h.version = 9 }), "protocol version 9, expected 2"},
 		"another member":      {change(func(h *hello) { h.from = "c" }), `it claims to be "c", but its certificate names "b"`},
 		"meant for another":   {change(func(h *hello) { h.to = "c" }), `it wants member "c", but this is "a"`},
-		"another epoch":       {change(func(h *hello) { h.epoch = 0 }), "epoch 0 is over"},
+		"a session":           {change(func(h *hello) { h.epoch = 0 }), "member a accepts no sessions"},
 		"received what never": {change(func(h *hello) { h.received[Bulk] = 1 }), "1 fragments are acknowledged, but 0 were sent"},
 		"no hello":            {ping{}.encode(), "the first control message is transport.ping, expected a hello"},
 		"text beyond its end": {[]byte{kindHello, protocolVersion, 0, 255, 0, 'b'}, "a control message of kind 1 has a wrong length"},

@@ -13,7 +13,7 @@ import (
 )
 
 // methods names the stream of each class.
-var methods = [classes]string{Hot: "Hot", Bulk: "Bulk"}
+var methods = [classes]string{Hot: "Hot", Bulk: "Bulk", Urgent: "Urgent"}
 
 // serve accepts the connections of peers.
 func (n *Node) serve() {
@@ -50,8 +50,8 @@ func (n *Node) shutDown() {
 	n.server.Stop()
 }
 
-// connection returns what the handshake found of a stream's connection.
-func connection(s grpc.ServerStream) (connInfo, error) {
+// infoOf returns what the handshake found of a stream's connection.
+func infoOf(s grpc.ServerStream) (connInfo, error) {
 	if p, ok := peer.FromContext(s.Context()); ok {
 		if info, ok := p.AuthInfo.(connInfo); ok {
 			return info, nil
@@ -62,15 +62,15 @@ func connection(s grpc.ServerStream) (connInfo, error) {
 
 // acceptControl serves a peer's control stream: its hello first.
 func (n *Node) acceptControl(stream grpc.ServerStream) error {
-	info, err := connection(stream)
+	info, err := infoOf(stream)
 	if err != nil {
 		return err
 	}
 	s, err := n.welcome(info, stream)
 	if err != nil {
 		r := asRefusal(err)
-		if r.code != codeEarly {
-			n.notes.add("member %s at %s is refused: %s", orUnknown(info.member), host(info.conn.RemoteAddr()), r.text)
+		if r.Code != codeEarly && r.Code != Forgotten && r.Code != Refused { // no fault, or Sessions.Begin has noted it
+			n.notes.add("member %s at %s is refused: %s", orUnknown(info.member), host(info.conn.RemoteAddr()), r.Text)
 		}
 		return n.bye(info.conn, r)
 	}
@@ -83,21 +83,21 @@ func (n *Node) acceptControl(stream grpc.ServerStream) error {
 	return n.bye(info.conn, asRefusal(s.cause()))
 }
 
-// register keeps the session of a connection. A connection has one.
-func (n *Node) register(s *session) bool {
+// register keeps a connection that has said hello, once.
+func (n *Node) register(s *connection) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.sessions[s.conn] != nil {
+	if n.connections[s.conn] != nil {
 		return false
 	}
-	n.sessions[s.conn] = s
+	n.connections[s.conn] = s
 	return true
 }
 
-func (n *Node) forget(s *session) {
+func (n *Node) forget(s *connection) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.sessions, s.conn)
+	delete(n.connections, s.conn)
 }
 
 func orUnknown(member string) string {
@@ -108,14 +108,14 @@ func orUnknown(member string) string {
 }
 
 // bye returns the status that ends a stream, and closes the connection when the peer had a moment to read it.
-func (n *Node) bye(conn *watchedConn, r *refusal) error {
+func (n *Node) bye(conn *watchedConn, r *Refusal) error {
 	conn.settle()
 	time.AfterFunc(n.options.timing.farewell, func() { _ = conn.Close() })
-	return status.Error(r.code, r.text)
+	return status.Error(r.Code, r.Text)
 }
 
-// welcome reads a hello, checks it, attaches a session to the link, and answers.
-func (n *Node) welcome(info connInfo, stream grpc.ServerStream) (*session, error) {
+// welcome reads a hello, checks it, attaches the connection to the link, and answers.
+func (n *Node) welcome(info connInfo, stream grpc.ServerStream) (*connection, error) {
 	h, err := n.readHello(stream)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (n *Node) welcome(info connInfo, stream grpc.ServerStream) (*session, error
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(l, info.conn)
+	s := newConnection(l, info.conn)
 	if !n.register(s) {
 		return nil, violationf("a second hello on one connection")
 	}
@@ -165,7 +165,7 @@ func (n *Node) readHello(stream grpc.ServerStream) (hello, error) {
 		switch m := r.m.(type) {
 		case hello:
 			return m, nil
-		case *refusal:
+		case *Refusal:
 			return hello{}, m
 		default:
 			return hello{}, violationf("the first control message is %T, expected a hello", m)
@@ -177,8 +177,6 @@ func (n *Node) readHello(stream grpc.ServerStream) (hello, error) {
 
 // checkHello returns the link that a hello is for.
 func (n *Node) checkHello(h hello, member string) (*link, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	self := n.options.Self
 	switch {
 	case h.version != protocolVersion:
@@ -187,8 +185,20 @@ func (n *Node) checkHello(h hello, member string) (*link, error) {
 		return nil, refusalf(codeIdentity, "it claims to be %q, but its certificate names %q", h.from, member)
 	case h.to != self:
 		return nil, refusalf(codeIdentity, "it wants member %q, but this is %q", h.to, self)
+	case h.epoch == 0:
+		return n.admit(h, member)
+	}
+	return n.linkOf(h, member)
+}
+
+// linkOf returns the link of an epoch that a hello is for.
+func (n *Node) linkOf(h hello, member string) (*link, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	self := n.options.Self
+	switch {
 	case n.closed:
-		return nil, refusalf(codeLeft, "the member has left")
+		return nil, refusalf(Left, hasLeft)
 	case h.epoch > n.epoch:
 		return nil, refusalf(codeEarly, "epoch %d has not begun at member %s", h.epoch, self)
 	case h.epoch < n.epoch:
@@ -196,7 +206,7 @@ func (n *Node) checkHello(h hello, member string) (*link, error) {
 	}
 	l := n.links[member]
 	switch {
-	case l == nil:
+	case l == nil || l.session != nil:
 		return nil, refusalf(codeIdentity, "member %q is not in epoch %d", member, n.epoch)
 	case l.dials:
 		return nil, refusalf(codeState, "member %s dials member %s, not the reverse", self, member)
@@ -206,15 +216,15 @@ func (n *Node) checkHello(h hello, member string) (*link, error) {
 
 // acceptData serves a stream of fragments. Its connection has said hello on the control stream.
 func (n *Node) acceptData(class Class, stream grpc.ServerStream) error {
-	info, err := connection(stream)
+	info, err := infoOf(stream)
 	if err != nil {
 		return err
 	}
 	n.mu.Lock()
-	s := n.sessions[info.conn]
+	s := n.connections[info.conn]
 	n.mu.Unlock()
 	if s == nil && info.conn.greeted.Load() {
-		return n.bye(info.conn, refusalf(codeState, "the session has ended"))
+		return n.bye(info.conn, refusalf(codeState, "the connection has ended"))
 	}
 	if s == nil {
 		n.notes.add("a stream of member %s at %s is refused: it has not said hello", orUnknown(info.member), host(info.conn.RemoteAddr()))

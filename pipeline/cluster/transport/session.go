@@ -1,313 +1,241 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"sync"
+	"net"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
-// session is one connection of a link.
-type session struct {
-	link   *link
-	conn   *watchedConn
-	number int           // of the link's connection, from 1
-	done   chan struct{} // closed when the session ends
-	ack    chan struct{} // holds a token when an acknowledgment is due
-	turn   chan struct{} // holds a token when a bulk fragment may be sent though there are hot ones
-	pings  chan ping     // to be answered
-
-	mu      sync.Mutex
-	claimed [classes]bool // the streams that the peer has opened
-	reason  error
-	pulse   pulse
+// Sessions says how a node has sessions. A session is a link that outlives epochs: from the first hello until one side
+// ends it, over any number of connections. A member opens one with its coordinator ([Node.Open]); the coordinator takes
+// those that Begin accepts. Its messages of class Urgent belong to no epoch. Those of the other classes belong to the
+// epoch in which they were sent, as those of other links do.
+//
+// The functions are called while no lock of the node is held. None of them may close the node.
+type Sessions struct {
+	// Begin takes the session that a peer begins, before anything else happens to it. With an error there is no session;
+	// the peer gets it as a *Refusal, of code Refused if it is another error. nil: the node accepts no sessions.
+	Begin func(s *Session, greeting []byte) error
+	// Receive takes a message of class Urgent, as Options.Receive takes others.
+	Receive func(s *Session, m Message)
+	// Ended says that the session is over, unless this side has ended it: why is a *Refusal of the peer, or what the peer
+	// did that no honest one does (IsViolation).
+	Ended func(s *Session, why error)
+	// Welcomed says, on the side that dials, that the session has begun. No message arrives before it returns.
+	Welcomed func(s *Session)
+	// Failed says, on the side that dials, why an attempt to connect has failed. There will be others.
+	Failed func(s *Session, why error)
 }
 
-// pulse is what the session last heard and asked.
-type pulse struct {
-	heard  time.Time // when the last control message arrived
-	ping   ping      // that was sent last and is not answered
-	pinged time.Time // when it was sent
-}
-
-func newSession(l *link, conn *watchedConn) *session {
-	return &session{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), turn: make(chan struct{}, 1),
-		pings: make(chan ping, 4), pulse: pulse{heard: time.Now()}}
-}
-
-// end ends the session. The first reason counts.
-func (s *session) end(reason error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reason == nil {
-		s.reason = reason
-		close(s.done)
+func (o Sessions) withDefaults() Sessions {
+	if o.Receive == nil {
+		o.Receive = func(*Session, Message) {}
 	}
-}
-
-// cause is why the session has ended.
-func (s *session) cause() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reason
-}
-
-func (s *session) ended() bool { return isClosed(s.done) }
-
-// claim takes the stream of a class, which can be taken once.
-func (s *session) claim(class Class) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	claimed := s.claimed[class]
-	s.claimed[class] = true
-	return !claimed
-}
-
-// remoteError is why the peer, or the network, ended a stream.
-type remoteError struct{ error }
-
-func (e remoteError) Unwrap() error { return e.error }
-
-// streamError explains an error of a stream. Limits that gRPC enforces are violations of the protocol.
-func streamError(err error) error {
-	st, _ := status.FromError(err)
-	switch {
-	case errors.Is(err, io.EOF):
-		return remoteError{errors.New("the peer has closed the stream")}
-	case st == nil:
-		return err
-	case st.Code() == codes.ResourceExhausted:
-		return violationf("%s", st.Message())
-	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort, st.Code() == codeOver, st.Code() == codeLeft:
-		return remoteError{&refusal{st.Code(), st.Message()}}
-	case st.Code() == codes.Canceled: // gRPC's "context canceled"
-		return remoteError{errors.New("it is closed")}
-	default:
-		return remoteError{errors.New(st.Message())}
+	if o.Ended == nil {
+		o.Ended = func(*Session, error) {}
 	}
+	if o.Welcomed == nil {
+		o.Welcomed = func(*Session) {}
+	}
+	if o.Failed == nil {
+		o.Failed = func(*Session, error) {}
+	}
+	return o
 }
 
-// watch ends the session when the peer falls silent. It returns when the session has ended.
-func (s *session) watch() {
-	t := s.link.node.options.timing
-	ticker := time.NewTicker(t.silence / 20)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-s.done:
-			return
-		case <-ticker.C:
-		}
-		s.mu.Lock()
-		stalled := time.Since(s.pulse.heard) > t.progress
-		s.mu.Unlock()
-		switch {
-		case s.conn.silence() > t.silence:
-			s.end(refusalf(codeState, "no byte from member %s for %v", s.link.peer.ID, t.silence))
-		case stalled:
-			s.end(refusalf(codeState, "no whole control message from member %s for %v", s.link.peer.ID, t.progress))
-		}
-	}
+// Session is an end of a session.
+type Session struct{ link *link }
+
+// newSession makes the session with a peer, and its link.
+func newSession(n *Node, p Peer, dials bool) *Session {
+	s := &Session{}
+	s.link = newLink(n, p, 0, dials)
+	s.link.session = s
+	s.link.state.heard = time.Now()
+	return s
 }
 
-// readControl handles the control messages of the peer.
-func (s *session) readControl(stream stream) {
-	for {
-		m, err := receiveControl(stream)
-		if err == nil {
-			err = s.handle(m)
-		} else {
-			err = asViolation(err)
-		}
-		if err != nil {
-			s.end(err)
-			return
-		}
-		s.mu.Lock()
-		s.pulse.heard = time.Now()
-		s.mu.Unlock()
+// Open begins a session with a peer, in place of the one before, and keeps it connected until one side ends it. It does
+// not wait for a connection. The greeting, of at most 128 KiB, is for the peer's Begin.
+func (n *Node) Open(p Peer, greeting []byte) (*Session, error) {
+	if len(greeting) > maxGreeting {
+		return nil, fmt.Errorf("transport: a greeting of %d bytes, expected at most %d", len(greeting), maxGreeting)
 	}
+	s := newSession(n, p, true)
+	s.link.greeting = greeting
+	if err := n.keep(s); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// asViolation keeps violations and explains other errors of a stream.
-func asViolation(err error) error {
-	var v *violation
-	if errors.As(err, &v) {
-		return v
+// keep makes a session the one with its peer, and starts it.
+func (n *Node) keep(s *Session) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return net.ErrClosed
 	}
-	return streamError(err)
-}
-
-func (s *session) handle(m any) error {
-	switch m := m.(type) {
-	case acknowledgment:
-		for c, accepted := range m {
-			if err := s.link.out[c].acknowledge(accepted); err != nil {
-				return err
-			}
-		}
-	case ping:
-		if !m.pong {
-			select {
-			case s.pings <- ping{true, m.sent, now()}:
-			default: // a flood
-			}
-			return nil
-		}
-		s.measure(m)
-	case *refusal:
-		return remoteError{m}
-	default:
-		return violationf("an unexpected control message: %T", m)
+	if before := n.sessions[s.Peer()]; before != nil {
+		before.link.end(refusalf(Forgotten, "another session has begun"))
 	}
+	n.sessions[s.Peer()] = s
+	s.link.start()
 	return nil
 }
 
-// newPing returns a ping to send. The answers to earlier ones do not count anymore.
-func (s *session) newPing() []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pulse.ping, s.pulse.pinged = ping{sent: now()}, time.Now()
-	return s.pulse.ping.encode()
-}
-
-// measure takes the round trip from the answer to the last ping.
-func (s *session) measure(pong ping) {
-	s.mu.Lock()
-	took, right := time.Since(s.pulse.pinged), pong.sent == s.pulse.ping.sent
-	s.pulse.ping = ping{}
-	s.mu.Unlock()
-	if !right {
-		return
-	}
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	s.link.state.trips.add(pong.sent, pong.answered, took)
-}
-
-// writeControl sends acknowledgments, pings and pongs until the session ends.
-func (s *session) writeControl(stream stream) {
-	ticker := time.NewTicker(s.link.node.options.timing.ping)
-	defer ticker.Stop()
-	message := s.newPing()
-	for {
-		if err := sendControl(stream, message); err != nil {
-			return // the reader of the stream has the reason
-		}
-		select {
-		case <-s.done:
-			return
-		case <-s.ack:
-			message = encodeAck(s.link.hello().received)
-		case p := <-s.pings:
-			message = p.encode()
-		case <-ticker.C:
-			message = s.newPing()
-		}
-	}
-}
-
-// readData accepts the fragments of a class.
-func (s *session) readData(class Class, stream stream) {
-	in := s.link.in[class]
-	for in.waitForRoom(s.done) {
-		var a arrived
-		err := stream.RecvMsg(&a)
-		if err == nil {
-			r := a.data.Reader()
-			err = in.accept(r)
-			_ = r.Close()
-			a.data.Free()
-			signal(s.ack)
-		} else {
-			err = streamError(err)
-		}
-		if err != nil {
-			s.end(err)
-			return
-		}
-	}
-}
-
+// Sessions begin and go on at most that often for one peer.
 const (
-	hotShare = 8                      // hot fragments for a bulk one
-	bulkWait = 100 * time.Millisecond // the longest that a bulk fragment waits for hot ones
+	hellosPerSecond = 1
+	hellosBurst     = 20
 )
 
-// writeData sends the fragments of a class until the session ends.
-func (s *session) writeData(class Class, stream stream) {
-	out := s.link.out[class]
-	for sent := 0; !s.ended(); {
-		if class == Bulk {
-			s.yield()
+// admit returns the link of the session that a hello begins, or goes on with.
+func (n *Node) admit(h hello, member string) (*link, error) {
+	if n.options.Sessions.Begin == nil {
+		return nil, refusalf(codeIdentity, "member %s accepts no sessions", n.options.Self)
+	}
+	n.admitting.Lock()
+	defer n.admitting.Unlock()
+	s, err := n.known(member)
+	if err != nil {
+		return nil, err
+	}
+	switch goesOn := s != nil && s.link.theirs() == h.incarnation && (h.known == 0 || h.known == s.link.incarnation); {
+	case goesOn:
+		return s.link, nil
+	case h.known != 0:
+		return nil, refusalf(Forgotten, "member %s does not know this session", n.options.Self)
+	}
+	s = newSession(n, Peer{ID: member}, false)
+	s.link.state.theirs = h.incarnation
+	if err := n.options.Sessions.Begin(s, h.greeting); err != nil {
+		if r := (*Refusal)(nil); errors.As(err, &r) {
+			return nil, r
 		}
-		fragment, ok := out.take(s.number)
+		return nil, &Refusal{Refused, err.Error()}
+	}
+	return s.link, n.keep(s)
+}
+
+// known returns the session with a peer that says hello; nil: there is none.
+func (n *Node) known(member string) (*Session, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, refusalf(Left, hasLeft)
+	}
+	limiter := n.hellos[member]
+	if limiter == nil {
+		limiter = rate.NewLimiter(hellosPerSecond, hellosBurst)
+		n.hellos[member] = limiter
+	}
+	if !limiter.Allow() {
+		return nil, refusalf(codeState, "member %s connects too often", member)
+	}
+	if s := n.sessions[member]; s != nil && !s.link.isOver() {
+		return s, nil
+	}
+	return nil, nil
+}
+
+// Peer is the ID of the other side.
+func (s *Session) Peer() string { return s.link.peer.ID }
+
+// Send enqueues a message of class Urgent and never blocks. The message must not be changed afterwards.
+func (s *Session) Send(m Message) error {
+	m.Class = Urgent
+	if err := checkMessage(m, s.link.node.options.limit(Urgent)); err != nil {
+		return fmt.Errorf("transport: to member %q: %w", s.Peer(), err)
+	}
+	return s.link.send(m)
+}
+
+// Waiting is how many bytes of messages of class Urgent the peer has not acknowledged.
+func (s *Session) Waiting() int64 { return s.link.out[Urgent].statistics().unacknowledged }
+
+// Connected reports whether there is a connection.
+func (s *Session) Connected() bool {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.link.state.connection != nil
+}
+
+// Trouble is why there is no connection; nil: there is one, or none was tried.
+func (s *Session) Trouble() error {
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	return s.link.state.trouble
+}
+
+// Heard is when the last byte of the peer arrived, on any of the session's connections.
+func (s *Session) Heard() time.Time { return s.link.heard() }
+
+// Settle waits until the peer has all messages of class Urgent, as long as there is a connection.
+func (s *Session) Settle(ctx context.Context) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for s.Connected() {
+		select {
+		case <-s.link.out[Urgent].empty():
+			return
+		case <-s.link.done:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Clock is the difference between the clock of the peer and that of this process, by the pings of the last seconds. It
+// waits for the first one.
+func (s *Session) Clock(ctx context.Context) (Clock, error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		s.link.mu.Lock()
+		c, ok := s.link.state.trips.clock()
+		s.link.mu.Unlock()
 		if ok {
-			if err := stream.SendMsg(fragment); err != nil {
-				break // the reader of the stream has the reason
-			}
-			sent++
+			return c, nil
 		}
-		if class == Hot && (!ok || sent%hotShare == 0) {
-			signal(s.turn)
+		select {
+		case <-s.link.done:
+			return Clock{}, fmt.Errorf("transport: member %q: the session has ended", s.Peer())
+		case <-ctx.Done():
+			return Clock{}, fmt.Errorf("transport: member %q: no ping is answered: %w", s.Peer(), context.Cause(ctx))
+		case <-tick.C:
 		}
-		if !ok {
-			select {
-			case <-out.wake:
-			case <-s.done:
-			}
-		}
-	}
-	signal(out.wake) // the next session may need the token that this one took
-}
-
-// yield lets hot fragments go before a bulk one.
-func (s *session) yield() {
-	if !s.link.out[Hot].pending() {
-		return
-	}
-	timer := time.NewTimer(bulkWait)
-	defer timer.Stop()
-	select {
-	case <-s.turn:
-	case <-timer.C:
-	case <-s.done:
 	}
 }
 
-// serveData runs the stream of a class until the session ends. The stream must be canceled after it returns.
-func (s *session) serveData(class Class, stream stream) {
-	s.link.node.work.Go(func() { s.readData(class, stream) })
-	s.link.node.work.Go(func() { s.writeData(class, stream) })
-	<-s.done
+// Leave ends the session: this side does not come back.
+func (s *Session) Leave() { s.End(Left, hasLeft) }
+
+const hasLeft = "the member has left"
+
+// End ends the session for a reason that the peer gets as a *Refusal: Left, Forgotten or Expelled.
+func (s *Session) End(code Code, reason string) {
+	s.link.end(&Refusal{code, reason})
+	n := s.link.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.sessions[s.Peer()] == s {
+		delete(n.sessions, s.Peer())
+	}
 }
 
-// report notes why the session has ended, and ends the link if it must.
-func (s *session) report() {
-	err := s.cause()
-	id := s.link.peer.ID
-	var remote remoteError
-	var refused *refusal
-	var broken *violation
-	switch {
-	case s.link.node.currentEpoch() != s.link.epoch: // it has ended, here or there: no fault
-	case errors.As(err, &remote) && errors.As(err, &refused):
-		if refused.code != codeOver && refused.code != codeLeft {
-			s.link.node.notes.add("member %s has closed the connection: %v", id, err)
-		}
-	case errors.As(err, &remote):
-		s.link.node.notes.add("the connection with member %s broke: %v", id, err)
-	case errors.As(err, &broken):
-		s.link.node.notes.add("member %s breaks the protocol and is refused: %v", id, err)
-	default:
-		s.link.node.notes.add("the connection with member %s is closed: %v", id, err)
-	}
-	if errors.As(err, &remote) && refused != nil && refused.code != codeLeft {
-		err = fmt.Errorf("member %s says: %w", id, err)
-	}
-	s.link.failOn(err)
+// IsViolation reports whether an error is that of a peer that does what no honest one does.
+func IsViolation(err error) bool {
+	var v *violation
+	return errors.As(err, &v)
 }
+
+// Code is the code of a Refusal.
+type Code = codes.Code

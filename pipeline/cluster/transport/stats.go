@@ -29,17 +29,47 @@ type Latency struct {
 	ClockOffset time.Duration
 }
 
+// Clock is the difference between the clocks of two computers.
+type Clock struct {
+	Offset    time.Duration // the peer's clock minus this process's
+	Error     time.Duration // the true offset is at most this far from Offset: half the round trip
+	RoundTrip time.Duration // the least of several
+	Measured  time.Time     // by the clock of this process
+}
+
 // roundTrips estimates the latency of a link and the difference of the two clocks.
 type roundTrips struct {
 	smoothed time.Duration
 	samples  []sample // the last 32
 }
 
-type sample struct{ roundTrip, offset time.Duration }
+// sample is what a ping has measured.
+type sample struct {
+	roundTrip, offset time.Duration
+	measured          int64 // Unix nanoseconds
+}
 
-// add takes a ping: when it was sent by our clock, when it was answered by the peer's, and how long it took.
-func (r *roundTrips) add(sent, answered int64, took time.Duration) {
-	s := sample{took, time.Duration(answered-sent) - took/2}
+// sampleOf is what an answered ping has measured. The peer has answered between sent and sent + took, by the clock of
+// this process. In the middle the error is at most half of what the ping took, whatever the times of the two directions.
+func sampleOf(pong ping, took time.Duration) sample {
+	return sample{took, time.Duration(pong.answered-pong.sent) - took/2, pong.sent + int64(took)}
+}
+
+// clock is the best of the newest measurements. It reports whether there is one.
+func (r *roundTrips) clock() (Clock, bool) {
+	if len(r.samples) == 0 {
+		return Clock{}, false
+	}
+	newest := roundTrips{samples: r.samples[max(0, len(r.samples)-clockPings):]}
+	s := newest.least()
+	return Clock{s.offset, (s.roundTrip + 1) / 2, s.roundTrip, time.Unix(0, s.measured)}, true
+}
+
+// clockPings is how many of the newest pings measure the clock: clocks drift.
+const clockPings = 8
+
+// add takes a measurement.
+func (r *roundTrips) add(s sample) {
 	if len(r.samples) == 0 {
 		r.smoothed = s.roundTrip
 	} else {

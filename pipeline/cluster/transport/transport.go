@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 )
 
@@ -22,21 +24,25 @@ import (
 type Class uint8
 
 const (
-	Hot  Class = iota // activations, gradients, gradient norms
-	Bulk              // exchanges of parameters, checkpoints, data
+	Hot    Class = iota // activations, gradients, gradient norms
+	Bulk                // exchanges of parameters, checkpoints, data
+	Urgent              // requests and replies of a session
 	classes
 )
 
 func (c Class) String() string {
-	return [...]string{"hot", "bulk", "?"}[min(c, classes)]
+	return [...]string{"hot", "bulk", "urgent", "?"}[min(c, classes)]
 }
+
+// MaxUrgent is the most bytes of the payload of a message of class Urgent.
+const MaxUrgent = 32 << 20
 
 // Message is what one member sends another.
 type Message struct {
 	Class   Class
 	Header  []byte   // opaque, at most 4 KiB
 	Payload [][]byte // at most 4096 tensors, in all at most Options.MaxMessage bytes
-	Epoch   uint64   // set by the receiving node: the epoch that the message belongs to
+	Epoch   uint64   // set by the nodes: the epoch that the message belongs to; 0: of class Urgent in a session
 }
 
 // size is the length of the payload in bytes.
@@ -74,8 +80,12 @@ type Options struct {
 	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, has closed its node,
 	// was restarted, or broke the protocol. Messages to it are dropped and refused from then on.
 	Lost func(peer string, err error)
-	// Grace is how long a link waits for a connection, 20 s by default.
+	// Sessions are the node's sessions with other members.
+	Sessions Sessions
+	// Grace is how long a link of an epoch waits for a connection, 20 s by default.
 	Grace time.Duration
+	// Silence is how long a connection may bring no byte, 5 s by default. A ping goes out each fifth of it.
+	Silence time.Duration
 	// MaxMessage is the most bytes of a message's payload, 1 GiB by default. Both sides refuse larger ones.
 	MaxMessage int64
 	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
@@ -86,6 +96,8 @@ type Options struct {
 	Listener net.Listener
 	// Dial opens a connection to an address of a peer. nil is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Explain makes an error of TLS plain to users; nil: it stays as it is.
+	Explain func(err error) error
 	// Note takes messages for the log: refusals and broken connections. Equal ones are dropped for 10 s.
 	Note func(format string, args ...any)
 
@@ -138,27 +150,49 @@ func (o Options) withDefaults() (Options, error) {
 			return c, err
 		}
 	}
+	o.Sessions = o.Sessions.withDefaults()
+	if o.Explain == nil {
+		o.Explain = func(err error) error { return err }
+	}
+	if o.Silence == 0 {
+		o.Silence = DefaultSilence
+	}
 	if o.timing == (timing{}) {
-		o.timing = timing{ping: time.Second, silence: 5 * time.Second, hello: 5 * time.Second, progress: 30 * time.Second,
+		o.timing = timing{ping: o.Silence / 5, silence: o.Silence, hello: 5 * time.Second, progress: 30 * time.Second,
 			minBackoff: 20 * time.Millisecond, maxBackoff: time.Second, farewell: 500 * time.Millisecond}
 	}
 	return o, nil
 }
 
+// DefaultSilence is the default of Options.Silence.
+const DefaultSilence = 5 * time.Second
+
+// limit is the most bytes of the payload of a message of a class.
+func (o Options) limit(c Class) int64 {
+	if c == Urgent {
+		return min(MaxUrgent, o.MaxMessage)
+	}
+	return o.MaxMessage
+}
+
 // Node is the end of the transport in one process.
 type Node struct {
-	options  Options
-	notes    notes
-	listener net.Listener // nil if the node only dials
-	server   *grpc.Server
-	pending  atomic.Int64 // connections that have not said hello
-	work     sync.WaitGroup
+	options    Options
+	notes      notes
+	listener   net.Listener // nil if the node only dials
+	server     *grpc.Server
+	pending    atomic.Int64 // connections that have not said hello
+	handshakes *rate.Limiter
+	work       sync.WaitGroup
+	admitting  sync.Mutex // sessions begin one after the other
 
-	mu       sync.Mutex
-	closed   bool
-	epoch    uint64
-	links    map[string]*link
-	sessions map[*watchedConn]*session // that peers have dialed
+	mu          sync.Mutex
+	closed      bool
+	epoch       uint64
+	links       map[string]*link             // of the epoch; the link of a peer that has a session is the session's
+	sessions    map[string]*Session          // by peer
+	hellos      map[string]*rate.Limiter     // of sessions, by peer
+	connections map[*watchedConn]*connection // that peers have dialed
 }
 
 // Listen starts a node. It accepts connections at a TCP address; port 0 lets the system choose one. With an empty
@@ -168,7 +202,8 @@ func Listen(address string, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, notes: notes{note: o.Note}, listener: o.Listener, links: map[string]*link{}, sessions: map[*watchedConn]*session{}}
+	n := &Node{options: o, notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond, 2*handshakesPerSecond),
+		links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{}, connections: map[*watchedConn]*connection{}}
 	if address == "" {
 		if n.listener != nil {
 			n.serve()
@@ -214,6 +249,9 @@ func (n *Node) Serve(l net.Listener) error {
 // Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may
 // include this node: then its own entry says whether others can dial it. Otherwise they can if it listens at an address.
 // A node with Options.Listener dials peers with addresses, and the others reach it through that listener.
+//
+// A peer with a session has no link of its own: what it is sent travels with the session. A node that accepts sessions
+// has no others; messages to a peer without a session are refused.
 func (n *Node) Connect(epoch uint64, peers []Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -228,11 +266,18 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 		return err
 	}
 	for _, l := range n.links {
-		l.end(refusalf(codeOver, "epoch %d has ended", n.epoch))
+		if l.session == nil {
+			l.end(refusalf(codeOver, "epoch %d has ended", n.epoch))
+		}
+	}
+	for _, s := range n.sessions {
+		s.link.newEpoch()
 	}
 	n.epoch, n.links = epoch, links
 	for _, l := range links {
-		l.start()
+		if l.session == nil {
+			l.start()
+		}
 	}
 	return nil
 }
@@ -253,6 +298,11 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 			return nil, fmt.Errorf("transport: member ID %q: expected 1 to %d bytes", p.ID, maxID)
 		case links[p.ID] != nil:
 			return nil, fmt.Errorf("transport: member %q is listed twice", p.ID)
+		case n.sessions[p.ID] != nil:
+			links[p.ID] = n.sessions[p.ID].link
+			continue
+		case n.options.Sessions.Begin != nil:
+			continue
 		case !reachable && len(p.Addresses) == 0 && n.options.Listener == nil:
 			return nil, fmt.Errorf("transport: neither %q nor %q has an address that the other can dial", n.options.Self, p.ID)
 		}
@@ -266,27 +316,29 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 // they must not be changed after Send, unless a later Flush has succeeded. The queue has no limit; Links reports what is
 // not acknowledged.
 func (n *Node) Send(to string, m Message) error {
-	if err := checkMessage(m, n.options.MaxMessage); err != nil {
+	if err := checkMessage(m, n.options.limit(m.Class)); err != nil {
 		return fmt.Errorf("transport: to member %q: %w", to, err)
 	}
-	l, err := n.link(to)
+	l, epoch, err := n.link(to)
 	if err != nil {
 		return err
 	}
+	m.Epoch = epoch
 	return l.send(m)
 }
 
-func (n *Node) link(peer string) (*link, error) {
+// link returns the link to a peer of the epoch, and the number of the epoch.
+func (n *Node) link(peer string) (*link, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		return nil, net.ErrClosed
+		return nil, 0, net.ErrClosed
 	}
 	l := n.links[peer]
 	if l == nil {
-		return nil, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
+		return nil, 0, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
 	}
-	return l, nil
+	return l, n.epoch, nil
 }
 
 // Flush waits until the peers have received all messages that were sent before. It fails if one of them is lost.
@@ -316,7 +368,8 @@ func (n *Node) sorted() []*link {
 	return links
 }
 
-// Links returns the state of the links of the epoch: two for each peer, sorted by peer and class.
+// Links returns the state of the links of the epoch: one for each peer and class, sorted by peer and class. What a
+// session has carried in the epoch counts.
 func (n *Node) Links() []Link {
 	var all []Link
 	for _, l := range n.sorted() {
@@ -325,20 +378,23 @@ func (n *Node) Links() []Link {
 	return all
 }
 
-// Close ends all links and frees what they hold. Messages that were not acknowledged are dropped: call Flush before.
+// Close ends all links and sessions and frees what they hold. Messages that were not acknowledged are dropped: call Flush before.
 // It returns when no call of Receive or Lost is under way, so neither may call it.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	closed := n.closed
 	n.closed = true
-	links := n.links
+	links, sessions := n.links, slices.Collect(maps.Values(n.sessions))
 	n.links = map[string]*link{}
 	n.mu.Unlock()
 	if closed {
 		return nil
 	}
+	for _, s := range sessions {
+		s.Leave()
+	}
 	for _, l := range links {
-		l.end(refusalf(codeLeft, "the member has left"))
+		l.end(refusalf(Left, hasLeft))
 	}
 	if n.server != nil {
 		n.shutDown()
