@@ -299,6 +299,7 @@ func (c *Client) end(err error) bool {
 }
 
 // Close waits up to five seconds until the coordinator has the replies that were given, says goodbye and ends the client.
+// The coordinator knows that before the member's links to others end.
 // Running handlers are canceled. Lost is not called.
 func (c *Client) Close() error {
 	c.mu.Lock()
@@ -310,6 +311,9 @@ func (c *Client) Close() error {
 		cancel()
 	}
 	c.end(errors.New("the client is closed"))
+	if s != nil {
+		s.session.Part()
+	}
 	c.loops.Wait()
 	return nil
 }

@@ -24,6 +24,7 @@ const (
 
 // dial keeps the link connected until it ends.
 func (l *link) dial() {
+	defer close(l.undialed)
 	t := l.node.options.timing
 	ctx, cancel := context.WithCancel(context.Background())
 	l.node.work.Go(func() {

@@ -43,6 +43,7 @@ type link struct {
 	in          [classes]*inbox
 	begun       chan struct{} // closed by the first connection
 	done        chan struct{} // closed when the link is over
+	undialed    chan struct{} // closed when this side dials no more, and the peer knows why
 
 	mu    sync.Mutex
 	state linkState
@@ -63,7 +64,7 @@ type linkState struct {
 }
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
-	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}), done: make(chan struct{}),
+	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}), done: make(chan struct{}), undialed: make(chan struct{}),
 		state: linkState{period: n.options.Grace}}
 	for c := range classes {
 		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.limit(c))
@@ -287,7 +288,7 @@ func (l *link) fail(err error) {
 		return
 	}
 	if l.session != nil {
-		l.node.spawn(func() { l.node.options.Sessions.Ended(l.session, err) })
+		l.node.options.Sessions.Ended(l.session, err)
 		return
 	}
 	l.node.spawn(func() { l.node.options.Lost(l.peer.ID, err) })

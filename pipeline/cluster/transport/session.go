@@ -218,6 +218,9 @@ func (s *Session) Clock(ctx context.Context) (Clock, error) {
 // Leave ends the session: this side does not come back.
 func (s *Session) Leave() { s.End(Left, hasLeft) }
 
+// Part waits, after the session has ended and on the side that dials, until the peer knows that or cannot be told.
+func (s *Session) Part() { <-s.link.undialed }
+
 const hasLeft = "the member has left"
 
 // End ends the session for a reason that the peer gets as a *Refusal: Left, Forgotten or Expelled.
