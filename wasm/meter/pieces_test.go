@@ -65,3 +65,24 @@ func TestPieces(t *testing.T) {
 		assert.Less(t, trapped, 2500)
 	}
 }
+
+// A unit pays for eight bytes of a data segment.
+func TestDataSegmentsArePaidFor(t *testing.T) {
+	ctx := context.Background()
+	m := &w.Module{
+		Memories: []w.Limits{{Min: 1, Max: 1}}, Data: []w.Data{{Bytes: make([]byte, 4096), Passive: true}}, DataCount: true,
+		Funcs: []w.Func{{Export: "init", Params: w.Types{w.I32}, Body: w.Seq(w.Const(0), w.Const(0), w.Get(0), w.MemoryInit(0))}},
+	}
+	metered, err := Rewrite(m.Encode(), Options{})
+	require.NoError(t, err)
+	h := newHost(t, wazero.NewRuntimeConfigInterpreter())
+	module, err := h.Instantiate(ctx, metered)
+	require.NoError(t, err)
+	cost := func(bytes uint64) int64 {
+		before := h.left + int64(module.ExportedGlobal(Fuel).Get())
+		_, err := module.ExportedFunction("init").Call(ctx, bytes)
+		require.NoError(t, err)
+		return before - h.left - int64(module.ExportedGlobal(Fuel).Get())
+	}
+	assert.EqualValues(t, 512, cost(4096)-cost(0))
+}

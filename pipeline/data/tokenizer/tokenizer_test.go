@@ -203,6 +203,14 @@ func TestMergesAgree(t *testing.T) {
 	}
 }
 
+// Of overlapping pairs the leftmost is merged first.
+func TestOverlappingPairs(t *testing.T) {
+	m := &bpe{merges: map[uint64]merge{pairKey(0, 0): {rank: 0, id: 1}}}
+	for _, apply := range []func([]uint32, *scratch) []uint32{m.merge, m.mergeHeap} {
+		assert.Equal(t, []uint32{1, 1, 0}, apply(make([]uint32, 5), &scratch{}))
+	}
+}
+
 func TestEOS(t *testing.T) {
 	for spec, want := range map[string]string{"gpt2-style": "<|endoftext|>", "llama3-style": "<|end_of_text|>", "llama2-style": "</s>", "suffix-style": "<eos>"} {
 		tok := open(t, "testdata/"+spec+".json")
