@@ -61,7 +61,14 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	p := c.product()
 	first, others := c.stored()
 	e := c.newEpilogue(p, first, others)
-	spec := matmul.Spec{Product: matmul.Product{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping, Symmetric: symmetric(p.node)}, Epilogue: matmul.Epilogue{TypeC: first.DType}}
+	a, b := p.node.Inputs[0], p.node.Inputs[1]
+	spec := matmul.Spec{
+		Product: matmul.Product{
+			Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, TypeA: a.DType, TypeB: b.DType,
+			BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(a) == c.key(b), Symmetric: symmetric(p.node), Grouping: p.grouping,
+		},
+		Epilogue: matmul.Epilogue{TypeC: first.DType},
+	}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Text, spec.Arrays = e.text, e.w.bindings
 	}
