@@ -145,7 +145,7 @@ func (b *Builder) resolve(what string, r reference) *Value {
 	return b.Node(r[0]).Outputs[r[1]]
 }
 
-// decodeOp makes an op of its attributes, which must be just those that it has.
+// decodeOp makes an op from its attributes. All of them must be given, and no others.
 func decodeOp(nf nodeFile) (Op, error) {
 	op, err := NewOp(nf.Op)
 	if err != nil {

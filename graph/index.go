@@ -53,7 +53,7 @@ func (x Index) Bound() int { return x.bound }
 // Equal reports whether two indices are the same in form, and so in value.
 func (x Index) Equal(y Index) bool { return x.String() == y.String() }
 
-// Depth is that of the innermost loop that the value depends on: see scalar.Expr.
+// Depth is the depth of the innermost loop that the value depends on: see scalar.Expr.
 func (x Index) Depth() int {
 	depth := 0
 	for _, t := range x.terms {

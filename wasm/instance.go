@@ -49,7 +49,7 @@ type call struct {
 	failed   bool   // fail was called
 	refused  bool   // growth of the memory was refused
 	output   output
-	passed   uint64        // nanoseconds that the module's clock advanced besides those for its work
+	passed   uint64        // nanoseconds that the module's clock advanced besides its advance for work
 	used     int64         // units, when the call has ended
 	random   *rand.ChaCha8 // nil until its first use
 }

@@ -70,8 +70,8 @@ func (m *Module) used(work int64, memory uint64) {
 	}
 }
 
-// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetical
-// order.
+// Interface lists the functions that the module imports, as module.name, and the functions that it exports, in
+// alphabetical order.
 func (m *Module) Interface() (imports, exports []string) {
 	for _, f := range m.compiled.ImportedFunctions() {
 		if module, name, _ := f.Import(); module != meter.ImportModule || name != meter.Tick {

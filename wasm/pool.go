@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Pool opens instances of a module as they are needed, up to a number, and replaces those that an error closed. The
+// Pool opens instances of a module as they are needed, up to a number, and replaces instances that an error closed. The
 // results of a stateless module do not depend on the instance. Several goroutines may use a pool.
 type Pool struct {
 	module  *Module

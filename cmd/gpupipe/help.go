@@ -40,7 +40,8 @@ func (c *helpCommand) Run(ctx *kong.Context, a *app) error {
 	return exited(a.run(append(c.Command, "--help")))
 }
 
-// child returns the command of a name below another, nil if there is none, and the names of those that help lists.
+// child returns the command of a name below another, nil if there is none, and the names of the commands that help
+// lists.
 func child(node *kong.Node, name string) (found *kong.Node, names []string) {
 	for _, n := range node.Children {
 		if n.Name == name {

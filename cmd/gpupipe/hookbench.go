@@ -132,7 +132,7 @@ func race(one, two trial, long time.Duration, endless func()) (a, b time.Duratio
 		return 0, 0, err
 	}
 	defer first.close()
-	var second *session
+	var second *guest
 	began := time.Now()
 	for n := 0; n < 3 || time.Since(began) < long; n++ {
 		if n == 1 {
@@ -185,7 +185,7 @@ func (c *hookBenchCommand) endless(a *app, t trial) func() {
 }
 
 // faster returns the shorter of best and the time of the nth run. The first run is a warm-up.
-func faster(best time.Duration, n int, s *session) (time.Duration, error) {
+func faster(best time.Duration, n int, s *guest) (time.Duration, error) {
 	began := time.Now()
 	_, err := s.run(n)
 	if t := time.Since(began); n == 1 || n > 1 && t < best {

@@ -126,7 +126,7 @@ func (t trial) try() (v verdict, err error) {
 	}
 	again := first.again
 	if again == nil {
-		again = func() (*session, error) { return nil, nil }
+		again = func() (*guest, error) { return nil, nil }
 	}
 	kept, err := again()
 	if err != nil {
@@ -140,7 +140,7 @@ func (t trial) try() (v verdict, err error) {
 	}
 	v.Micros, v.MBps = took/float64(t.calls), float64(t.bytes)/took
 	if kept != nil {
-		return v, same(second, func() (*session, error) { return kept, nil }, 1, errState)
+		return v, same(second, func() (*guest, error) { return kept, nil }, 1, errState)
 	}
 	if t.forgets {
 		if v.Found += "; the same every time"; t.calls > 1 {
@@ -151,8 +151,8 @@ func (t trial) try() (v verdict, err error) {
 	return v, nil
 }
 
-// same runs the sample in another session, compares the results and closes it.
-func same(out any, begin func() (*session, error), n int, otherwise error) error {
+// same runs the sample in another guest, compares the results and closes it.
+func same(out any, begin func() (*guest, error), n int, otherwise error) error {
 	s, err := begin()
 	if err != nil {
 		return err

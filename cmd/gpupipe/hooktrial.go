@@ -18,15 +18,15 @@ type trial struct {
 	name    string
 	calls   int  // in a run
 	bytes   int  // in a run; 0: speed is measured in calls
-	forgets bool // a second run in a session must give the result of the first
-	begin   func() (*session, error)
+	forgets bool // a second run of a guest must give the result of the first
+	begin   func() (*guest, error)
 }
 
-// session is one or more instances of the module.
-type session struct {
+// guest is one or more instances of the module, which run its sample.
+type guest struct {
 	run   func(n int) (out any, err error) // the whole sample, for the nth time
 	found func(out any) string             // describes the result
-	again func() (*session, error)         // another session with the saved state of this one; nil: the module has no state
+	again func() (*guest, error)           // another guest with the saved state of this one; nil: the module has no state
 	close func()
 }
 
@@ -40,24 +40,24 @@ const (
 func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, error) {
 	switch m.Hook {
 	case hook.BuildLoss:
-		loss := trial{name: m.Hook, calls: 1, forgets: true, begin: func() (*session, error) { return f.lossSession(a, m), nil }}
+		loss := trial{name: m.Hook, calls: 1, forgets: true, begin: func() (*guest, error) { return f.lossGuest(a, m), nil }}
 		if m.Has(hook.LossScalars) {
-			return []trial{loss, {name: hook.LossScalars, calls: trialSteps, begin: func() (*session, error) { return f.scalarSession(a, m) }}}, nil
+			return []trial{loss, {name: hook.LossScalars, calls: trialSteps, begin: func() (*guest, error) { return f.scalarGuest(a, m) }}}, nil
 		}
 		return []trial{loss}, nil
 	case hook.BuildModel:
-		return []trial{{name: m.Hook, calls: 1, forgets: true, begin: func() (*session, error) { return f.modelSession(a, m), nil }}}, nil
+		return []trial{{name: m.Hook, calls: 1, forgets: true, begin: func() (*guest, error) { return f.modelGuest(a, m), nil }}}, nil
 	case hook.MapDocument:
 		texts, size, err := f.documents()
 		return []trial{{name: m.Hook, calls: len(texts), bytes: size, forgets: !m.Stateful(),
-			begin: func() (*session, error) { return documentSession(a, m, texts, instances), nil }}}, err
+			begin: func() (*guest, error) { return documentGuest(a, m, texts, instances), nil }}}, err
 	case hook.MapBatch, hook.TokenWeights:
 		return []trial{{name: m.Hook, calls: trialBatches, bytes: trialBatches * trialRows * f.SeqLen * 16, forgets: !m.Stateful(),
-			begin: func() (*session, error) { return f.batchSession(a, m, nil, instances) }}}, nil
+			begin: func() (*guest, error) { return f.batchGuest(a, m, nil, instances) }}}, nil
 	case hook.LearningRate:
-		return []trial{{name: m.Hook, calls: trialSteps, begin: func() (*session, error) { return rateSession(a, m) }}}, nil
+		return []trial{{name: m.Hook, calls: trialSteps, begin: func() (*guest, error) { return rateGuest(a, m) }}}, nil
 	case hook.OnMetrics:
-		return []trial{{name: m.Hook, calls: 100, begin: func() (*session, error) { return metricsSession(a, m, nil) }}}, nil
+		return []trial{{name: m.Hook, calls: 100, begin: func() (*guest, error) { return metricsGuest(a, m, nil) }}}, nil
 	}
 	panic(fmt.Sprintf("hook %q has no trial", m.Hook))
 }
@@ -90,8 +90,8 @@ type (
 func (b builtLoss) hashed() *graph.Graph  { return b.Graph }
 func (b builtModel) hashed() *graph.Graph { return b.Graph }
 
-func (f *moduleFlags) lossSession(a *app, m *hook.Module) *session {
-	return &session{close: func() {}, run: func(int) (any, error) {
+func (f *moduleFlags) lossGuest(a *app, m *hook.Module) *guest {
+	return &guest{close: func() {}, run: func(int) (any, error) {
 		loss, err := m.BuildLoss(a.ctx, f.lossInputs(64))
 		return builtLoss{loss}, err
 	}, found: func(out any) string {
@@ -101,8 +101,8 @@ func (f *moduleFlags) lossSession(a *app, m *hook.Module) *session {
 	}}
 }
 
-func (f *moduleFlags) modelSession(a *app, m *hook.Module) *session {
-	return &session{close: func() {}, run: func(int) (any, error) {
+func (f *moduleFlags) modelGuest(a *app, m *hook.Module) *guest {
+	return &guest{close: func() {}, run: func(int) (any, error) {
 		d, err := m.BuildModel(a.ctx, graphhook.Dims{Batch: 2, SeqLen: f.SeqLen, Vocab: f.Vocab})
 		return builtModel{d}, err
 	}, found: func(out any) string {
@@ -124,7 +124,7 @@ func shortened(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func (f *moduleFlags) scalarSession(a *app, m *hook.Module) (*session, error) {
+func (f *moduleFlags) scalarGuest(a *app, m *hook.Module) (*guest, error) {
 	loss, err := m.BuildLoss(a.ctx, f.lossInputs(64))
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (f *moduleFlags) scalarSession(a *app, m *hook.Module) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{close: func() { s.Close() }, run: func(int) (any, error) {
+	return &guest{close: func() { s.Close() }, run: func(int) (any, error) {
 		all := make([][]float32, trialSteps)
 		for step := range all {
 			if all[step], err = s.Values(a.ctx, step, trialSteps); err != nil {
@@ -147,12 +147,12 @@ func (f *moduleFlags) scalarSession(a *app, m *hook.Module) (*session, error) {
 	}}, nil
 }
 
-func rateSession(a *app, m *hook.Module) (*session, error) {
+func rateGuest(a *app, m *hook.Module) (*guest, error) {
 	r, err := m.Rate(a.ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &session{close: func() { r.Close() }, run: func(int) (any, error) {
+	return &guest{close: func() { r.Close() }, run: func(int) (any, error) {
 		all := make([]float64, trialSteps)
 		for step := range all {
 			if all[step], err = r.Factor(a.ctx, step, trialSteps, 1); err != nil {
@@ -172,12 +172,12 @@ type heard struct {
 	State []byte
 }
 
-func metricsSession(a *app, m *hook.Module, state []byte) (*session, error) {
+func metricsGuest(a *app, m *hook.Module, state []byte) (*guest, error) {
 	l, err := m.Listener(a.ctx, state)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{close: func() { l.Close() }, found: foundMetrics}
+	s := &guest{close: func() { l.Close() }, found: foundMetrics}
 	s.run = func(int) (any, error) {
 		h := heard{Stops: make([]bool, 100)}
 		for i := range h.Stops {
@@ -191,12 +191,12 @@ func metricsSession(a *app, m *hook.Module, state []byte) (*session, error) {
 		return h, err
 	}
 	if m.Stateful() {
-		s.again = func() (*session, error) {
+		s.again = func() (*guest, error) {
 			kept, err := l.Save(a.ctx)
 			if err != nil {
 				return nil, err
 			}
-			return metricsSession(a, m, kept)
+			return metricsGuest(a, m, kept)
 		}
 	}
 	return s, nil

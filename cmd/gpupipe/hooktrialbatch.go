@@ -34,14 +34,14 @@ func spread(n, instances int, backwards bool, do func(i int) error) error {
 	return nil
 }
 
-// documentSession maps documents with some instances, every second time in reverse order: unless the module has state,
+// documentGuest maps documents with some instances, every second time in reverse order: unless the module has state,
 // the result for one document must not depend on others.
-func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *session {
+func documentGuest(a *app, m *hook.Module, texts [][]byte, instances int) *guest {
 	p := m.Mapper(instances)
 	if m.Stateful() {
 		instances = 1
 	}
-	return &session{close: p.Close, run: func(n int) (any, error) {
+	return &guest{close: p.Close, run: func(n int) (any, error) {
 		mapped := make([][][]byte, len(texts))
 		return mapped, spread(len(texts), instances, n%2 == 1 && !m.Stateful(), func(i int) (err error) {
 			mapped[i], err = p.Map(a.ctx, i, texts[i])
@@ -56,8 +56,8 @@ func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *ses
 	}}
 }
 
-// batchSession maps or weighs batches of sample text, in the same way.
-func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instances int) (*session, error) {
+// batchGuest maps or weighs batches of sample text, in the same way.
+func (f *moduleFlags) batchGuest(a *app, m *hook.Module, state []byte, instances int) (*guest, error) {
 	if m.Stateful() {
 		instances = 1
 	}
@@ -67,7 +67,7 @@ func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instanc
 	}
 	p := m.Batches(instances)
 	p.Restore(state)
-	s := &session{close: p.Close, found: func(out any) string { return changes(samples, out.([]*hook.Batch)) }}
+	s := &guest{close: p.Close, found: func(out any) string { return changes(samples, out.([]*hook.Batch)) }}
 	s.run = func(n int) (any, error) {
 		done := make([]*hook.Batch, len(samples))
 		return done, spread(len(samples), instances, n%2 == 1 && !m.Stateful(), func(i int) error {
@@ -76,12 +76,12 @@ func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instanc
 		})
 	}
 	if m.Stateful() {
-		s.again = func() (*session, error) {
+		s.again = func() (*guest, error) {
 			kept, err := p.Save(a.ctx)
 			if err != nil {
 				return nil, err
 			}
-			return f.batchSession(a, m, kept, instances)
+			return f.batchGuest(a, m, kept, instances)
 		}
 	}
 	return s, nil

@@ -147,7 +147,7 @@ func (c *hostCommand) noteUnknown(a *app) {
 	}
 }
 
-// options are those of the host of a run.
+// options returns the options for hosting the run, from the flags and the config base.
 func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
 	costs := a.measuredCosts()
 	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, clusterDir), Address: c.Listen, Hosts: c.Address, Build: a.build,
@@ -168,7 +168,7 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 }
 
 // configure loads the config for a number of devices. Each device is a stage, as far as the model, the microbatches and
-// the staleness of a resumed run allow. There are no more stages than pipeline.stages, unless it is that of a run
+// the staleness of a resumed run allow. There are at most pipeline.stages stages, unless the config is from a run
 // folder.
 func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error) {
 	load := trainCommand{Path: c.Path, Set: c.Set}
@@ -220,8 +220,8 @@ func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error
 // resumes reports whether the run continues from a checkpoint.
 func (c *hostCommand) resumes() bool { return c.Resume || c.From != "" }
 
-// ofFolder reports whether the config is that of a run folder, whose number of stages follows from the devices that the
-// run had, not from what the user asks for.
+// ofFolder reports whether the config is from a run folder. Its number of stages follows from the devices that the run
+// had, not from the user's wish.
 func (c *hostCommand) ofFolder() bool {
 	st, err := os.Stat(c.Path)
 	return err == nil && st.IsDir() && !slices.ContainsFunc(c.Set, func(s string) bool { return strings.HasPrefix(s, "pipeline.stages=") })

@@ -207,8 +207,8 @@ func (c *planCommand) loadFor(m machines) (config.Config, error) {
 	return v.load()
 }
 
-// devicesToUse are the devices that a run needs to follow the recommended plan; none: its members bring them. Cards that
-// need not be present are taken to be those that WebGPU finds first.
+// devicesToUse are the devices that a run needs to follow the recommended plan; none: its members bring them. It takes
+// cards that need not be present for the cards that WebGPU lists first.
 func (c *planCommand) devicesToUse(p *layout.Comparison, over machines) []string {
 	if p.Recommendation < 0 || over != nil {
 		return nil

@@ -217,9 +217,9 @@ func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
 	return append(tasks, tuned...)
 }
 
-// stepTask trains a few steps of a preset and profiles two of them, with default kernels or with those that timing
-// chooses. A model other than the small one trains on one sequence and leaves a checkpoint of three f32 values for each
-// parameter, the weight and AdamW's two moments, while the section lasts.
+// stepTask trains a few steps of a preset and profiles two of them, with the default kernels or with the kernels that
+// timing chooses. A model other than the small one trains on one sequence and leaves a checkpoint of three f32 values
+// for each parameter, the weight and AdamW's two moments, while the section lasts.
 func stepTask(preset, name, dir string, seqLen int, static bool) report.Task {
 	title, tune, run := "profiled step of "+preset, "--tune", filepath.Join(dir, strings.NewReplacer(":", "-").Replace(preset+"-"+name))
 	if static {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// handleSignals returns a context that ends at the first signal that asks this process to stop, and counts in saves
-// those that ask for a checkpoint. A second Ctrl-C ends the process at once. Signals for writes without a reader are
+// handleSignals returns a context that ends at the first signal that asks this process to stop, and counts the signals
+// that ask for a checkpoint in saves. A second Ctrl-C ends the process at once. Signals for writes without a reader are
 // dropped: see output.
 func handleSignals(stderr io.Writer, saves *atomic.Int64) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -22,7 +22,7 @@ func handleSignals(stderr io.Writer, saves *atomic.Int64) (context.Context, func
 	if !signal.Ignored(syscall.SIGHUP) {                                            // nohup ignores it
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// Ignored signals would stay so in child processes; those that are caught do not.
+	// Child processes inherit that a signal is ignored, but not that it is caught.
 	unread := make(chan os.Signal, 1)
 	signal.Notify(unread, syscall.SIGPIPE)
 	go func() {

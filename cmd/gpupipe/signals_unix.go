@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// saveSignals are those that ask for a checkpoint.
+// saveSignals are the signals that ask for a checkpoint.
 func saveSignals() []os.Signal { return []os.Signal{syscall.SIGUSR1} }
 
 // diskFull reports whether a write failed because the disk, the quota or a limit of the user has no room.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// saveSignals are those that ask for a checkpoint; Windows has none.
+// saveSignals are the signals that ask for a checkpoint; Windows has none.
 func saveSignals() []os.Signal { return nil }
 
 // diskFull reports whether a write failed because the disk has no room.

@@ -69,8 +69,8 @@ func (l *statusLine) clear() {
 
 const fieldGap = "  "
 
-// fitting joins fields, the most important ones first, and omits those that a width has no room for. The first field
-// always stays.
+// fitting joins fields, the most important ones first, and omits the fields for which a width has no room. The first
+// field always stays.
 func fitting(width int, fields []string) string {
 	var text string
 	for i, f := range fields {

@@ -23,7 +23,7 @@ import (
 
 // kernels are texts of kernels.
 type kernels struct {
-	Kernels map[string]string // the hash of a text, by what it is for: program, device, group, variant and pass
+	Kernels map[string]string // the hash of a text, by its place: program, device, group, variant and pass
 	Texts   map[string]string // by hash
 
 	mu sync.Mutex

@@ -25,9 +25,9 @@ func (c Config) Decoder() (Decoder, error) {
 // reads what the caches hold beyond the position, so a new text needs no clearing.
 func (c Config) Decode() (*graph.Graph, error) { return c.decode(1) }
 
-// Prefill is Decode for a block of tokens u32 [1, block]. The first one is at "position", and the logits are those after
-// token "last" u32 [1] < block. What the block holds after that token does not matter. The whole block must be within
-// SeqLen.
+// Prefill is Decode for a block of tokens u32 [1, block]. The first one is at "position", and the logits predict the
+// token after token "last" u32 [1] < block. What the block holds after that token does not matter. The whole block must
+// be within SeqLen.
 func (c Config) Prefill(block int) (*graph.Graph, error) { return c.decode(block) }
 
 func (c Config) decode(block int) (*graph.Graph, error) {

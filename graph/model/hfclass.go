@@ -153,7 +153,7 @@ var hfNanoChat = hfPart{func(h *hfKeys, c *Config) {
 	}
 }}
 
-// hfWindow is a sliding window of every layer, or of those that hfLayerTypes names.
+// hfWindow is a sliding window of every layer, or of the layers that hfLayerTypes names.
 var hfWindow = hfPart{func(h *hfKeys, c *Config) {
 	if c.Attention.Window = h.int("sliding_window"); c.Attention.Window < 1 && h.has("sliding_window") {
 		h.refuse("sliding_window", "at least 1, or null for none")

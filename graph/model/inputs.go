@@ -25,7 +25,7 @@ type Inputs struct {
 func AlignedInput(name string) string { return "aligned/" + name }
 
 // Variables are the variables that hold the data of a microbatch of batch sequences, tokens and targets first. A
-// program has those that it reads.
+// program has the variables that it reads.
 func (z Size) Variables(in Inputs, batch int) []graph.Named {
 	ids := z.perToken(batch, graph.T(graph.U32))
 	vs := []graph.Named{{ID: TokensInput, Type: ids}, {ID: TargetsInput, Type: ids}}

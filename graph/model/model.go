@@ -15,7 +15,7 @@ type Model interface {
 	// from 0.
 	Units() int
 	UnitScope(unit int) string
-	// Like is the first unit whose programs equal those of this unit, except for names.
+	// Like is the first unit with the same programs as this unit, except for names.
 	Like(unit int) int
 	// Parameters lists the trained tensors in the order of their units. Reads lists the tensors that units [first,
 	// last) use.

@@ -26,7 +26,8 @@ func repeatActivations(g *graph.Graph, rounded func(*graph.Node) bool) (*graph.G
 	})
 }
 
-// repeater copies a graph. values are the copies of its values, repeated those that the backward pass reads instead.
+// repeater copies a graph. values are the copies of its values, and repeated the copies that the backward pass reads
+// instead.
 type repeater struct {
 	b                *graph.Builder
 	rounded          func(*graph.Node) bool

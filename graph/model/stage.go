@@ -55,8 +55,8 @@ type Stage struct {
 	InputGrad, WeightGrad, WeightGradNext *graph.Graph
 	// Eval is the forward pass without training; the last chunk's outputs "losses" f32 [B], the mean of each sequence.
 	Eval *graph.Graph
-	// Stash lists the variables in which Forward keeps values for the backward pass, and WeightStash those in which
-	// InputGrad keeps values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in,
+	// Stash lists the variables in which Forward keeps values for the backward pass. WeightStash lists the variables in
+	// which InputGrad keeps values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in,
 	// tokens, targets and other inputs.
 	Stash, WeightStash []graph.Named
 	// Routing lists the layers of the chunk that are mixtures of experts: the rows of RoutingOutput.

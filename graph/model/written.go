@@ -155,7 +155,7 @@ func (w *Written) Units() int { return len(w.units) }
 // UnitScope is the name of a unit.
 func (w *Written) UnitScope(unit int) string { return w.units[unit] }
 
-// Like is the first unit whose programs equal those of this unit.
+// Like is the first unit with the same programs as this unit.
 func (w *Written) Like(unit int) int { return w.like[unit] }
 
 // Parameters lists the trained tensors in the order of their units.

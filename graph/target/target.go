@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// Limits bound every program of a device. The zero value is unusable; DefaultLimits are those that WebGPU guarantees.
+// Limits bound every program of a device. The zero value is unusable; DefaultLimits are the limits that WebGPU
+// guarantees.
 type Limits struct {
 	MaxBindings          int    `json:"max_bindings"`           // storage buffers of a shader stage
 	MaxBindingSize       int64  `json:"max_binding_size"`       // bytes of one storage binding

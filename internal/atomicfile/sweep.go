@@ -17,8 +17,8 @@ func side(parent, base, kind string) string {
 
 var ending = regexp.MustCompile(`^[A-Z2-7]{10}$`)
 
-// sweep removes temporary files and folders that killed processes left beside a path: those that are a day old, so that
-// their makers have had time to lock them, and not locked.
+// sweep removes temporary files and folders that killed processes left beside a path. It removes only unlocked ones
+// that are a day old: their makers have had time to lock them.
 func sweep(parent, base, kind string) {
 	entries, _ := os.ReadDir(filepath.Clean(parent))
 	for _, e := range entries {

@@ -28,9 +28,9 @@ func Use(path string) []byte {
 	return data
 }
 
-// Trim keeps the files of Write in a folder below limit bytes: if they have more, it removes those that were not used
-// for the longest time, until they have three quarters. It does so at most once an hour, in all processes together. A
-// process that looks for a removed file does not find it, as if it had never been written.
+// Trim keeps the files of Write in a folder below limit bytes: if they have more, it removes the files that were not
+// used for the longest time, until they have three quarters. It does so at most once an hour, in all processes
+// together. A process that looks for a removed file does not find it, as if it had never been written.
 func Trim(dir string, limit int64) {
 	mark := filepath.Join(dir, trimMark)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < trimInterval {

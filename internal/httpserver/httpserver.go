@@ -141,7 +141,7 @@ func (s *Server) URL() string {
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(at.Port))
 }
 
-// Close stops listening, waits for requests in progress up to Options.Shutdown, and ends those that remain.
+// Close stops listening, waits for requests in progress up to Options.Shutdown, and ends the remaining ones.
 func (s *Server) Close() error {
 	s.closed.Do(func() { close(s.closing) })
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.Shutdown)

@@ -92,7 +92,7 @@ func (t *tables) sequences(f *folding) *node {
 	return &node{kind: altNode, nodes: []*node{t.oneOf(f.from), sequence}}
 }
 
-// prepare joins neighboring texts and replaces those that ignore case.
+// prepare joins neighboring texts, and replaces texts that ignore case.
 func (n *node) prepare(behind bool) *node {
 	switch n.kind {
 	case listNode:

@@ -130,8 +130,8 @@ func Total(rows [][]string) int {
 // keptWhole is the width up to which a cell is not broken, unless it is a header.
 const keptWhole = 12
 
-// Fit returns the rows with texts broken at spaces, so that the table is no wider than width. A row may become several, of
-// which the later ones continue the first. It reports whether the table fits.
+// Fit returns the rows with texts broken at spaces, so that the table is no wider than width. A row may become several;
+// the later ones continue the first. It reports whether the table fits.
 func Fit(rows [][]string, width int) ([][]string, bool) {
 	widths, least := Widths(rows), make([]int, len(Widths(rows)))
 	for i, row := range rows {

@@ -54,8 +54,8 @@ func (k Depth) Number() int {
 	return n
 }
 
-// leastStale is the fewest microbatches of a batch that are stale: those that the first stage begins before the update
-// of the batch before is possible.
+// leastStale is the fewest microbatches of a batch that are stale: the microbatches that the first stage begins before
+// the update of the batch before is possible.
 func (p Pipeline) leastStale() int { return p.Stages - 1 + p.Depth.Number() }
 
 // MostDepth is the largest depth that the config's schedule can have, with as many stale microbatches as the config

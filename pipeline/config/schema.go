@@ -55,7 +55,7 @@ func JSONSchema() []byte {
 	return append(out, '\n')
 }
 
-// section is the schema of a mapping without other keys than those that are added.
+// section is the schema of a mapping that has only the keys that are added.
 func section(title string) *schema {
 	closed := false
 	return &schema{Title: title, Type: "object", Properties: map[string]*schema{}, Closed: &closed}

@@ -341,8 +341,9 @@ func (c *Corpus) read(dst []int32, at int64) error {
 	return nil
 }
 
-// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens of each source, at least one, and returns what
-// is before them and them with the tail that fills no window. Both share c's files: close either.
+// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens of each source, at least one, and returns two
+// corpora: the tokens before these windows, and the windows with the tail that fills no window. Both share c's files:
+// close either.
 func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err error) {
 	t, v := *c, *c
 	t.spans, v.spans = slices.Clone(c.spans), slices.Clone(c.spans)

@@ -24,7 +24,7 @@ type packing struct {
 	pieces []packed
 }
 
-// packed is a piece of a document: n tokens from a place on, each of which predicts the next.
+// packed is a piece of a document: n tokens from a place on. Each token predicts the next.
 type packed struct {
 	at int64
 	n  uint32

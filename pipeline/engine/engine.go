@@ -218,7 +218,7 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Notes lists, after Load, what is slower than necessary for lack of memory.
+// Notes lists, after Load, the transfers that are slower for lack of memory.
 func (e *Engine) Notes() (notes []string) {
 	if e.channels.unshared > 0 {
 		notes = append(notes, fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %s of staging buffers: "+

@@ -34,8 +34,8 @@ type Options struct {
 type Schedule func(batches int) (*schedule.Generator, error)
 
 // Batch is the data of a batch by variable, as model.Config.Variables lists them: little-endian, by replica, then by
-// microbatch. Scalars of a batch are repeated for each microbatch. An evaluation needs those that Inputs.EvaluationReads
-// reports.
+// microbatch. Scalars of a batch are repeated for each microbatch. An evaluation needs the variables that
+// Inputs.EvaluationReads reports.
 type Batch map[string][]byte
 
 // Source provides data. Each rank that reads data of a batch calls it from its own goroutine and does not modify the

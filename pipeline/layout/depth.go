@@ -69,8 +69,8 @@ func chooseLike(c config.Config, p partition.Problem, like partition.Plan) (part
 // mostDepths is how many depths are compared at most.
 const mostDepths = 32
 
-// depths lists the depths to compare besides 0, in ascending order: all if they are few, otherwise the smallest, those
-// that give every link the same share, and the largest.
+// depths lists the depths to compare besides 0, in ascending order: all if they are few, otherwise the smallest, the
+// depths that give every link the same share, and the largest.
 func depths(c config.Config) (ks []int) {
 	most, links := c.MostDepth(), c.Pipeline.Stages-1
 	for k := 1; k <= most; k++ {

@@ -20,12 +20,12 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// Task is what is trained.
+// Task is the training for which a layout is made.
 type Task struct {
 	Config config.Config
 	Model  model.Model  // in the config's precision
 	Loss   model.Loss   // nil: cross-entropy
-	Inputs model.Inputs // what the loss and the model read of a batch besides tokens and targets
+	Inputs model.Inputs // the data of a batch that the loss and the model read besides tokens and targets
 }
 
 // Options are what a layout depends on besides the task and the devices.

@@ -78,7 +78,8 @@ func divisions(c config.Config) (ms []int) {
 	return ms
 }
 
-// recommendMicrobatches marks the division with the least staleness among those that are nearly as fast as the fastest.
+// recommendMicrobatches marks the division with the least staleness among the divisions that are nearly as fast as the
+// fastest.
 func recommendMicrobatches(all []Microbatching) {
 	fastest, best := 0.0, -1
 	for _, m := range all {

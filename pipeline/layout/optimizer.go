@@ -6,10 +6,10 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
-// NewOptimizer applies the config's optimizer to the model's parameters. Matrices of hidden layers are those outside
-// the first and the last unit; a tensor of three axes is a stack of them. Weight decay acts on tensors of two or more
-// axes, embeddings included, and not on norms and biases. factor returns the factor on learning rates of a step; nil:
-// the schedule's.
+// NewOptimizer applies the config's optimizer to the model's parameters. Matrices of hidden layers are the matrices
+// outside the first and the last unit; a tensor of three axes is a stack of them. Weight decay acts on tensors of two
+// or more axes, embeddings included, and not on norms and biases. factor returns the factor on learning rates of a
+// step; nil: the schedule's.
 func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
 	layout := EngineOptions(c, m)
 	var params []optim.Param

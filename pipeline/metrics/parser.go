@@ -12,7 +12,7 @@ type Parsed struct {
 	Value float64
 }
 
-// Parser reads many lines as Parse does, without allocating for those that a run usually writes. Its zero value is
+// Parser reads many lines as Parse does, without allocating for the lines that a run usually writes. Its zero value is
 // ready to use.
 type Parser struct {
 	values []Parsed

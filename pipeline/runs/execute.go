@@ -110,7 +110,7 @@ type execution[R Run] struct {
 // plan is what remains of a set. It changes only when a run ends.
 type plan[R Run] struct {
 	needed int     // runs that are known to be needed
-	open   []R     // those that have not ended, in the order in which they are begun
+	open   []R     // runs that have not ended, in the order in which they are begun
 	cost   float64 // of open and later
 	later  Later
 }

@@ -28,7 +28,7 @@ type Family struct {
 	Deep        bool   // Options.Depth may be more than 0
 	Untrainable string // why a run cannot train with it; empty if it can
 
-	check    func(o Options) error                  // what it needs beyond the fields above; nil: nothing
+	check    func(o Options) error                  // checks needs beyond the fields above; nil: there are none
 	example  func(o Options) Options                // fills in omitted options where the usual ones do not fit; nil: they do
 	closed   func(o Options, c Cost) (Form, bool)   // its closed form, without Form.InFlight; nil: not known
 	inFlight func(o Options, stage int) (count int) // Form.InFlight of a stage

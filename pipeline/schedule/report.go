@@ -87,7 +87,8 @@ func (f *follower) record() {
 }
 
 // versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are all from the oldest
-// that a batch still reads to the newest; otherwise the newest and those that a microbatch in flight will read again.
+// that a batch still reads to the newest; otherwise the newest and the versions that a microbatch in flight will read
+// again.
 func (f *follower) versions() int {
 	if f.Delay >= 0 {
 		newest := f.updates + f.Delay

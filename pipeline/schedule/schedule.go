@@ -43,7 +43,8 @@ type Schedule struct {
 	Microbatches int // per batch
 	Batches      int
 	// Delay is 0 if batch t reads the weights that batch t−1 left. It is 1 if the stale microbatches of batch t read
-	// those that batch t−2 left, and the others those that batch t−1 left. It is −1 if that differs by stage.
+	// the weights that batch t−2 left, and the others the weights that batch t−1 left. It is −1 if that differs by
+	// stage.
 	Delay   int
 	Stale   int        // with Delay 1: how many microbatches are stale, the first of each batch; otherwise 0
 	Depth   int        // how many microbatches more than the stages the first stage has in flight; 0: not known or none

@@ -114,7 +114,7 @@ type simulation struct {
 	channels map[channel]float64 // when each is free
 	senders  []sender            // by machine of the network
 	copied   map[copied]float64  // arrival times of copied gradients and weights that crossed the network
-	ready    []Event             // by stage: what it can start next; Start is NaN while unknown
+	ready    []Event             // by stage: the action that it can start next; Start is NaN while unknown
 	events   []Event
 }
 

@@ -10,7 +10,7 @@ import (
 // Machines is how the stages of a run over several machines wait for each other, in the steady state where there is one.
 type Machines struct {
 	Clocks  []ClockState `json:"clocks"`
-	Links   []LinkUse    `json:"links"` // those that stages waited for longest come first
+	Links   []LinkUse    `json:"links"` // links that stages waited for longest come first
 	Slowest string       `json:"slowest_stage"`
 	Settings
 }

@@ -218,8 +218,8 @@ func (t *timeline) batches() []int {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// stretches are those with an event, and one of all other batches: the event of a stretch in progress is not written
-// yet.
+// stretches are the stretches with an event, and one of all other batches: the event of a stretch in progress is not
+// written yet.
 func (t *timeline) stretches() []stretch {
 	all := slices.Clone(t.trained)
 	rest := slices.DeleteFunc(t.batches(), func(b int) bool {

@@ -159,7 +159,7 @@ func (d *deployment) comparePrediction(tokensPerSec float64) {
 	}
 }
 
-// close releases what is on the devices, and the devices.
+// close closes the engine and the devices.
 func (d *deployment) close() error {
 	if d.isolated() {
 		return closeIsolated(d.engine, d.devices)

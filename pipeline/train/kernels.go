@@ -128,8 +128,8 @@ func (t *trainer) timeKernels(ctx context.Context) error {
 	return nil
 }
 
-// adoptKernels reports whether there are faster kernels than those that have run, all of them timed. A checkpoint that is
-// saved then names them, so that the bits of each step follow from the checkpoint before it.
+// adoptKernels adopts the timed choices of kernels once all kernels are timed, and reports whether some kernels change.
+// A checkpoint that is saved then names them, so that the bits of each step follow from the checkpoint before it.
 func (t *trainer) adoptKernels() bool {
 	if t.tuning.cache == nil || t.job.options.Unsaved {
 		return false

@@ -18,7 +18,7 @@ import (
 // loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends,
 // at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
 //
-// A step passes through four states, and t.step counts those that have left the first:
+// A step passes through four states. t.step counts the steps that have left the first:
 //
 //	trained    its update is enqueued and its loss has been read (segment)
 //	pending    its report waits for an evaluation that may follow (recorder.pending)

@@ -23,7 +23,7 @@ type Pipeline interface {
 	Variables
 	WriteWeights(param string, v engine.Version, data []byte) error
 	WriteState(name string, data []byte) error
-	SetTrace(t engine.Tracer) // nil: what is recorded so far is written when it returns, and nothing more is
+	SetTrace(t engine.Tracer) // nil: it writes the events recorded so far and ends the recording
 	SetProfile(p engine.Profiler)
 	Abort(cause error)
 	Close() error

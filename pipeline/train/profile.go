@@ -51,7 +51,7 @@ type profiling struct {
 }
 
 // newProfiling chooses the steps to measure: a few after the first, or the last ones. It measures the devices' peaks
-// first, while they are idle, and takes those that a profiling before has measured.
+// first, while they are idle, and takes the peaks that a profiling before has measured.
 func newProfiling(j *job, step int, ranks []engine.RankPlan, devices []device.Device, before *profiling) (*profiling, error) {
 	steps, o := j.config.Train.Steps, j.options.Profile
 	from := min(step+profileAfter, max(step, steps-profileSteps))

@@ -12,7 +12,7 @@ import (
 
 // Report receives what happens during a run, in order, from one goroutine.
 type Report interface {
-	// Start reports what is about to run, once, before the first step.
+	// Start reports the run that is about to begin, once, before the first step.
 	Start(Start)
 	// Step reports one step, a step late.
 	Step(Progress)

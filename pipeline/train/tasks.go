@@ -11,7 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-// evaluation is what is measured of the weights after a step. It has a validation loss if there is a validation split.
+// evaluation is a measurement of the weights after a step. It has a validation loss if there is a validation split.
 type evaluation struct {
 	valLoss     *float64 // nats per token
 	bitsPerByte *float64 // of the validation split; nil if its tokens have no text, too

@@ -280,7 +280,7 @@ func (t *trainer) openFolder(context.Context) error {
 	return nil
 }
 
-// announce reports what is about to run, once.
+// announce reports the run that is about to begin, once.
 func (t *trainer) announce(context.Context) error {
 	if t.recorder.announced {
 		return nil

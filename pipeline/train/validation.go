@@ -45,7 +45,8 @@ func (s oneDocument) Batch(number int64) (engine.Batch, error) {
 	return b, nil
 }
 
-// validationLoss is the mean loss of the current weights on validation windows, summed in float64, and what they predict.
+// validationLoss is the mean loss of the current weights on validation windows, summed in float64, and their
+// predictions.
 func (t *trainer) validationLoss(ctx context.Context) (float64, *predicted, error) {
 	c, val := t.job.config, t.job.corpus.val
 	total, rows := val.Windows(), int64(c.Rows())

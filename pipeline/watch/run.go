@@ -62,8 +62,8 @@ type run struct {
 	ended    bool      // there is a file of a result
 }
 
-// contents are what was read from the files of a run. The counters grow with what changes, so that a stream can
-// see what is new.
+// contents are what was read from the files of a run. The counters grow with every change, so that a stream finds the
+// changes.
 type contents struct {
 	files    []*lines
 	parser   metrics.Parser
@@ -156,7 +156,7 @@ func (r *run) unload() {
 	r.loaded, r.contents.files = false, nil
 }
 
-// poll reads what is new, and reports whether there was something.
+// poll reads new content, and reports whether there was any.
 func (r *run) poll() (changed bool) {
 	changed = r.pollConfig()
 	_, err := r.root.Stat(r.path(resultFile))

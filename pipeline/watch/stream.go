@@ -35,7 +35,7 @@ const (
 type view struct {
 	runs     []string // none: the newest
 	focus    string   // the run whose pipeline, experts, events and samples are shown; "": the first
-	search   string   // the list has runs whose names contain this text, besides those that are shown
+	search   string   // the list has runs whose names contain this text, besides the runs that are shown
 	axis     string   // the column of the x axis that from and to are of; "": steps
 	from, to float64
 	zoomed   bool
@@ -121,7 +121,7 @@ func (m message) write(out io.Writer) error {
 	return err
 }
 
-// collect returns what is new, and a channel that is closed when there is more.
+// collect returns new messages, and a channel that is closed when there are more.
 func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 	w := s.watcher
 	w.mu.Lock()
@@ -233,8 +233,8 @@ type about struct {
 	Restarts []restart `json:"restarts"`
 }
 
-// rowsSince are the rows that a page does not have: all of them, thinned, or those that were added. After maxPoints
-// added rows all are sent again, so that a page does not grow.
+// rowsSince are the rows that a page does not have: all rows, thinned, or the added rows. After maxPoints added rows
+// all are sent again, so that a page does not grow.
 func (c *cursor) rowsSince(v view) (message, bool) {
 	t := c.run.contents.table
 	n := len(t.steps)

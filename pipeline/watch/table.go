@@ -212,7 +212,7 @@ func extremes(values []float64) (first, second float64) {
 }
 
 // appendNumbers writes numbers as a JSON array with so many significant digits, or with all of them if digits is -1.
-// Missing ones are null, and those that are not finite are texts, as in metrics.jsonl.
+// Missing numbers are null. Numbers that are not finite are texts, as in metrics.jsonl.
 func appendNumbers(b []byte, numbers []float64, digits int) []byte {
 	b = append(b, '[')
 	for i, x := range numbers {

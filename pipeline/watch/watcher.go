@@ -196,8 +196,8 @@ func (w *Watcher) release(held map[string]*watched) {
 	}
 }
 
-// summaries describes the runs of a list, those written last first: of all whose names contain the search, the first
-// ones, and those that are shown.
+// summaries describes the runs of a list, the last written first: the first runs whose names contain the search, and
+// the runs that are shown.
 func (w *Watcher) summaries(v view) []Summary {
 	now := time.Now()
 	list := []Summary{}

@@ -1,4 +1,4 @@
-// Package null is a device that executes nothing: it counts what it is given, and refuses every breach of WebGPU's
+// Package null is a device that executes nothing: it counts its calls and bytes, and refuses every breach of WebGPU's
 // default limits, or of the limits that it is opened with. Buffers have no contents, so reads return zeros. Programs
 // may be given durations, so that schedules can be measured without hardware.
 package null

@@ -12,8 +12,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
-// Device implements device.Device and device.Timer by a worker process. It checks what it can itself. Run, Write and
-// Read do not wait for the worker: an error of enqueued work fails the calls that follow, until Sync has returned it.
+// Device implements device.Device and device.Timer by a worker process. It checks calls as far as it can without the
+// worker. Run, Write and Read do not wait for the worker: an error of enqueued work fails the calls that follow, until
+// Sync has returned it.
 type Device struct {
 	base.Properties
 	timer  bool // the worker's device implements device.Timer

@@ -15,7 +15,7 @@ import (
 // program is a loaded program.
 type program struct {
 	device.Loaded
-	buffer  device.Buffer // one of those that it uses; nil if there is none
+	buffer  device.Buffer // one of the buffers that it uses; nil if there is none
 	sources []uint64      // hashes of its kernels' sources; nil after its first run
 	took    atomic.Int64  // upper bound of a run, in nanoseconds; 0: unknown
 }

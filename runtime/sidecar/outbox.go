@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// outbox sends frames in the order in which they are added. A caller of flush writes its own frames and those that
+// outbox sends frames in the order in which they are added. A caller of flush writes its own frames and the frames that
 // others added meanwhile. A goroutine writes frames without a flush, so a burst of frames is one write and add does not
 // wait for the system.
 type outbox struct {
@@ -42,8 +42,8 @@ func (l *outbox) work() {
 	}
 }
 
-// add queues a frame. The frame is made under the lock, so what it reports is never older than what the frame before it
-// reported.
+// add queues a frame. The frame is made under the lock, so its content is never older than the content of the frame
+// before it.
 func (l *outbox) add(m message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -132,7 +132,7 @@ func (c *Cache) TimeFor(limit time.Duration) (spent time.Duration, err error) {
 	return spent, nil
 }
 
-// fits reports whether the device has memory to time a kernel beside what is allocated.
+// fits reports whether the device has memory to time a kernel besides the memory that is allocated.
 func (k kernel) fits() bool {
 	budget := device.Budget(k.dev)
 	if budget == 0 {
@@ -150,8 +150,8 @@ func (k kernel) fits() bool {
 	return buffers+staging+scratch+bytesOf(k.candidates[0]) <= budget
 }
 
-// Adopt makes the choices in use that were not timed those that were, once no kernel waits to be timed. It returns how
-// many kernels are others then. They are computed by plans made from then on.
+// Adopt replaces the choices in use that were not timed by timed choices, once no kernel waits to be timed. It returns
+// how many kernels change. Plans that are made from then on use them.
 func (c *Cache) Adopt() (changed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

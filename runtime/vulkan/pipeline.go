@@ -23,7 +23,7 @@ type pipelineKey struct {
 	trusted bool
 }
 
-// kernels compiles shaders, and keeps what it has compiled. The device's lock guards it.
+// kernels compiles shaders, and keeps the compiled ones. The device's lock guards it.
 type kernels struct {
 	d         *Device
 	features  spirv.Features

@@ -42,7 +42,7 @@ type commands struct {
 	until  uint64
 }
 
-// next returns the number of the submission that will contain what is added to the batch now.
+// next returns the number of the submission that will contain commands added to the batch now.
 func (q *queue) next() uint64 { return q.submitted + 1 }
 
 // submit passes the batch, followed by recorded commands, to the GPU as one submission. If that fails, the device is
@@ -86,7 +86,7 @@ func (q *queue) takeCommands() (commands, error) {
 	return c, err
 }
 
-// look observes which submissions are done, completes their reads, and frees what they used.
+// look observes which submissions are done, completes their reads, and frees the buffers that they used.
 func (q *queue) look() {
 	if q.d.owner.Lost() != nil || q.d.handle == nil {
 		return

@@ -19,8 +19,8 @@ type Options struct {
 	MemoryBudget int64 // bytes of buffers; 0: no bound
 }
 
-// Device implements device.Device. Its mutex orders what is enqueued. State that callbacks change needs no lock: there
-// is one thread, and goroutines are switched only where they wait.
+// Device implements device.Device. Its mutex orders the enqueued operations. State that callbacks change needs no lock:
+// there is one thread, and goroutines are switched only where they wait.
 type Device struct {
 	base.Properties
 	gpu   js.Value

@@ -191,7 +191,7 @@ func (in Inputs) named() []graph.Named {
 	return append(all, in.More...)
 }
 
-// Loss is a loss as a graph. Its inputs are those that the module asked for, its output is "loss".
+// Loss is a loss as a graph. Its inputs are the inputs that the module asked for, its output is "loss".
 type Loss struct {
 	*graph.Graph
 	Asked    []string // names of the inputs

@@ -64,7 +64,7 @@ func (e *effort) end() {
 	e.module.effort += e.sum()
 }
 
-// blocksOf is how many basic blocks a compiler makes of an instruction with what is added to it.
+// blocksOf is how many basic blocks a compiler makes of an instruction and of the code that the rewriter adds to it.
 func blocksOf(op int) int {
 	switch op {
 	case opBlock, opIf, opElse, opBrIf:

@@ -12,8 +12,8 @@
 // division 8 or 16, a call 4), and instructions that only give the code its structure cost nothing; opcode.go lists
 // them. Bytes copied, filled, or grown into cost 1 for every 8, table entries 1 each; an instruction that copies or
 // fills pays before it does. The counter is an i64 global, exported as [Fuel], from which every function pays when it
-// is entered and every loop for each iteration: the instructions of its body, less those of loops within it.
-// Straight-line code of at least [Segment] instructions behind a branch pays on its own when it is reached; shorter
+// is entered and every loop for each iteration: the instructions of its body, without the instructions of loops within
+// it. Straight-line code of at least [Segment] instructions behind a branch pays on its own when it is reached; shorter
 // runs are paid for whether they are reached or not. So the cost of a path is exact up to short branches, and depends
 // on the module alone.
 //
@@ -146,7 +146,7 @@ func Rewrite(bin []byte, o Options) (out []byte, err error) {
 	return m.write(), nil
 }
 
-// module is what is known of the module that is being rewritten.
+// module is the knowledge about the module that is being rewritten.
 type module struct {
 	Options
 	content map[byte]*reader // sections by id

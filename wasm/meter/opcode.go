@@ -35,7 +35,7 @@ const (
 	immRef   // reference type
 )
 
-// Opcodes that the rewriter treats on their own; those with a prefix are 256 * prefix + opcode.
+// Opcodes that the rewriter treats on their own. An opcode with a prefix is 256 * prefix + opcode.
 const (
 	opUnreachable        = 0x00
 	opBlock              = 0x02
@@ -88,8 +88,8 @@ const (
 	opV128Const          = 0xfd0c
 )
 
-// opcodes holds, for each range of opcodes in order, what follows them, what one costs, and how many operands it adds
-// to the stack; of those that call or branch, body.go knows. A gap is no instruction.
+// opcodes holds, for each range of opcodes in order, the immediates, the cost of an instruction, and how many operands
+// it adds to the stack. For instructions that call or branch, body.go knows the operands. A gap is no instruction.
 var opcodes = []struct {
 	first, last int
 	imm         immediate

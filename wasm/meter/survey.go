@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// survey is the first walk over a body: it checks what the rewriter relies on, finds what is paid where, how high the
-// stack becomes, and how much work it is to compile.
+// survey is the first walk over a body: it checks what the rewriter relies on. It finds where which cost is paid, how
+// high the stack becomes, and how much work it is to compile the body.
 type survey struct {
 	*body
 	frames   []frame

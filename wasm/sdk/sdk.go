@@ -26,7 +26,7 @@ var places = map[string][][2]string{
 	"go":             {{"go/gpupipe", "gpupipe"}, {"template/go-module", "."}, {"template/go", "."}},
 }
 
-// Languages lists those that New knows.
+// Languages lists the languages that New knows.
 func Languages() []string { return []string{"c", "rust", "assemblyscript", "tinygo", "go"} }
 
 // New makes a folder with a hook to begin with, all that it needs, and a Makefile to build it. It returns the names of the files. A

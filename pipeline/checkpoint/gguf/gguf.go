@@ -36,7 +36,7 @@ const BlockSize = 32
 // blockBytes is the size of a block of Q8_0.
 const blockBytes = 2 + BlockSize
 
-// typeNames are the names of types, also of those that this package only names in errors.
+// typeNames are the names of types, including types that this package only names in errors.
 var typeNames = map[Type]string{F32: "F32", F16: "F16", Q8_0: "Q8_0", BF16: "BF16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1",
 	10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
 	20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M"}

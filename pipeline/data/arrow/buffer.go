@@ -19,7 +19,7 @@ const (
 	windowSize   = 1 << 16
 )
 
-// buffer is the bytes of a buffer of a record batch: a window of those that lie in the file, or all, in memory.
+// buffer is the bytes of a buffer of a record batch: a window in memory of the bytes in the file, or all of them.
 type buffer struct {
 	file   io.ReaderAt
 	at     int64 // in the file

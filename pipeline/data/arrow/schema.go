@@ -197,7 +197,7 @@ func (f *File) Columns() (paths []string) {
 	return paths
 }
 
-// describe lists columns, with the types of those that are no texts.
+// describe lists columns. A column that is no text has its type.
 func (f *File) describe() (found []string) {
 	for _, e := range f.fields {
 		switch {

@@ -82,7 +82,7 @@ func (b *batch) validity(at place, rows int64) (*bitmap, error) {
 	return &bitmap{bits}, nil
 }
 
-// validValues are values some of which are null.
+// validValues are values that may be null.
 type validValues struct {
 	validity *bitmap
 	values   values
@@ -145,7 +145,7 @@ type views struct {
 	batch   *batch
 	first   int       // of the variadic buffers
 	buffers []*buffer // nil: not open
-	held    int64     // bytes that those that are open may keep in memory
+	held    int64     // bytes that all open columns together may keep in memory
 }
 
 const (

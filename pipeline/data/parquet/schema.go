@@ -85,7 +85,7 @@ func (s *schema) find(path string) (*schemaField, error) {
 	}
 }
 
-// describe lists columns, with the kinds of those that are no texts.
+// describe lists columns. A column that is no text has its kind.
 func (s *schema) describe() (found []string) {
 	for _, e := range s.fields {
 		switch {

@@ -191,7 +191,7 @@ func (c *chatRequest) variables(into *jinja.Dict) error {
 	return err
 }
 
-// tools are those that the template gets; nil: none.
+// tools returns the tools that the template gets; nil: none.
 func (c *chatRequest) tools() (*jinja.List, error) {
 	if c.ToolChoice != nil && !sameJSON(c.ToolChoice, `"auto"`) && !sameJSON(c.ToolChoice, `"none"`) {
 		return nil, invalid("tool_choice", "found %s, expected \"auto\" or \"none\": calls are not forced", shown(c.ToolChoice))

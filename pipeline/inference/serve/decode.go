@@ -66,7 +66,7 @@ func misread(text []byte, err error) string {
 	return "found " + shown(text) + ", expected one JSON object"
 }
 
-// collect finds the fields of a struct, and of those that it embeds, by their names in JSON.
+// collect finds the fields of a struct, and of the structs that it embeds, by their names in JSON.
 func collect(v reflect.Value, fields map[string]reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

@@ -66,9 +66,9 @@ func (o *output) add(e event) error {
 	return nil
 }
 
-// firstStop returns where the stop string begins that is complete first, as if the text came by characters; of those
-// that end together the longest one counts. So the order of the strings and the borders of tokens do not matter.
-// It is −1 if there is none.
+// firstStop returns where the stop string begins that is complete first, as if the text came by characters; of stop
+// strings that end together the longest counts. So the order of the strings and the borders of tokens do not matter. It
+// is −1 if there is none.
 func firstStop(text string, stops []string) int {
 	begin, end := -1, 0
 	for _, stop := range stops {

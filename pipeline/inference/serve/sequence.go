@@ -30,7 +30,7 @@ type sequence struct {
 	drawn     int       // tokens drawn
 }
 
-// decoding is how a prompt is continued, and what is reported of it.
+// decoding is how a prompt is continued, and which probabilities are reported.
 type decoding struct {
 	max     int                  // tokens to make
 	isEnd   func(id uint32) bool // reports whether a token ends the text

@@ -72,7 +72,7 @@ func New(b *inference.Batch, o Options) (*Server, error) {
 // Close ends all requests in progress.
 func (s *Server) Close() { s.scheduler.close() }
 
-// Busy returns the number of texts in progress, with those that wait for a slot.
+// Busy returns the number of texts in progress, including texts that wait for a slot.
 func (s *Server) Busy() int {
 	running, waiting := s.scheduler.counts()
 	return running + waiting
@@ -90,7 +90,7 @@ func (s *Server) Err() error {
 	return err
 }
 
-// Public reports whether a request needs no token: those for the page and its files, which hold nothing of the model.
+// Public reports whether a request needs no token: it is for the page or its files, which hold nothing of the model.
 func Public(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && !strings.HasPrefix(r.URL.Path, "/v1/") && r.URL.Path != "/metrics"
 }

@@ -45,7 +45,7 @@ func openTemplate(s *tokenizer.Special) (*chatTemplate, error) {
 	return t, nil
 }
 
-// needsParts reports whether the template drops contents that are texts, but not those that are lists of parts.
+// needsParts reports whether the template drops contents that are texts, but not contents that are lists of parts.
 func (t *chatTemplate) needsParts() bool {
 	const text = "gpupipe-probe"
 	shows := func(content any) bool {

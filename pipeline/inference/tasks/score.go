@@ -83,7 +83,8 @@ func (t *Task) Encode(e Encoder, most int) ([]Row, error) {
 }
 
 // encode splits the tokens of context and continuation as lm-evaluation-harness does: white space at the end of the
-// context belongs to the continuation, and the continuation's tokens are those after as many as the context alone has.
+// context belongs to the continuation, and the continuation's tokens begin after as many tokens as the context alone
+// has.
 func (o Option) encode(e Encoder) (r Row, err error) {
 	context := strings.TrimRightFunc(o.Context, unicode.IsSpace)
 	whole, err := e.Encode([]byte(o.Context + o.Continuation))

@@ -117,9 +117,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 	return a
 }
 
-// On returns the costs on one device. Transfers are those between it and its peers, which may include the device; if it
-// shares host memory with only some of them, On assumes that it shares it with none. On runs nothing on a device of
-// kind Null, and stops between runs when ctx ends.
+// On returns the costs on one device. It measures transfers between the device and its peers, which may include the
+// device. If the device shares host memory with only some of them, On assumes that it shares it with none. On runs
+// nothing on a device of kind Null, and stops between runs when ctx ends.
 func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...device.Device) (c Costs, err error) {
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels

@@ -24,9 +24,9 @@ import (
 // optimizer, the activations of all microbatches in flight (slots), and the scratch memory of one program.
 //
 // Recomputation: a stage recomputes its activations if Problem.Recompute is Always. With Auto it does so if it lacks
-// memory otherwise, and lacks less memory with recomputation. A microbatch in flight then keeps only the activation that
-// enters the chunk, its data, and what is never recomputed. In return each backward costs another forward, and its
-// scratch memory holds the recomputed activations of the whole chunk.
+// memory otherwise, and lacks less memory with recomputation. A microbatch in flight then keeps only the activation
+// that enters the chunk, its data, and the bytes that are never recomputed. In return each backward costs another
+// forward, and its scratch memory holds the recomputed activations of the whole chunk.
 type costs struct {
 	Problem
 	slots            []int64      // by stage: activations that it holds at once
@@ -235,9 +235,9 @@ func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 	return m
 }
 
-// activations adds the activations of a chunk: for each microbatch in flight, those that its units keep and the data
-// that they read. A chunk that recomputes keeps only its input, that data and what is never recomputed. The rest is
-// part of the scratch memory of its backward.
+// activations adds the activations of a chunk: for each microbatch in flight, the activations that its units keep and
+// the data that they read. A chunk that recomputes keeps only its input, the data and the bytes that are never
+// recomputed. The rest is part of the scratch memory of its backward.
 func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	in, out, n := c.passes(p.First), c.passes(p.Last), c.of(p)
 	given := c.Given + n.data

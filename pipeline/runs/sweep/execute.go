@@ -115,8 +115,8 @@ func Plan(s *Sweep) (runs.Planned[Run], error) {
 }
 
 // Execute trains all runs that have not ended yet, and then writes the report into the sweep's folder. A run that
-// diverges or fails is a trial without a score; the next Execute tries those that failed again. It is an error if no
-// trial has a score. See runs.Execute.
+// diverges or fails is a trial without a score; the next Execute tries failed runs again. It is an error if no trial
+// has a score. See runs.Execute.
 func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
 	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.sets("pipeline.devices") }) && len(o.Devices) > 0 {
 		return nil, usererror.Errorf("--device: found %s, expected none with values of pipeline.devices", strings.Join(o.Devices, ", "))
@@ -191,7 +191,7 @@ func (s *Sweep) search() ([]byte, error) {
 }
 
 // checkSearch refuses a folder whose trials were drawn by another search. A grid may change: its earlier runs stay in
-// the folder, and those that are in the new grid are used.
+// the folder, and the runs that are in the new grid are used.
 func (s *Sweep) checkSearch() error {
 	path := filepath.Join(s.Dir, searchFile)
 	old, err := strictyaml.ReadSmall(path)

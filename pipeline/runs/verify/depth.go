@@ -6,8 +6,8 @@ import "fmt"
 // stale on five stages.
 const deepMicrobatches = 10
 
-// atDepth adds pipelines with more microbatches in flight than stages. The microbatches that are stale are those that
-// one device with as many stale ones computes at old weights.
+// atDepth adds pipelines with more microbatches in flight than stages. The same microbatches are stale as on one device
+// with as many stale microbatches.
 func (p *planner) atDepth() {
 	for n := 2; n <= 4; n++ {
 		for _, k := range []int{1, 2, 4} {

@@ -41,9 +41,9 @@ const (
 
 // Case is one thing that was verified.
 type Case struct {
-	Claim      string      `json:"claim"` // what it belongs to
+	Claim      string      `json:"claim"` // the promise that it tests
 	Name       string      `json:"name"`
-	Against    string      `json:"against,omitempty"` // what it is compared with
+	Against    string      `json:"against,omitempty"` // the run that it is compared with
 	Device     string      `json:"device,omitempty"`  // where there are several kinds
 	Verdict    Verdict     `json:"verdict"`
 	Detail     string      `json:"detail,omitempty"`
@@ -109,7 +109,7 @@ type kind struct {
 	devices []string // as settings name them
 }
 
-// kinds opens each device once and gathers those that are alike.
+// kinds opens each device once and gathers the devices that are alike.
 func (r *Report) kinds(l *lender, names []string) (ks []kind, err error) {
 	at := map[device.Info]int{}
 	for _, name := range names {

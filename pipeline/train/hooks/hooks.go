@@ -7,9 +7,9 @@
 //	[Scalars]    loss_scalars               sets the scalars of a loss, step by step
 //	[Metrics]    on_metrics                 receives each step's metrics and may end the run
 //
-// build_loss and build_model are called once: see [Task] and [Set.Model]. A [Set] loads the modules, keeps what they
-// log and what a checkpoint needs of them, and closes everything. The errors of a Set are marked by usererror: they are
-// errors of the user's modules.
+// build_loss and build_model are called once: see [Task] and [Set.Model]. A [Set] loads the modules, keeps their logs
+// and their states for checkpoints, and closes everything. The errors of a Set are marked by usererror: they are errors
+// of the user's modules.
 package hooks
 
 import (

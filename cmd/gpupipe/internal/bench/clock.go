@@ -46,8 +46,8 @@ func program(dev device.Device, l device.Loaded) work {
 	}}
 }
 
-// session returns a session's programs, one after the other, as work.
-func session(dev device.Device, s *exec.Session, programs ...string) work {
+// programWork is the work of running programs, one after the other.
+func programWork(dev device.Device, s *exec.Session, programs ...string) work {
 	run := func() error {
 		for _, p := range programs {
 			if err := s.Run(p); err != nil {

@@ -27,7 +27,7 @@ func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
 			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
 		}
 		defer s.Close()
-		x, err := session(dev, s, caseProgram).subject()
+		x, err := programWork(dev, s, caseProgram).subject()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
 		}

@@ -60,7 +60,7 @@ func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Opti
 			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
 		}
 		defer t.session.Close()
-		w := session(dev, t.session, stepPrograms()...)
+		w := programWork(dev, t.session, stepPrograms()...)
 		w.timed = nil // measure the whole step, with the gaps between kernels
 		s, err := w.subject()
 		if err != nil {
