@@ -21,7 +21,7 @@ func (d DType) Float16() bool { return d == F16 || d == BF16 }
 // Gradient is the type of the gradient of a value of floats: f32, whatever their precision.
 func (t Type) Gradient() Type { return Type{F32, t.Shape} }
 
-// refuseFloat16 refuses 16-bit floats for an op that is no Float16Op; remedy is what to do instead.
+// refuseFloat16 refuses 16-bit floats for an op that is no Float16Op. remedy says what to do instead.
 func refuseFloat16(op Op, what string, ts []Type, remedy string) error {
 	if _, ok := op.(Float16Op); ok {
 		return nil

@@ -46,7 +46,7 @@ type Source interface {
 	Declared() Type
 }
 
-// catalogue holds what makes each op. Package op adds to it while it initializes, and nothing later.
+// catalogue holds a constructor of each op. Package op adds to it while it initializes, and nothing later.
 var catalogue = map[string]func() Op{}
 
 // Register adds ops to the catalogue. Call it from init.

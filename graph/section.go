@@ -22,7 +22,7 @@ func (*Section) Name() string { return "section" }
 // Offset is the number of elements of the whole before the section.
 func (s *Section) Offset() int { return s.From * s.Of.Type.Shape[1:].Len() }
 
-// Infer checks that the section is what its fields say.
+// Infer checks that the section agrees with its fields.
 func (s *Section) Infer(in []Type) ([]Type, error) {
 	whole := s.Of.Type.Shape
 	if len(whole) == 0 || s.From < 0 || s.From >= s.To || s.To > whole[0] {

@@ -4,7 +4,7 @@
 //
 // # Tables
 //
-// Optimizers, Corrections and Schedules are the tables of what there is. A row has a name, a description and a
+// Optimizers, Corrections and Schedules are the tables of all algorithms. A row has a name, a description and a
 // constructor of a config with its defaults. The Fields of a config describe its hyperparameters. Config files, help
 // texts, studies and documentation are made from these tables. To add an optimizer, write a file with its config, which
 // implements Algorithm, and its Rule, and add a row to Optimizers. The package's tests then ask for a reference
@@ -12,8 +12,9 @@
 //
 // # The way of a gradient
 //
-// New assigns the parameters of a model to rules: those that Config.Algorithm takes, and AdamW for the others. A
-// balancing bias has a rule of its own. The parameters may be spread over several pipeline stages. Each stage owns a Shard and runs two programs for each batch:
+// New assigns the parameters of a model to rules: parameters that Config.Algorithm takes to its rule, the others to
+// AdamW. A balancing bias has a rule of its own. The parameters may be spread over several pipeline stages. Each stage
+// owns a Shard and runs two programs for each batch:
 //
 //	NormSquares   gradients, loss -> LocalVariable: the sum of squares of each of the shard's gradients
 //	              (the caller all-gathers the local variables into NormSquaresVariable: see Shard.Positions)

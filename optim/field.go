@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// Field is one value of a config: a hyperparameter. What reads or describes configs (files, flags, help, schemas) goes
-// by the fields of the tables, and so knows every hyperparameter without a list of its own.
+// Field is one value of a config: a hyperparameter. Readers and descriptions of configs (files, flags, help, schemas)
+// use the fields of the tables. So they know every hyperparameter without a list of their own.
 type Field struct {
 	Name  string // such as "weight_decay"
 	About string // its meaning, as half a sentence

@@ -32,8 +32,8 @@ type Initializing interface {
 }
 
 // WithMomentum is a Rule that knows a part of the next update beforehand: the update that its momentum alone would
-// make, at the step's learning rate. Momentum gets what Update got and returned. For other rules the update itself is
-// used.
+// make, at the step's learning rate. Momentum gets the arguments and results of Update. For other rules the update
+// itself is used.
 type WithMomentum interface {
 	Momentum(ts []Tensor, us []Update, h Scalars) []*graph.Value
 }

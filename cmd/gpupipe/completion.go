@@ -171,7 +171,7 @@ func arguments(node *kong.Node) (all []candidate) {
 	return all
 }
 
-// flagValues lists the values of a flag; begun is what of it there is.
+// flagValues lists the values of a flag. begun is the beginning of the value so far.
 func flagValues(f *kong.Flag, begun string) (all []candidate) {
 	list := f.EnumSlice()
 	switch f.Name {

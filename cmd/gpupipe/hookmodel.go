@@ -32,7 +32,7 @@ func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
 	return v, causal(w)
 }
 
-// mostToTry bounds the product of parameters and tokens of what the host computes, which takes some seconds.
+// mostToTry bounds the product of parameters and tokens of a model that the host computes, which takes some seconds.
 const mostToTry = 1 << 32
 
 // causal compares the predictions of a model in the middle of two texts that differ only after that. Its weights differ

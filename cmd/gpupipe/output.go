@@ -7,7 +7,7 @@ import (
 )
 
 // output is standard output or standard error. When its reader goes away, as head does, and tee on Ctrl-C, or when the
-// terminal is closed, what follows is dropped: the command goes on.
+// terminal is closed, later output is dropped: the command goes on.
 type output struct {
 	to io.Writer
 
@@ -30,7 +30,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// errUnread ends what does nothing but write to standard output.
+// errUnread ends a command that only writes to standard output.
 var errUnread = errors.New("standard output is closed")
 
 // unread reports whether the reader of standard output has closed it.

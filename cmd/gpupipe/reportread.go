@@ -38,7 +38,7 @@ func deviceTables(found []deviceLine) []report.Table {
 	return []report.Table{devices, limits}
 }
 
-// flatten lists what a device's JSON has under limits and beside it, by name.
+// flatten lists the values of a device's JSON, under limits and beside it, by name.
 func flatten(d deviceLine) (fields [][2]string) {
 	text, err := json.Marshal(d)
 	if err != nil {

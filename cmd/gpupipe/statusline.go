@@ -14,7 +14,7 @@ import (
 // plainEvery is the time between two lines of status where the output is not a terminal.
 const plainEvery = 10 * time.Second
 
-// statusLine shows what goes on. On a terminal it is one line, rewritten in place and cut to the terminal's width.
+// statusLine shows progress. On a terminal it is one line, rewritten in place and cut to the terminal's width.
 // Elsewhere it is a plain line every so often.
 type statusLine struct {
 	print   func(format string, args ...any)

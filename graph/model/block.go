@@ -116,7 +116,7 @@ func (n *net) dense(i int, prefix string, h *graph.Value) *graph.Value {
 	return n.linear(i, prefix+".down_proj", hidden)
 }
 
-// activated is what the down-projection of a feed-forward layer multiplies. project multiplies the layer's input by a
+// activated is the input of the down-projection of a feed-forward layer. project multiplies the layer's input by a
 // matrix.
 func (n *net) activated(project func(name string) *graph.Value) *graph.Value {
 	if n.FFN.Kind == ReLU2 {

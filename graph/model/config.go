@@ -155,7 +155,7 @@ func yarnAttention(factor, scale float64) float64 {
 	return 0.1*scale*math.Log(factor) + 1
 }
 
-// Logits is what happens to the head's result.
+// Logits are the operations on the head's result.
 type Logits struct {
 	Softcap float64 `yaml:"softcap" json:"softcap" help:"Logits are softcap·tanh(logits/softcap); 0 leaves them as they are."`
 }

@@ -90,7 +90,7 @@ func ggufArchOf(c Config) (ggufArch, error) {
 	return archs[i], archs[i].check(c)
 }
 
-// check refuses what the class of Transformers has and the architecture has not.
+// check refuses features that the class of Transformers has and the architecture of llama.cpp has not.
 func (a ggufArch) check(c Config) error {
 	for i := range c.NLayers {
 		local := c.Layer(i).Window > 0

@@ -56,7 +56,7 @@ func hfClassOf(c Config) (hfClass, error) {
 	return hfClass{}, nearest
 }
 
-// write is config.json of a model. What the class lacks is lost.
+// write is config.json of a model, without the features that the class lacks.
 func (class hfClass) write(c Config) []byte {
 	out := map[string]any{"architectures": []string{class.name}, "model_type": class.kind}
 	for _, part := range class.parts {
@@ -83,8 +83,8 @@ func (class hfClass) readKeys(data []byte) (Config, error) {
 	return c.Canonical(), h.err
 }
 
-// FromHuggingFace reads a config.json of a class of Transformers. The error is a *FieldError if a key asks for what
-// this package does not compute.
+// FromHuggingFace reads a config.json of a class of Transformers. The error is a *FieldError if a key asks for
+// something that this package does not compute.
 func FromHuggingFace(data []byte) (Config, error) {
 	var head struct {
 		Architectures []string `json:"architectures"`

@@ -132,8 +132,8 @@ func (h *hfKeys) only(key string, want any) {
 	}
 }
 
-// rest refuses what the class does not read although it changes numbers. Transformers ignores all other keys that were not
-// read, and so does this package.
+// rest refuses keys that change numbers and that the class does not read. Transformers ignores all other keys that were
+// not read, and so does this package.
 func (h *hfKeys) rest(c Config) {
 	for _, key := range slices.Sorted(maps.Keys(hfFixed)) {
 		h.only(key, hfFixed[key])

@@ -22,7 +22,7 @@ type Parameter struct {
 	ProportionalBalance bool
 }
 
-// Role is what a parameter is for an optimizer, beside its shape.
+// Role is the role of a parameter for an optimizer, besides its shape.
 type Role uint8
 
 const (

@@ -192,7 +192,7 @@ func (c *cutter) name() error {
 	return nil
 }
 
-// check refuses what would change the meaning of the graph, in which every read sees a variable's old contents.
+// check refuses cuts that would change the meaning of the graph, in which every read sees a variable's old contents.
 func (c *cutter) check() error {
 	for _, a := range c.g.Assigns {
 		p := c.owner[c.class(a.Value.Node)]

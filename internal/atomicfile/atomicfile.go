@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Write replaces the file at path by what write produces, through a buffered writer. On any error the old file stays
+// Write replaces the file at path by the bytes that write writes to a buffered writer. On any error the old file stays
 // and nothing else is left. A later Write removes what a killed process left, after a day.
 func Write(path string, write func(io.Writer) error) error {
 	return writeMode(path, 0o666, write)

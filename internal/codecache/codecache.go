@@ -20,7 +20,7 @@ type Dir string
 // SumSuffix ends the names of the files with the sums.
 const SumSuffix = ".sha256"
 
-// What the names of files on their way begin or end with.
+// The prefix and suffix of the names of files that are being written.
 const temporary, wazerosTemporary = ".new-", ".tmp"
 
 // Make makes a folder that only the user may write to, or checks that an existing one is so. It removes what killed
@@ -63,7 +63,7 @@ func Open(dir string) (Dir, error) {
 	})
 }
 
-// Seal writes the sums of what was added. Two processes that share a folder may undo each other's work at worst.
+// Seal writes the sums of added files. Two processes that share a folder may undo each other's work at worst.
 func (c Dir) Seal() error {
 	return c.walk(func(path string) error {
 		if _, err := os.Stat(path + SumSuffix); err == nil {

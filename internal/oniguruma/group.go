@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// bag is what a parenthesis opens.
+// bag is the group or option that a parenthesis opens.
 type bag uint8
 
 const (

@@ -30,7 +30,7 @@ func (p *parser) repeat(r rune) {
 	p.tok = token{kind: repeatToken, quantifier: q}
 }
 
-// interval reads {n,m} after its brace; what has not this form is a text.
+// interval reads {n,m} after its brace. Without this form the brace is a text.
 func (p *parser) interval() error {
 	from := p.at
 	least, digits, err := p.count()
@@ -129,7 +129,7 @@ func (q quantifier) apply(n *node) *node {
 	return out
 }
 
-// reduction says what a repetition of a repetition is.
+// reduction says which repetition equals a repetition of a repetition.
 type reduction uint8
 
 const (

@@ -68,7 +68,7 @@ func CheckPointer(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// CheckFile is Check of a regular file. It returns nil for what cannot be opened.
+// CheckFile is Check of a regular file. It returns nil for a path that cannot be opened.
 func CheckFile(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() {

@@ -170,7 +170,7 @@ func (c *Checkpoint) Model() (*safetensors.Reader, error) { return c.tensors(mod
 // Optimizer opens the optimizer's tensors. The caller closes the reader.
 func (c *Checkpoint) Optimizer() (*safetensors.Reader, error) { return c.tensors(optimizerBase) }
 
-// tensors goes by the manifest, not by what else lies in the folder.
+// tensors uses the files of the manifest, and ignores other files in the folder.
 func (c *Checkpoint) tensors(base string) (*safetensors.Reader, error) {
 	for _, name := range []string{base + ".safetensors", base + ".safetensors.index.json"} {
 		if c.Has(name) {

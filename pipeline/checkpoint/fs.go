@@ -35,7 +35,7 @@ func (disk) Create(path string) (file, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 }
 
-// summing counts and hashes what passes through.
+// summing counts and hashes the bytes that pass through.
 type summing struct {
 	to   io.Writer
 	size int64

@@ -17,8 +17,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
-// Tensor is one tensor to save. Data is called once, when its turn comes, and must return the little-endian,
-// row-major bytes; they are let go before the next tensor's are asked for.
+// Tensor is one tensor to save. Data is called once, in the order of the tensors, and must return the little-endian,
+// row-major bytes. They are released before Data of the next tensor is called.
 type Tensor struct {
 	Name  string
 	DType safetensors.DType
@@ -85,7 +85,7 @@ func (s *Store) Save(c Contents) (*Checkpoint, error) {
 	tmp := s.side("tmp", c.Step)
 	files, err := s.write(tmp, c)
 	if err != nil {
-		s.fs.RemoveAll(tmp) // what cannot be removed now is at the next clean
+		s.fs.RemoveAll(tmp) // the next clean removes the rest
 		return nil, fail(err)
 	}
 	final, old, err := s.publish(tmp, c.Step)
@@ -220,7 +220,7 @@ func (s *Store) write(dir string, c Contents) (map[string]FileInfo, error) {
 	return files, s.fs.SyncDir(dir)
 }
 
-// outputs lists the files to write, small ones first: what cannot be encoded is found before gigabytes are.
+// outputs lists the files to write, small ones first: an encoding error comes before gigabytes are written.
 func (s *Store) outputs(c Contents) ([]safetensors.Output, error) {
 	config, err := jsonOutput(configFile, c.Config)
 	if err != nil {

@@ -231,7 +231,7 @@ func (g *gauge) add(text []byte, lost int64, where func(offset int) string) (bad
 	return bad, err
 }
 
-// end judges what was added last.
+// end judges the bytes that were added last.
 func (g *gauge) end() error {
 	of := *g
 	*g = gauge{path: g.path}

@@ -22,7 +22,7 @@ import (
 type Corpus struct {
 	segs    []segment
 	ends    []int64 // of each segment, in tokens from the start of the first
-	spans   []span  // what of that this corpus is
+	spans   []span  // the parts of it that are this corpus
 	mixed   bool    // the spans have weights
 	vocab   int
 	hash    string // of all segments
@@ -290,10 +290,10 @@ func (c *Corpus) Len() (n int64) {
 // Vocab is the bound of the tokens.
 func (c *Corpus) Vocab() int { return c.vocab }
 
-// Stats counts the files that the corpus, with what was split off it, was read from.
+// Stats counts the files from which the corpus was read, before any split.
 func (c *Corpus) Stats() Stats { return c.stats }
 
-// Findings are about the files that the corpus, with what was split off it, was read from.
+// Findings are about the files from which the corpus was read, before any split.
 func (c *Corpus) Findings() Findings { return c.found }
 
 // Shares reports whether two corpora are parts of the same tokens.

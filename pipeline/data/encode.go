@@ -30,8 +30,8 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 // groupSize is about how much text a goroutine encodes: documents may be very short.
 const groupSize = 1 << 16
 
-// encodeAll calls sink with encoded pieces, in order. Groups of pieces are encoded on all cores; what comes out depends
-// on the pieces only. At most a few groups a core are in memory.
+// encodeAll calls sink with encoded pieces, in order. Groups of pieces are encoded on all cores; the result depends on
+// the pieces only. At most a few groups a core are in memory.
 func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded, sink func(encoded) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
-// PrepareOptions says what Prepare makes of what.
+// PrepareOptions describe the input of Prepare and the data set that it makes.
 type PrepareOptions struct {
 	Inputs    []string // text and jsonl files and globs
 	Val       []string // files and globs for the held-out shards; excludes ValTokens

@@ -24,7 +24,7 @@ type Statistics struct {
 	Duplicates *int64 `json:"duplicates,omitempty"`
 }
 
-// counts are what was read of a stream, up to the piece in which a shard ends.
+// counts counts the parts of a stream that were read, up to the piece in which a shard ends.
 type counts struct {
 	Documents int64  `json:"documents"`
 	Bytes     int64  `json:"bytes"`
@@ -99,7 +99,7 @@ func (l *hashLog) append(hash uint64) error {
 	return err
 }
 
-// sync makes what was appended last.
+// sync makes appended bytes durable.
 func (l *hashLog) sync() error {
 	if l == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// EvalOptions select what to evaluate, and on what.
+// EvalOptions select the text of an evaluation, and the device.
 type EvalOptions struct {
 	From      string   // as OpenModel takes it
 	Data      []string // files; empty: the validation text of the run

@@ -22,7 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
 
-// ExportOptions select what to export, and as what.
+// ExportOptions select the weights to export, and the format.
 type ExportOptions struct {
 	From       string // as OpenModel takes it
 	Step       *int   // of a run's checkpoint; nil: the latest good one
@@ -43,7 +43,7 @@ const (
 	FormatGGUF   = "gguf"
 )
 
-// Exported is what was written.
+// Exported describes the written export.
 type Exported struct {
 	Out        string   `json:"out"`
 	Model      string   `json:"model"` // the folder that the tensors come from
@@ -110,7 +110,7 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	return out, usererror.New(err)
 }
 
-// open opens the model, and says of the export what does not depend on its format.
+// open opens the model, and describes the export as far as it does not depend on the format.
 func (o ExportOptions) open() (src *Source, out Exported, err error) {
 	if src, err = OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note); err != nil {
 		return nil, out, err

@@ -24,7 +24,7 @@ import (
 // MaxTopK is the most predictions that TopK stores for a token.
 const MaxTopK = 64
 
-// TopKOptions select what to predict, and where to store it.
+// TopKOptions select the text to predict, and the file for the predictions.
 type TopKOptions struct {
 	From      string   // as OpenModel takes it
 	Data      []string // files; empty: the training and validation text of the run, as its hooks mapped it
@@ -41,7 +41,7 @@ type TopKOptions struct {
 	Note      func(format string, args ...any) // messages for the user; nil: none
 }
 
-// Stored is what was written.
+// Stored describes the written file.
 type Stored struct {
 	Out     string  `json:"out"`
 	Model   string  `json:"model"` // the folder that the tensors come from

@@ -15,7 +15,7 @@ type Estimate struct {
 	Mean, Err float64
 }
 
-// NewEstimate estimates the mean of what xs are samples of.
+// NewEstimate estimates the mean of a distribution from the samples xs.
 func NewEstimate(xs []float64) Estimate {
 	e := Estimate{stat.Mean(xs, nil), math.NaN()}
 	if len(xs) > 1 && metrics.Finite(e.Mean) {

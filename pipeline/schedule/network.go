@@ -69,7 +69,7 @@ func (n *Network) senders() []sender {
 	return make([]sender, slices.Max(n.Machines)+1)
 }
 
-// sender is what a machine sends its messages through, one at a time.
+// sender sends the messages of a machine, one at a time.
 type sender struct {
 	free   float64
 	urgent []outgoing // activations and gradients

@@ -135,7 +135,7 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 	return out, nil
 }
 
-// addReal adds what tells tokens from padding, if the model reads it.
+// addReal adds the marks of tokens that are not padding, if the model reads them.
 func (b *batches) addReal(out engine.Batch, number int64) {
 	if b.inputs.Padding {
 		out[model.RealInput] = exec.IntBytes(b.corpus.Real(number))

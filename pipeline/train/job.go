@@ -17,7 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// job is what a run trains, and on what.
+// job is the model, the data, the hooks and the optimizer of a run.
 type job struct {
 	config    config.Config
 	options   Options
@@ -104,7 +104,7 @@ func (j *job) openScalars(ctx context.Context) error {
 	return j.hooks.Scalars.Open(ctx, j.task.Loss, j.config.Train.Steps)
 }
 
-// rewind prepares what follows the steps of the run for another start.
+// rewind resets the parts of the job that follow the steps of the run, for another start.
 func (j *job) rewind(ctx context.Context) error {
 	j.tokens = 0
 	if err := j.hooks.Rewind(); err != nil {

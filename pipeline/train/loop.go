@@ -26,8 +26,8 @@ import (
 //	saved      a checkpoint has it (checkpoints.saved)
 //
 // An interruption between two states leaves a checkpoint from which a resumed run takes the missing ones: it evaluates
-// and reports a step that was saved while pending (postpone, finishPending), and trains again what no checkpoint has. An
-// error of a hook ends the run at the step before it (saveBefore).
+// and reports a step that was saved while pending (postpone, finishPending), and trains again the steps that no
+// checkpoint has. An error of a hook ends the run at the step before it (saveBefore).
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()

@@ -356,7 +356,7 @@ func (t *trainer) close(failed error) error {
 	return fmt.Errorf("the devices are still busy after %v: their memory is not released", timeout)
 }
 
-// closeAll closes the files first, then what may take long.
+// closeAll closes the files first, then the parts that may take long.
 func (t *trainer) closeAll() error {
 	t.loader.close() // ends ranks that wait for a batch
 	t.checkpoints.await()

@@ -140,7 +140,7 @@ func (r *run) load() {
 	r.forget()
 }
 
-// forget drops what was read, so that the next poll reads all files from the beginning.
+// forget drops all contents, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
 	was := r.contents
 	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1,
@@ -368,7 +368,7 @@ func (r *run) summary(now time.Time) Summary {
 	return s
 }
 
-// trouble describes what of the run's files cannot be read.
+// trouble describes the parts of the run's files that cannot be read.
 func (r *run) trouble() string {
 	bad := r.contents.badLines
 	for _, f := range r.contents.files {

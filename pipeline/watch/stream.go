@@ -65,7 +65,7 @@ type stream struct {
 	version int // of the list of runs
 }
 
-// cursor is what a page has of a run.
+// cursor is the part of a run that a page has.
 type cursor struct {
 	run        *run
 	generation int
@@ -176,7 +176,7 @@ func (s *stream) hold() {
 	}
 }
 
-// news is what a page does not have of a run.
+// news is the part of a run that a page does not have.
 func (c *cursor) news(v view) (messages []message) {
 	r := c.run
 	if c.revision != r.contents.revision {
@@ -223,7 +223,7 @@ func (r *run) newest() newest {
 	return n
 }
 
-// about is what the page shows of a run besides its measurements.
+// about describes a run on the page, besides its measurements.
 type about struct {
 	Name     string    `json:"name"`
 	Start    start     `json:"start"`

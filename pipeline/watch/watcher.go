@@ -187,7 +187,7 @@ func (w *Watcher) watch(names []string) (held map[string]*watched) {
 	return held
 }
 
-// release ends what watch began.
+// release ends a call of watch.
 func (w *Watcher) release(held map[string]*watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -38,7 +38,7 @@ type background struct {
 	quit chan struct{} // closed when the worker need not be watched any longer
 }
 
-// failed is what calls return instead of being sent.
+// failed is the error that calls return instead of being sent.
 type failed struct {
 	lost     error // for good
 	deferred error // of enqueued work, until Sync

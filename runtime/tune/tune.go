@@ -48,7 +48,7 @@ type Cache struct {
 	expected  time.Duration // of timing the next one
 }
 
-// kernel is what a choice is about.
+// kernel is a kernel on a device, for which a candidate is chosen.
 type kernel struct {
 	dev        device.Device
 	key, label string

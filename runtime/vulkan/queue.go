@@ -46,7 +46,7 @@ type commands struct {
 func (q *queue) next() uint64 { return q.submitted + 1 }
 
 // submit passes the batch, followed by recorded commands, to the GPU as one submission. If that fails, the device is
-// lost: what callers enqueued cannot be done any more.
+// lost: the enqueued work cannot be done any more.
 func (q *queue) submit(recorded ...unsafe.Pointer) error {
 	list := recorded
 	if len(q.batch.commands) > 0 {

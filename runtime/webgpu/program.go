@@ -21,7 +21,7 @@ const (
 	scratchSize = 1 << 20 // bytes
 )
 
-// kernels is what has been compiled, and what programs share. The owner's goroutine uses it.
+// kernels holds compiled kernels, and the objects that programs share. The owner's goroutine uses it.
 type kernels struct {
 	pipelines map[base.Key]*wgpu.ComputePipeline
 	layouts   map[string]*wgpu.BindGroupLayout // by base.AccessKey

@@ -1,6 +1,6 @@
 package meter
 
-// rewrite is the second walk: it copies the instructions, shifts functions' indices, and adds what pays.
+// rewrite is the second walk: it copies the instructions, shifts functions' indices, and adds the payments.
 func (b *body) rewrite() {
 	b.enterRoom()
 	depth, skip := 1, new(int)
@@ -80,7 +80,7 @@ func (b *body) tick(reason byte) {
 	b.out = append(b.out, opEnd)
 }
 
-// pay appends the payment for what begins here.
+// pay appends the payment for the code that begins here.
 func (b *body) pay() {
 	if len(b.payings) == 0 || b.payings[0].at != b.i {
 		return
@@ -127,8 +127,8 @@ func (b *body) charge(op, shift byte) {
 	b.out = append(b.out, opI64ExtendI32U, opI64Const, shift, op, opI64Sub)
 }
 
-// inPieces appends memory.copy or memory.fill. What the counter does not cover is done by a function of ours that
-// visits the host between pieces.
+// inPieces appends memory.copy or memory.fill. The part that the counter does not cover is done by a function of ours
+// that visits the host between pieces.
 func (b *body) inPieces(op int, text []byte) {
 	if b.Free {
 		b.out = append(b.out, text...)

@@ -22,7 +22,7 @@ type frame struct {
 	operands int // below its own
 	typ      funcType
 	loop     bool
-	dead     bool // what comes now is never reached
+	dead     bool // the next instructions are never reached
 }
 
 func (b *body) survey() {

@@ -52,7 +52,7 @@ func (i *instance) imports() map[string]any {
 	return map[string]any{meter.ImportModule: functions}
 }
 
-// halt notes why the call ends, and gives what the module is ended with.
+// halt notes why the call ends, and returns the error that ends the module.
 func (i *instance) halt(name string, err error) js.Value {
 	var h *halt
 	kind, cause := wasm.Failed, err

@@ -137,7 +137,7 @@ func (i *instance) close() {
 	i.funcs, i.exports, i.closed = nil, js.Undefined(), true
 }
 
-// guard runs what calls the module, and classifies how it ends.
+// guard runs a call of the module, and classifies how it ends.
 func (i *instance) guard(export string, batch int, budget int64, do func() error) error {
 	fail := func(k wasm.Kind, cause error) error {
 		return &wasm.Error{Hook: i.file, Export: export, Batch: batch, Kind: k, Cause: cause}

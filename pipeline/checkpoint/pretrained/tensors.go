@@ -151,7 +151,7 @@ func (t *Tensors) rename(tied bool) error {
 	return nil
 }
 
-// outer finds what stands in front of the embedding's name.
+// outer finds the prefix of the embedding's name.
 func (t *Tensors) outer() (prefix string, found bool) {
 	if _, ok := t.Lookup(embedName); ok {
 		return "", true

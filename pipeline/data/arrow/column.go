@@ -214,11 +214,11 @@ func (c *Column) Null() bool { return c.text == nil }
 // Row is the number of the current row, from 0.
 func (c *Column) Row() int64 { return c.row }
 
-// Offset is where what was read of the file ends.
+// Offset is the end of the part of the file that was read.
 func (c *Column) Offset() int64 { return c.read }
 
 // Err is the error at which Next stopped.
 func (c *Column) Err() error { return c.err }
 
-// Close frees what decompression needed.
+// Close frees the memory of decompression.
 func (c *Column) Close() { c.unzip.close() }

@@ -189,7 +189,7 @@ func (d *decompressor) page(r io.ReaderAt, at int64, h pageHeader, codec int64) 
 	return append(raw[:levels:levels], content...), nil
 }
 
-// decompress returns exactly size bytes. Writers leave out what stands for none.
+// decompress returns exactly size bytes. Writers leave out compressed bytes of an empty page.
 func (d *decompressor) decompress(raw []byte, size int, codec int64) (out []byte, err error) {
 	switch {
 	case len(raw) == 0 && size == 0:

@@ -90,7 +90,7 @@ func (m *Machine) State() string {
 	return s
 }
 
-// reason is the text of what an action waits for.
+// reason names the message or buffer that an action waits for.
 func (m *Machine) reason(a schedule.Action) string {
 	missing := m.missing(a)
 	switch {

@@ -99,7 +99,7 @@ func coresOf(info device.Info) float64 {
 // ids is the size of a microbatch's tokens in bytes.
 func (t Target) ids() int64 { return graph.T(graph.U32, t.Batch, t.Model.Size().SeqLen).Bytes() }
 
-// kindOf is what equal devices have in common.
+// kindOf is the part of a device's info that equal devices have in common.
 func kindOf(dev device.Device) device.Info {
 	info := dev.Info()
 	info.Name = ""

@@ -51,7 +51,7 @@ func (s Scratch) Widest(o Scratch) Scratch {
 	return Scratch{max(s.Working, o.Working), max(s.Backward, o.Backward), max(s.Split, o.Split), max(s.Recomputing, o.Recomputing)}
 }
 
-// Time is what a unit costs on a device, in seconds.
+// Time is the cost of a unit on a device, in seconds.
 type Time struct {
 	Forward  float64 `json:"forward"`  // of a microbatch
 	Backward float64 `json:"backward"` // of a microbatch: the gradients of what enters and of the weights

@@ -129,7 +129,7 @@ func order(a, b *Cell) string {
 	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(runs.NewEstimate(differences(a.gaps, b.gaps))))
 }
 
-// effect states the effect on the gap of a mode that differs from a plainer one by what name says.
+// effect states how the gap of a mode differs from the gap of a plainer mode. name says by what the modes differ.
 func effect(name string, plain, changed *Cell) string {
 	d := runs.NewEstimate(differences(plain.losses, changed.losses))
 	switch {

@@ -151,8 +151,8 @@ func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.P
 // searchFile is the file, in a sweep's folder, of the search that drew the trials.
 const searchFile = "search.yaml"
 
-// search encodes what decides which trials are drawn and which are promoted. The numbers of runs and seeds are not part
-// of it, nor are a grid's keys: more may be added.
+// search encodes the settings that decide which trials are drawn and which are promoted. The numbers of runs and seeds
+// are not part of it, nor are a grid's keys: more may be added.
 func (s *Sweep) search() ([]byte, error) {
 	if s.Search == Grid {
 		return yaml.Marshal(map[string]string{"search": Grid})

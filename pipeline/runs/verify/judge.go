@@ -91,7 +91,7 @@ func (t *trainer) overflows(ctx context.Context, c *Case, s setting) error {
 	return nil
 }
 
-// differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and
+// differ judges two settings that mean different mathematics: if they agree, their difference has no effect, and
 // whatever is equal to one of them proves nothing.
 func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
 	x, y, err := t.outcomes(ctx, a, b)

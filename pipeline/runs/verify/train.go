@@ -26,10 +26,10 @@ type trainer struct {
 	dir        string
 	batches    int
 	runs       int
-	known      map[string]*outcome // by what was set
+	known      map[string]*outcome // by the settings of a run
 }
 
-// outcome is what a run left.
+// outcome is the results of a run.
 type outcome struct {
 	tensors []tensor // weights, then what the optimizer keeps, with the second version of the weights
 	records []metrics.Record
@@ -115,7 +115,7 @@ func (t *trainer) run(ctx context.Context, s setting, dir string, o train.Option
 	return res, nil
 }
 
-// read takes in what a run left.
+// read reads the results of a run.
 func read(dir string) (*outcome, error) {
 	c, problems, err := checkpoint.Latest(dir)
 	if err != nil {

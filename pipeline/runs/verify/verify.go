@@ -17,7 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Options say on what to verify, and how thoroughly.
+// Options select the devices to verify, and how thoroughly.
 type Options struct {
 	Devices    []string // as users name them: a stage each, in turn; none: the default device
 	OpenDevice layout.OpenDevice
@@ -103,7 +103,7 @@ func (o Options) batches() int {
 	return 20
 }
 
-// kind is devices that are alike: what one computes, the others compute to the same bits.
+// kind is devices that are alike: all compute the same bits.
 type kind struct {
 	name    string
 	devices []string // as settings name them

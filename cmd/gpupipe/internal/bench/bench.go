@@ -99,7 +99,7 @@ type benchmark struct {
 	err     error          // the first
 }
 
-// do measures what the filter selects, unless there was an error before.
+// do measures the cases that the filter selects, unless there was an error before.
 func (b *benchmark) do(name string, f func() error) {
 	if b.err == nil {
 		b.err = b.ctx.Err()

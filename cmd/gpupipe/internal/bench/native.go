@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// The kernels of a CPU: what a compiler makes of the WGSL of others keeps its cores less busy.
+// The kernels of a CPU. Kernels of GPUs, translated from WGSL, would keep its cores less busy.
 var (
 	//go:embed native/arithmetic.c
 	nativeArithmetic string

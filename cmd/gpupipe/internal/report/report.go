@@ -63,7 +63,7 @@ type Table struct {
 	Rows  [][]string
 }
 
-// Subject is what sections are about: a device, or the machine.
+// Subject is the subject of sections: a device, or the machine.
 type Subject struct {
 	Name     string    `json:"name"`
 	Title    string    `json:"title"`

@@ -53,7 +53,7 @@ func inspect() System {
 	return s
 }
 
-// value is what follows a prefix in the first line of a file that has it.
+// value is the rest of the first line in a file that has the prefix.
 func value(path, prefix string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -70,7 +70,7 @@ func value(path, prefix string) string {
 
 func firstLine(path string) string { return strings.TrimSpace(value(path, "")) }
 
-// scrubber replaces what names the machine or its user.
+// scrubber replaces the names of the machine and of its user.
 type scrubber struct{ *strings.Replacer }
 
 // newScrubber also replaces dir, the folder of the commands.
