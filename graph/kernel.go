@@ -58,7 +58,7 @@ const (
 // grouped, input 2 holds the offsets of the groups.
 type Contraction struct {
 	TransA, TransB bool
-	Symmetric      bool // the result equals its transpose, but for rounding: a device may compute half of it
+	Symmetric      bool // the result equals its transpose, except for rounding: a device may compute half of it
 	Groups         Grouping
 }
 

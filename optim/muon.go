@@ -136,7 +136,7 @@ func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 }
 
 // newtonSchulz moves the singular values of each matrix of x [n, rows, cols] towards 1: for each (a, b, c),
-// X ← aX + (bR + cR²)X with R = XXᵀ. Of a tall matrix XᵀX is smaller, and X ← aX + X(bR + cR²) with R = XᵀX gives the
+// X ← aX + (bR + cR²)X with R = XXᵀ. For a tall matrix, XᵀX is smaller, and X ← aX + X(bR + cR²) with R = XᵀX gives the
 // same.
 func newtonSchulz(x *graph.Value, coefficients [][3]float64) *graph.Value {
 	norm := op.Sqrt(op.Sum(op.Square(x), []int{1, 2}, true))

@@ -273,9 +273,9 @@ func (o *Optimizer) Variants() int {
 	return 1
 }
 
-// TracksInitialization reports whether InitializedVariable alone knows if an update was applied before a step: the
-// first batches may have been skipped, and the rule has an initialization step. Otherwise every step but the first has
-// one before.
+// TracksInitialization reports whether only InitializedVariable shows if an update was applied before a step: the first
+// batches may have been skipped, and the rule has an initialization step. Otherwise every step but the first has one
+// before.
 func (o *Optimizer) TracksInitialization() bool {
 	_, initializing := o.groups[0].rule.(Initializing)
 	return initializing && (o.cfg.SkipNonfinite || o.Scaled())

@@ -31,7 +31,7 @@ type Initializing interface {
 	InitializationVariant() int
 }
 
-// WithMomentum is a Rule that knows a part of the next update beforehand: the update that its momentum alone would
+// WithMomentum is a Rule that computes a part of the next update beforehand: the update that its momentum alone would
 // make, at the step's learning rate. Momentum gets the arguments and results of Update. For other rules the update
 // itself is used.
 type WithMomentum interface {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// ending tells the members of a run why gpupipe host ends with an error, or without one.
+// ending returns the report to the members of a run on why gpupipe host ends.
 func ending(err error) control.Ending {
 	switch {
 	case err == nil:

@@ -204,7 +204,7 @@ func (a ggufArch) naming(c Config) Naming {
 	return Naming{gguf: &a, headDim: c.HeadDim(), tied: c.TieEmbeddings}
 }
 
-// ggufTensors lists the tensors with the elements of a parameter. They are whole, but for the order of rows.
+// ggufTensors lists the tensors with the elements of a parameter. They are whole, except for the order of rows.
 func (n Naming) ggufTensors(p Parameter) []Tensor {
 	switch p.Name {
 	case embedName:

@@ -288,8 +288,8 @@ func denseFirst(h *hfKeys, c *Config, layers int) {
 	}
 }
 
-// hfDenseLayers lists the dense layers, which must be the first ones. Of the others every decoder_sparse_step-th layer, from
-// that number on, is a mixture of experts.
+// hfDenseLayers lists the dense layers, which must be the first ones. Among the other layers, every
+// decoder_sparse_step-th layer, from that number on, is a mixture of experts.
 var hfDenseLayers = hfPart{func(h *hfKeys, c *Config) {
 	list, step := h.ints("mlp_only_layers"), h.int("decoder_sparse_step")
 	if step < 1 {

@@ -13,7 +13,7 @@ type Inputs struct {
 	Segments     bool // a number of each token: it attends to earlier tokens of the same number only
 	EvalSegments bool // evaluation reads segments, too
 	Weights      bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
-	// Padding tells tokens of documents from padding, which mixtures of experts do not count.
+	// Padding marks tokens of documents, as opposed to padding, which mixtures of experts do not count.
 	Padding bool
 	// Aligned are tensors with a value for each token that the loss may read. Type is the type of one token's value:
 	// f32, i32 or u32.

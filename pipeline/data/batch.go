@@ -17,8 +17,8 @@ import (
 //
 // The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order, or, if the size of the batches has
 // changed, the B windows after the batch before. The order is the windows one after the other, again
-// and again; or, shuffled, a fresh permutation of all of them in every epoch. Of a mix, each source has such an order of
-// its own, and blend says from which the next window comes.
+// and again; or, shuffled, a fresh permutation of all of them in every epoch. In a mix, each source has such an order
+// of its own, and blend says from which the next window comes.
 type Batcher struct {
 	corpus  *Corpus
 	cfg     BatchConfig

@@ -68,7 +68,7 @@ var notDocuments = []struct {
 	{"a program", "expected text", []string{".exe", ".dll", ".so", ".dylib", ".o", ".a", ".pyc", ".wasm"}},
 }
 
-// formatOf goes by the name: c4.json.gz is JSON, compressed by gzip.
+// formatOf takes the format from the name: c4.json.gz is JSON, compressed by gzip.
 func formatOf(path string) (format, error) {
 	name := strings.ToLower(path)
 	ext := filepath.Ext(name)

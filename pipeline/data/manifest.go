@@ -194,7 +194,7 @@ func (m *Manifest) differs(old *Manifest) string {
 	return ""
 }
 
-// contents leaves the paths out: the same files may be named from another folder. The kind of a file goes by its name.
+// contents leaves the paths out: the same files may be named from another folder. The name of a file says its kind.
 func contents(files []InputFile) []InputFile {
 	out := make([]InputFile, len(files))
 	for i, f := range files {

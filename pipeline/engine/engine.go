@@ -138,7 +138,7 @@ func (e *Engine) Ranks() []RankPlan {
 	return ps
 }
 
-// Rank describes a rank. Of one in another process only the name, the units and the slots are known.
+// Rank describes a rank. If it is in another process, only the name, the units and the slots are known.
 func (e *Engine) Rank(index int) RankPlan {
 	r := e.ranks[index]
 	p := RankPlan{Name: r.name(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels, Shared: e.channels.bytes(r.index)}

@@ -63,7 +63,7 @@ func (p Penalties) apply(logits []float32, h history) []float32 {
 	return out
 }
 
-// Begin tells the sampler the tokens of the prompt, before the first draw.
+// Begin gives the sampler the tokens of the prompt, before the first draw.
 func (s *Sampler) Begin(prompt []uint32) {
 	if !s.Penalties.active() {
 		return

@@ -18,7 +18,7 @@ type Best struct {
 }
 
 // BestCheckpoint finds the checkpoint with the lowest validation loss in a run folder: the loss that metrics.jsonl has
-// for its step. Of equal losses the first counts.
+// for its step. Among equal losses the first counts.
 func BestCheckpoint(run string) (Best, error) {
 	steps, err := checkpoint.Steps(run)
 	if err != nil {

@@ -34,7 +34,7 @@ type job struct {
 	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
 }
 
-// checkPaths refuses missing files, but for modules of models, which checkpoints hold, too.
+// checkPaths refuses missing files, except for modules of models, which checkpoints hold, too.
 func (j *job) checkPaths(context.Context) error {
 	c := j.config
 	c.Hooks = slices.DeleteFunc(slices.Clone(c.Hooks), func(h config.Hook) bool { return h.Hook == hook.BuildModel })

@@ -229,7 +229,8 @@ func plotLoss(c config.Config, parameters int64, entropy float64) (string, error
 }
 
 // plotLoads draws the largest load of an expert over the mean load, by step and layer, and returns the path of the plot,
-// or "" if there is nothing to draw. Of more than mostLayers layers it draws as many, evenly spaced.
+// or "" if there is nothing to draw. If there are more than mostLayers layers, it draws mostLayers of them, evenly
+// spaced.
 func plotLoads(c config.Config, m model.Model) (string, error) {
 	layers := m.Routing(0, m.Units())
 	if len(layers) == 0 {

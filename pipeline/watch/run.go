@@ -150,7 +150,7 @@ func (r *run) forget() {
 	}
 }
 
-// unload forgets a run that no page shows.
+// unload drops the contents of a run that no page shows.
 func (r *run) unload() {
 	r.forget()
 	r.loaded, r.contents.files = false, nil

@@ -148,7 +148,7 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 	return messages, w.changed
 }
 
-// hold holds the runs of the view. A run that was removed is let go, and taken up again if it comes back.
+// hold holds the runs of the view. It releases a run that was removed, and holds it again if it comes back.
 func (s *stream) hold() {
 	if len(s.view.runs) == 0 {
 		s.view.runs = s.watcher.newest(shownRuns)

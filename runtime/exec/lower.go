@@ -97,7 +97,7 @@ const maxRecent = 64 << 20
 var recent = recentGraphs{max: maxRecent}
 
 // recentGraphs are lowered graphs in the order of their last use, the newest at the end. While their sources exceed max
-// bytes together, the oldest are forgotten.
+// bytes together, the oldest are dropped.
 type recentGraphs struct {
 	max     int
 	mu      sync.Mutex
@@ -138,7 +138,7 @@ func (r *recentGraphs) entry(key string) *recentGraph {
 	return e
 }
 
-// forget sets an entry's size, now that it is lowered, and forgets the oldest entries if all together are too large.
+// forget sets an entry's size, now that it is lowered, and drops the oldest entries if all together are too large.
 func (r *recentGraphs) forget(e *recentGraph) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ type Chooser interface {
 	Choose(dev device.Device, label string, candidates []shaders.Kernel, fallback int) (int, error)
 }
 
-// Announcer is a Chooser that can report its progress: it learns first among which candidates it will choose.
+// Announcer is a Chooser that can report its progress: it receives all candidates before it chooses among them.
 type Announcer interface {
 	// Announce receives the candidates of each kernel that Choose will be called for.
 	Announce(dev device.Device, kernels [][]shaders.Kernel)

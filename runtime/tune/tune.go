@@ -157,7 +157,8 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return choice.in(ks), nil
 }
 
-// recall returns an earlier choice among the candidates. It forgets a known choice of none of them.
+// recall returns an earlier choice among the candidates. It drops a known choice of a candidate that does not exist any
+// more.
 func (c *Cache) recall(key string, ks []shaders.Kernel) (Choice, bool) {
 	if choice, ok := c.known[key]; ok && choice.in(ks) < 0 {
 		c.damaged[key] = choice.Candidate

@@ -56,7 +56,7 @@ type driver struct {
 	native   *C.gp_device
 }
 
-// queue is what the host knows of work in progress.
+// queue is the host's record of work in progress.
 type queue struct {
 	running  []uint64 // submissions of Run that have not finished
 	syncs    []syncWaiter

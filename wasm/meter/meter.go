@@ -73,7 +73,7 @@ type Options struct {
 	piece int32 // bytes of a memory.copy or memory.fill between two visits to the host; default 1 MiB, a tenth of a millisecond's
 }
 
-// Import is something that a module wants from the host.
+// Import is something that a module imports from the host.
 type Import struct {
 	Module, Name string
 	Kind         string // function, table, memory or global

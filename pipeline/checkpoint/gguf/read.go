@@ -51,7 +51,8 @@ func IsFile(path string) bool {
 	return err == nil && string(head) == magic
 }
 
-// Open opens a file and checks its whole header. It reads no tensor. Of a file in parts it opens all, whichever is named.
+// Open opens a file and checks its whole header. It reads no tensor. If the file is one of several parts, it opens all
+// parts, whichever is named.
 func Open(path string) (*File, error) {
 	if at, of, ok := PartName(path); ok && at > 1 {
 		path = partPath(path, 1, of)

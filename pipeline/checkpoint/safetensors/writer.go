@@ -217,7 +217,7 @@ func WriteDir(dir, base string, entries []Entry, limit int64) ([]string, error) 
 	return names, removeSuperseded(dir, base, names)
 }
 
-// removeSuperseded deletes what an earlier WriteDir of base left, but for the names in keep.
+// removeSuperseded deletes the files that an earlier WriteDir of base left, except for the names in keep.
 func removeSuperseded(dir, base string, keep []string) error {
 	shard := regexp.MustCompile("^" + regexp.QuoteMeta(base) + `-\d{5}-of-\d{5}\.safetensors$`)
 	files, err := os.ReadDir(dir)

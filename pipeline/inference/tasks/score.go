@@ -60,8 +60,8 @@ func (t *Task) First(n int) *Task {
 	return &Task{t.Name, t.Questions[:n]}
 }
 
-// Encode returns a row for each option of each question, in order. Of a row of more than most tokens the first ones are
-// cut off.
+// Encode returns a row for each option of each question, in order. If a row has more than most tokens, the first ones
+// are cut off.
 func (t *Task) Encode(e Encoder, most int) ([]Row, error) {
 	var rows []Row
 	for i, q := range t.Questions {

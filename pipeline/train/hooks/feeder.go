@@ -169,7 +169,7 @@ func (d *Feeder) slot(step int) *slot {
 	return s
 }
 
-// Release forgets the batches and cursors of the steps before step.
+// Release drops the batches and cursors of the steps before step.
 func (d *Feeder) Release(step int) {
 	if d == nil {
 		return

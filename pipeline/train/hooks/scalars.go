@@ -33,7 +33,7 @@ func (s *Scalars) Open(ctx context.Context, l *Loss, steps int) error {
 // At returns the scalars of a step within the last Advance.
 func (s *Scalars) At(step int) []float32 { return s.values[step] }
 
-// Advance asks for the scalars of the steps before to and forgets the scalars of the steps before from. It stops early
+// Advance asks for the scalars of the steps before to and drops the scalars of the steps before from. It stops early
 // when ctx ends.
 func (s *Scalars) Advance(ctx context.Context, from, to int) error {
 	if s.instance == nil {
