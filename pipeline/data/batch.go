@@ -145,7 +145,7 @@ func (b *Batcher) find(window int64) (source, int64) {
 	return b.sources[i], window - b.sources[i].before
 }
 
-// start is where a window of consecutive tokens begins, in tokens from the start of the corpus's first segment.
+// start is where a window of consecutive tokens begins, in tokens from the start of the corpus's first file.
 func (b *Batcher) start(window int64) int64 {
 	s, n := b.find(window)
 	return s.from + n*int64(b.cfg.SeqLen)

@@ -20,20 +20,20 @@ import (
 // Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay
 // on disk. It is safe for concurrent use, except Close.
 type Corpus struct {
-	segs    []segment
-	ends    []int64 // of each segment, in tokens from the start of the first
-	spans   []span  // the parts of it that are this corpus
-	mixed   bool    // the spans have weights
-	vocab   int
-	hash    string // of all segments
-	stats   Stats
-	files   []*os.File
-	mapped  int64 // documents that Options.Map was given
-	found   Findings
-	aligned *alignment
+	tokenFiles []tokenFile
+	ends       []int64 // of each file, in tokens from the start of the first
+	spans      []span  // the parts of it that are this corpus
+	mixed      bool    // the spans have weights
+	vocab      int
+	hash       string // of the tokens of all files
+	stats      Stats
+	files      []*os.File
+	mapped     int64 // documents that Options.Map was given
+	found      Findings
+	aligned    *alignment
 }
 
-// span is the tokens of one source, from the start of the first segment.
+// span is the tokens of one source, from the start of the first file.
 type span struct {
 	from, to       int64
 	weight, epochs float64 // of a mix: one of the two
@@ -41,8 +41,8 @@ type span struct {
 
 func (s span) len() int64 { return s.to - s.from }
 
-// segment is the tokens of one file.
-type segment struct {
+// tokenFile is the tokens of one file.
+type tokenFile struct {
 	path  string
 	r     io.ReaderAt
 	off   int64 // of the first token, in bytes
@@ -69,7 +69,7 @@ func FromTokens(name string, tokens []uint32, vocab int) (*Corpus, error) {
 		buf = appendToken(buf, id, w)
 	}
 	c := &Corpus{vocab: vocab, stats: Stats{Files: 1, Bytes: int64(len(buf))}}
-	c.append(segment{path: name, r: bytes.NewReader(buf), width: w, n: int64(len(tokens))})
+	c.append(tokenFile{path: name, r: bytes.NewReader(buf), width: w, n: int64(len(tokens))})
 	c.spans = []span{{to: c.tokens()}}
 	return c, c.seal()
 }
@@ -120,7 +120,7 @@ func loadSources(ctx context.Context, sources []Source, o Options, p *progress) 
 	return c, nil
 }
 
-// tokens is the number of tokens of all segments so far.
+// tokens is the number of tokens of all files so far.
 func (c *Corpus) tokens() int64 {
 	if len(c.ends) == 0 {
 		return 0
@@ -145,8 +145,8 @@ func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progres
 	return c.addText(ctx, path, o, p)
 }
 
-func (c *Corpus) append(s segment) {
-	c.segs, c.ends = append(c.segs, s), append(c.ends, c.tokens()+s.n)
+func (c *Corpus) append(s tokenFile) {
+	c.tokenFiles, c.ends = append(c.tokenFiles, s), append(c.ends, c.tokens()+s.n)
 }
 
 func (c *Corpus) addBin(path string, p *progress) error {
@@ -163,7 +163,7 @@ func (c *Corpus) addBin(path string, p *progress) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	c.append(segment{path, f, binHeader, info.width, info.tokens})
+	c.append(tokenFile{path, f, binHeader, info.width, info.tokens})
 	c.stats.Bytes += st.Size()
 	p.add(st.Size())
 	return nil
@@ -217,7 +217,7 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 		c.found.emptyFile(path)
 	}
 	if n > 0 { // hooks may have left nothing of the file
-		c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
+		c.append(tokenFile{path: path, r: bytes.NewReader(buf), width: w, n: n})
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 // scanChunk is how many tokens are read at once in a scan of a corpus.
 const scanChunk = 1 << 15
 
-// seal checks every token and takes the hash, once all segments are there.
+// seal checks every token and takes the hash, once all files are there.
 func (c *Corpus) seal() error {
 	if c.stats.Tokens = c.tokens(); c.stats.Tokens == 0 {
 		return errors.New("the corpus has no tokens")
@@ -233,7 +233,7 @@ func (c *Corpus) seal() error {
 	sum := sha256.New()
 	buf := make([]byte, 0, scanChunk*4)
 	ids := make([]int32, scanChunk)
-	for _, s := range c.segs {
+	for _, s := range c.tokenFiles {
 		for at := int64(0); at < s.n; at += scanChunk {
 			part := ids[:min(scanChunk, s.n-at)]
 			if err := s.read(part, at); err != nil {
@@ -253,8 +253,8 @@ func (c *Corpus) seal() error {
 	return nil
 }
 
-// read fills dst with the tokens of the segment from at on.
-func (s segment) read(dst []int32, at int64) error {
+// read fills dst with the file's tokens from at on.
+func (s tokenFile) read(dst []int32, at int64) error {
 	buf := make([]byte, len(dst)*s.width)
 	if _, err := s.r.ReadAt(buf, s.off+at*int64(s.width)); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -326,11 +326,11 @@ func (c *Corpus) Read(dst []int32, at int64) error {
 	return nil
 }
 
-// read fills dst with tokens, at from the start of the first segment on.
+// read fills dst with tokens, at from the start of the first file on.
 func (c *Corpus) read(dst []int32, at int64) error {
 	i := sort.Search(len(c.ends), func(i int) bool { return c.ends[i] > at })
 	for len(dst) > 0 {
-		s := c.segs[i]
+		s := c.tokenFiles[i]
 		inside := at - (c.ends[i] - s.n)
 		part := dst[:min(int64(len(dst)), s.n-inside)]
 		if err := s.read(part, inside); err != nil {

@@ -44,7 +44,7 @@ func mappedFiles(t *testing.T) []string {
 func text(t *testing.T, c *Corpus) string {
 	t.Helper()
 	var b strings.Builder
-	for _, s := range c.segs {
+	for _, s := range c.tokenFiles {
 		ids := make([]int32, s.n)
 		require.NoError(t, s.read(ids, 0))
 		for _, id := range ids {

@@ -13,9 +13,9 @@
 // them. Bytes copied, filled, or grown into cost 1 for every 8, table entries 1 each; an instruction that copies or
 // fills pays before it does. The counter is an i64 global, exported as [Fuel], from which every function pays when it
 // is entered and every loop for each iteration: the instructions of its body, without the instructions of loops within
-// it. Straight-line code of at least [Segment] instructions behind a branch pays on its own when it is reached; shorter
-// runs are paid for whether they are reached or not. So the cost of a path is exact up to short branches, and depends
-// on the module alone.
+// it. Straight-line code behind a branch that costs at least [StraightLine] pays on its own when it is reached. Shorter
+// code is paid for whether it is reached or not. So the cost of a path is exact up to short branches, and depends on
+// the module alone.
 //
 // Where the counter has fallen below zero, at a function's entry, a loop's head or a bulk operation, the import
 // [ImportModule].[Tick] is called with [OutOfFuel]. The host refills the counter and returns, or panics to end the
@@ -55,8 +55,8 @@ const (
 	GrowthRefused = 2
 )
 
-// Segment is the number of units from which straight-line code behind a branch pays for itself.
-const Segment = 24
+// StraightLine is the number of units from which straight-line code behind a branch pays for itself.
+const StraightLine = 24
 
 // Options bound the module. A zero means the default.
 type Options struct {

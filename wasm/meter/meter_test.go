@@ -39,7 +39,7 @@ func function(params, results w.Types, parts ...any) *w.Module {
 
 func TestCosts(t *testing.T) {
 	i := w.Types{w.I32}
-	long := w.Repeat(Segment/2, w.Seq(w.Const(1), w.Drop))
+	long := w.Repeat(StraightLine/2, w.Seq(w.Const(1), w.Drop))
 	short := w.Seq(w.Const(1), w.Drop)
 	div := w.Seq(w.Const(1), w.Const(1), w.I32DivS, w.Drop)
 	countdown := w.Loop(w.Empty, w.Get(0), w.Const(1), w.I32Sub, w.Tee(0), w.BrIf(0)) // 5 a turn
@@ -56,8 +56,8 @@ func TestCosts(t *testing.T) {
 		{"a loop within a loop", function(w.Types{w.I32, w.I32}, nil, w.Loop(w.Empty, w.Const(3), w.Set(0), countdown, w.Get(1), w.Const(1), w.I32Sub, w.Tee(1), w.BrIf(0))), 0, 2 + 15 + 5},
 		{"a short branch, taken or not", function(i, nil, w.Get(0), w.If(w.Empty, short)), 0, 2 + 2},
 		{"a long branch not taken", function(i, nil, w.Get(0), w.If(w.Empty, long)), 0, 2},
-		{"a long branch taken", function(i, nil, w.Get(0), w.If(w.Empty, long)), 1, 2 + Segment},
-		{"one of two", function(i, nil, w.Get(0), w.If(w.Empty, long, w.Else, long, short)), 0, 2 + Segment + 2},
+		{"a long branch taken", function(i, nil, w.Get(0), w.If(w.Empty, long)), 1, 2 + StraightLine},
+		{"one of two", function(i, nil, w.Get(0), w.If(w.Empty, long, w.Else, long, short)), 0, 2 + StraightLine + 2},
 		{"behind a branch that is taken", function(i, nil, w.Block(w.Empty, w.Get(0), w.BrIf(0), long), short), 1, 2 + 2},
 		{"a fill", function(i, nil, w.Const(0), w.Const(0), w.Get(0), w.MemoryFill()), 8000, 3 + 16 + 1000},
 		{"a copy", function(i, nil, w.Const(0), w.Const(0), w.Get(0), w.MemoryCopy()), 8007, 3 + 16 + 1000},

@@ -9,7 +9,7 @@ type survey struct {
 	frames   []frame
 	operands int // on the stack
 	loops    int // around
-	at       int // where the segment began
+	at       int // where the straight-line code began
 	pays     int // its payment
 	own      bool
 	cost     int64
@@ -68,12 +68,12 @@ func (s *survey) flow(op int, imm immediate) {
 		s.open(s.i)
 	case opIf:
 		s.enter(s.top().pays, s.block)
-		s.segment()
+		s.nextStraightLine()
 	case opElse:
 		s.leave()
 		s.top().dead = false
 		s.push(len(s.top().typ.params))
-		s.segment()
+		s.nextStraightLine()
 	case opEnd:
 		s.leave()
 		results := len(s.top().typ.results)
@@ -82,15 +82,15 @@ func (s *survey) flow(op int, imm immediate) {
 		}
 		if s.frames = s.frames[:len(s.frames)-1]; len(s.frames) > 0 {
 			s.push(results)
-			s.segment()
+			s.nextStraightLine()
 		}
 	case opBrIf:
-		s.segment()
+		s.nextStraightLine()
 	case opCall, opCallIndirect:
 		s.calls = true
 	case opBr, opBrTable, opReturn, opUnreachable, opReturnCall, opReturnCallIndirect:
 		s.top().dead, s.operands = true, s.top().operands
-		s.segment()
+		s.nextStraightLine()
 	}
 }
 
@@ -154,16 +154,16 @@ func (s *survey) open(at int) {
 	s.at, s.pays, s.own, s.cost = at, len(s.payings)-1, true, 0
 }
 
-// segment ends one of straight-line code and begins the next.
-func (s *survey) segment() {
+// nextStraightLine ends straight-line code and begins the next.
+func (s *survey) nextStraightLine() {
 	s.close()
 	s.at, s.pays, s.own, s.cost = s.i, s.top().pays, false, 0
 }
 
-// close decides where the segment is paid for: at its loop or function if it is short or comes first there, else at
+// close decides where straight-line code is paid for: at its loop or function if it is short or comes first there, else at
 // itself.
 func (s *survey) close() {
-	if s.own || s.cost < Segment {
+	if s.own || s.cost < StraightLine {
 		s.payings[s.pays].cost += s.cost
 	} else {
 		s.payings = append(s.payings, payment{at: s.at, cost: s.cost})

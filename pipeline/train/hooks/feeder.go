@@ -202,7 +202,7 @@ func (d *Feeder) run(ctx context.Context, at cursor) {
 	inARow := 0
 	for {
 		last := at
-		at, d.err = d.segment(ctx, at)
+		at, d.err = d.untilError(ctx, at)
 		var e *BatchError
 		if d.err == nil || !errors.As(d.err, &e) || e.hook.config.OnError != config.Skip || !inCall(e) {
 			return
@@ -219,8 +219,8 @@ func (d *Feeder) run(ctx context.Context, at cursor) {
 	}
 }
 
-// segment computes batches up to one that fails, and returns the cursor before that.
-func (d *Feeder) segment(ctx context.Context, at cursor) (cursor, error) {
+// untilError computes batches up to one that fails, and returns the cursor before that.
+func (d *Feeder) untilError(ctx context.Context, at cursor) (cursor, error) {
 	for i, h := range d.hooks {
 		h.rewind(at.Step, at.states[i])
 	}
