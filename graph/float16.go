@@ -124,7 +124,7 @@ func (d DType) Widen(bits *scalar.Expr) *scalar.Expr {
 	}
 	exponent := bits.And(scalar.U(0x7c00))
 	scaled := bits.And(scalar.U(0x3ff)).To(scalar.F32).Mul(scalar.F(0x1p-24)).As(scalar.U32) // a denormal: exact, and normal in f32
-	moved := bits.And(scalar.U(0x7fff)).Left(13)                                             // exponents are 112 apart, twice that for what is not finite
+	moved := bits.And(scalar.U(0x7fff)).Left(13)                                             // exponents are 112 apart; 224 for infinities and NaN
 	finite := scalar.Select(moved.Add(scalar.U(112<<23)), scaled, exponent.Equal(scalar.U(0)))
 	size := scalar.Select(finite, moved.Add(scalar.U(224<<23)), exponent.Equal(scalar.U(0x7c00)))
 	return bits.And(scalar.U(0x8000)).Left(16).Or(size).As(scalar.F32)

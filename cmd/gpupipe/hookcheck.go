@@ -38,7 +38,7 @@ type checked struct {
 type verdict struct {
 	Hook     string  `json:"hook"`
 	OK       bool    `json:"ok"`
-	Found    string  `json:"found"`        // its result, or what is wrong
+	Found    string  `json:"found"`        // its result, or the fault
 	Micros   float64 `json:"microseconds"` // time of a call; 0: not measured
 	MBps     float64 `json:"mb_per_s,omitempty"`
 	Work     int64   `json:"work"`       // units of the most costly call

@@ -10,7 +10,7 @@ type checker struct {
 	err    error
 }
 
-// declared is what is known of a variable.
+// declared is a variable of a scope. A fixed one cannot be assigned.
 type declared struct {
 	typ   Type
 	fixed bool

@@ -42,7 +42,7 @@ type If struct {
 // Return leaves the function.
 type Return struct{}
 
-// Barrier waits for the other invocations of the workgroup, and makes what they stored to its memory visible.
+// Barrier waits for the other invocations of the workgroup, and makes their stores to its memory visible.
 type Barrier struct{}
 
 func (Let) stmt()     {}
@@ -67,8 +67,8 @@ type Array struct {
 	Len  int
 }
 
-// Kernel is a whole kernel. Its body has the variables group, the number of the workgroup below Groups, and lane, that of
-// the invocation in the workgroup.
+// Kernel is a whole kernel. Its body has two variables: group, the number of the workgroup below Groups, and lane, the
+// number of the invocation in the workgroup.
 type Kernel struct {
 	Bindings []Array
 	Shared   []Array // memory of a workgroup

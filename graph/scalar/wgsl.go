@@ -116,7 +116,8 @@ func (k Kernel) WGSL() string {
 	return w.String()
 }
 
-// Main opens the entry point of a kernel: group is the flat index of the workgroup, lane that of the invocation in it.
+// Main opens the entry point of a kernel: group is the flat index of the workgroup, lane the flat index of the
+// invocation in it.
 func Main(lanes, groups int, grid [3]int) string {
 	w := &wgsl{}
 	w.line("@compute @workgroup_size(%d) fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lane: u32) {", lanes)

@@ -189,7 +189,7 @@ func cut(text, characters string) string {
 	return text
 }
 
-// cache is the folder in which huggingface_hub keeps what it downloads.
+// cache is the folder in which huggingface_hub keeps downloads.
 func cache() string {
 	home, _ := os.UserHomeDir() // without one the relative path is not there either
 	local := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache"))

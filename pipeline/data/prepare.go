@@ -251,7 +251,7 @@ func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
 	return nil
 }
 
-// feed takes the tokens of one piece, the first of which lies at p, and writes the shards that become full.
+// feed takes the tokens of one piece, which begins at p, and writes the shards that become full.
 func (o *PrepareOptions) feed(m *Manifest, s *stream, p place, ids []uint32) error {
 	vocab := o.Tokenizer.VocabSize()
 	for _, id := range ids {

@@ -190,7 +190,7 @@ func (e *Engine) Load() error {
 	return nil
 }
 
-// SetTrace makes the engine record what it does from now on. Nothing may be running.
+// SetTrace makes the engine record its events from now on. Nothing may be running.
 func (e *Engine) SetTrace(t Tracer) { e.tracer = t }
 
 // SetProfile makes the engine measure kernels from now on. Nothing may be running.

@@ -238,7 +238,7 @@ func (s Series) draw(f *figure, points plotter.XYs, c color.NRGBA) error {
 	return errors.New("unknown kind")
 }
 
-// level draws a Level if it is in the range of what is drawn already. It does not extend the range.
+// level draws a Level if it is in the range that is drawn already. It does not extend the range.
 func (s Series) level(f *figure) {
 	if y := s.Y[0]; y >= f.Y.Min && y <= f.Y.Max {
 		line := plotter.NewFunction(func(float64) float64 { return y })

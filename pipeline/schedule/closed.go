@@ -1,7 +1,7 @@
 package schedule
 
-// Form is what is known about a schedule without running it, for virtual stages of equal cost and transfers that take
-// no time.
+// Form is the closed form of a schedule, known without running it, for virtual stages of equal cost and transfers that
+// take no time.
 type Form struct {
 	Bubble   float64 `json:"bubble"`    // of all batches
 	Steady   float64 `json:"steady"`    // of one batch among many

@@ -20,7 +20,7 @@ type program struct {
 	took    atomic.Int64  // upper bound of a run, in nanoseconds; 0: unknown
 }
 
-// seen records what a kernel's source has been through: some drivers compile at load, others at the first run.
+// seen records whether a kernel's source was loaded and has run: some drivers compile at load, others at the first run.
 type seen struct{ loaded, ran bool }
 
 // answer is the result of work in progress.

@@ -26,7 +26,7 @@ type instance struct {
 	call    call
 }
 
-// call is what is known of the call in progress.
+// call is the call in progress.
 type call struct {
 	export   string
 	batch    int

@@ -187,7 +187,7 @@ func noWeights(dir string) error {
 	return fmt.Errorf("%s: found %s, and no weights: expected model.safetensors, or shards with %s: %s", dir, hub.Contents(dir), indexFile, hub.Advice(dir))
 }
 
-// checkShards refuses a folder in which shards are missing. Whoever opens the tensors reports what is wrong with the index.
+// checkShards refuses a folder in which shards are missing. Opening the tensors reports a faulty index.
 func checkShards(dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, indexFile))
 	if err != nil {

@@ -62,7 +62,7 @@ func Save(path string, s *schedule.Schedule, r *schedule.Result) error {
 	})
 }
 
-// picture is a schedule's drawing in bands, each of which shows the next span of time.
+// picture is a schedule's drawing in bands. Each band shows the next span of time.
 type picture struct {
 	draw.Canvas
 	schedule *schedule.Schedule
