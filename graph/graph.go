@@ -1,5 +1,6 @@
 // Package graph holds the portable compute graph: typed values, the ops that make them, the variables that outlive
-// a run, and the builder that puts them together. A graph says what is computed; shaders and runtime say how.
+// a run, and the builder that puts them together. A graph defines the results; shaders and runtime decide how they are
+// computed.
 package graph
 
 import (

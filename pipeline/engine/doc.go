@@ -22,6 +22,6 @@
 //
 // Staging buffers are host memory that both devices import. A channel holds the staging buffers for one kind of message
 // between two ranks. Between devices that cannot import memory, payloads are bytes. Payloads in a format other than f32
-// are bytes too, see Wire: the sender encodes what it has read, and the receiver decodes it, even if both are on one
+// are bytes too, see Wire: the sender encodes the tensors, and the receiver decodes them, even if both are on one
 // device. The bits of a run then depend on the cut and the formats, and still not on where ranks are.
 package engine

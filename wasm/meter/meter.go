@@ -146,7 +146,7 @@ func Rewrite(bin []byte, o Options) (out []byte, err error) {
 	return m.write(), nil
 }
 
-// module is the knowledge about the module that is being rewritten.
+// module holds the facts about the module that is being rewritten.
 type module struct {
 	Options
 	content map[byte]*reader // sections by id

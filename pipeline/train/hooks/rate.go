@@ -9,7 +9,7 @@ import (
 )
 
 // Rate asks the learning_rate module for its factors. The module is called once for each step, from step 0 on also in a
-// resumed run, so that what it remembers is the same.
+// resumed run, so that it remembers the same.
 type Rate struct {
 	module   *module // nil: the schedule alone decides
 	instance *hook.Rate

@@ -9,7 +9,7 @@ import (
 )
 
 // Scalars asks loss_scalars for the scalars of a loss. The module is called once for each step, from step 0 on also in
-// a resumed run, so that what it remembers is the same.
+// a resumed run, so that it remembers the same.
 type Scalars struct {
 	instance *hook.Scalars // nil: the loss has none
 	steps    int           // of the run

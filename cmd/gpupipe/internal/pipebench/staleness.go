@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// staleness measures what it costs in time and memory to have few stale microbatches. It compares 2bw with as few as
-// possible with 2bw with all, and with schedules without delay, on devices that sleep. A pipeline of p stages has 4p
+// staleness measures the cost of few stale microbatches, in time and memory. It compares 2bw with as few as possible
+// with 2bw with all, and with schedules without delay, on devices that sleep. A pipeline of p stages has 4p
 // microbatches.
 func staleness(ctx context.Context, o Options) (Result, error) {
 	forward, backward, update, turns := 20*time.Millisecond, 40*time.Millisecond, 10*time.Millisecond, 5
