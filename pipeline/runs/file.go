@@ -68,7 +68,7 @@ func OpenFile(path string) (*File, error) {
 }
 
 // Place returns the folder of the set as this process uses it. dir is the one that the file has. A set that was begun
-// in another folder than the working directory is found if its folder is in one of the folders that the file is in.
+// in another folder than the working directory is found if its folder is in one of those that the file is in.
 func (f *File) Place(dir string) (string, error) {
 	used, err := userpath.Expand(dir)
 	if err != nil || f.folder != "" {
@@ -105,8 +105,8 @@ func (f *File) Place(dir string) (string, error) {
 // begins reports whether the file is the one that a set was begun with.
 func (f *File) begins(b begun) bool { return userpath.SameFolder(within(b.StartedIn, b.File), f.Path) }
 
-// Overrides returns the overrides of the command that began the set, if its folder stands for the file, and then now,
-// the overrides of this command.
+// Overrides returns the overrides of the command that began the set, if its folder stands for the file, and then the
+// overrides now of this command.
 func (f *File) Overrides(now []string) (all []Override) {
 	if f.folder != "" {
 		for _, s := range f.begun.Set {
