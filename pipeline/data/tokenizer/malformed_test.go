@@ -81,7 +81,6 @@ func TestMalformedTokenizerJSON(t *testing.T) {
 		`{"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"X"},` + good + `}`:                                                     `behavior is "X"`,
 		`{"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},` + good + `}`:                                                                      "expected one character",
 		`{"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"},` + good + `}`:                                                  `prepend_scheme is "x"`,
-		`{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]},` + good + `}`:                                 "ByteLevel is not the last",
 		`{"pre_tokenizer":{"type":"Other"},` + good + `}`:                                                                                             `"Other" is not supported`,
 		`{"decoder":{"type":"CTC"},` + good + `}`:                                                                                                     `decoder: CTC: no "pad_token"`,
 		`{"decoder":{"type":"Strip","content":" ","start":-1},` + good + `}`:                                                                          "decoder: Strip",

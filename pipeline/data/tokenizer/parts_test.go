@@ -80,3 +80,28 @@ func TestGoldenParts(t *testing.T) {
 func plainText(s string) string {
 	return replacedBy.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), "\uFFFD")
 }
+
+// Falcon's pre-tokenizer cuts on behind ByteLevel, in GPT-2's alphabet. The ids are those of tokenizers 0.23.3.
+func TestByteLevelInTheMiddle(t *testing.T) {
+	data, err := os.ReadFile("testdata/gpt2-style.json")
+	require.NoError(t, err)
+	falcon := json.RawMessage(`{"type":"Sequence","pretokenizers":[{"type":"Punctuation","behavior":"Contiguous"},
+		{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},{"type":"Digits","individual_digits":false},
+		{"type":"Split","pattern":{"Regex":"[0-9][0-9][0-9]"},"behavior":"Isolated","invert":false}]}`)
+	data, err = withField(data, "pre_tokenizer", falcon)
+	require.NoError(t, err)
+	tok, err := parse("falcon", data, description{})
+	require.NoError(t, err)
+	for text, want := range map[string][]uint32{
+		"Hello, world!! don't 1234567 x12": {40, 69, 276, 79, 12, 267, 285, 369, 1, 1, 289, 283, 7, 84, 221, 487, 19, 20, 21, 22, 23, 221, 88, 487},
+		"नमस्ते ½ café  \r\n…x": {157, 98, 102, 157, 98, 107, 157, 98, 117, 157, 99, 236, 157, 98, 98, 157, 99, 230, 221, 127, 122, 278, 65, 70, 128, 103,
+			221, 221, 202, 199, 159, 223, 100, 88},
+	} {
+		ids, err := tok.Encode([]byte(text))
+		require.NoError(t, err)
+		require.Equal(t, want, ids, text)
+		back, err := tok.Decode(ids)
+		require.NoError(t, err)
+		require.Equal(t, text, string(back))
+	}
+}

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,25 +46,22 @@ func parsePreTokenizer(raw json.RawMessage) (preTokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, checkByteLevelLast(p, true)
+	return spelled(p, true), nil
 }
 
-// checkByteLevelLast refuses what would cut text already spelled in GPT-2's alphabet: this package keeps bytes as
-// bytes.
-func checkByteLevelLast(p preTokenizer, last bool) error {
+// spelled makes each ByteLevel that is not the last pre-tokenizer spell its pieces in GPT-2's alphabet: what follows cuts
+// that spelling. The last one keeps bytes as bytes.
+func spelled(p preTokenizer, last bool) preTokenizer {
 	switch p := p.(type) {
 	case byteLevelPre:
-		if !last {
-			return errors.New("ByteLevel is not the last of its Sequence")
-		}
+		p.spells = !last
+		return p
 	case sequencePre:
-		for i, q := range p {
-			if err := checkByteLevelLast(q, last && i == len(p)-1); err != nil {
-				return err
-			}
+		for i := range p {
+			p[i] = spelled(p[i], last && i == len(p)-1)
 		}
 	}
-	return nil
+	return p
 }
 
 // lastPre is the innermost last pre-tokenizer.
@@ -154,6 +150,7 @@ func (q sequencePre) cut(dst []fragment, p fragment) ([]fragment, error) {
 type byteLevelPre struct {
 	find   scanner
 	prefix bool // put a space before a piece that has none
+	spells bool // spell the pieces in GPT-2's alphabet
 }
 
 type byteLevelFields struct {
@@ -179,10 +176,21 @@ func (b byteLevelPre) cut(dst []fragment, p fragment) ([]fragment, error) {
 	if b.prefix && !strings.HasPrefix(p.text, " ") {
 		p = p.prepended(" ")
 	}
+	from := len(dst)
 	if b.find == nil {
-		return append(dst, p), nil
+		dst = append(dst, p)
+	} else {
+		var err error
+		if dst, err = b.find.cut(dst, p); err != nil {
+			return nil, err
+		}
 	}
-	return b.find.cut(dst, p)
+	if b.spells {
+		for i, p := range dst[from:] {
+			dst[from+i] = fragment{toAlphabet(p.text), len(toAlphabet(p.text[:p.front])), p.bare}
+		}
+	}
+	return dst, nil
 }
 
 type behavior int
