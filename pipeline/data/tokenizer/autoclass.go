@@ -89,7 +89,7 @@ type foundClass struct {
 // hasParts reports whether a class has parts of its own, or may have them.
 func (c foundClass) hasParts() bool {
 	_, known := jsonClasses[c.name]
-	return known || c.ownCode || slices.Contains(otherClasses, c.name)
+	return known || c.name == "" || slices.Contains(otherClasses, c.name)
 }
 
 // findClass finds the class of a folder. byteLevel: its tokenizer.json has a part ByteLevel.

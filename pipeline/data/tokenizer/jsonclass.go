@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -152,7 +153,8 @@ func fromJSONFolder(folder string, data []byte, d *description) ([]byte, error) 
 		d.note("%s: auto_map names code of its own, which gpupipe does not run: the rules are those of %s", path, File)
 		return data, nil
 	case !known && found.hasParts():
-		d.note("%s: transformers reads a folder of %s with rules of its own, which gpupipe does not know: the rules are those of %s", path, found.name, File)
+		d.note("%s: transformers reads a folder of %s with rules of its own, which gpupipe does not know: the rules are those of %s",
+			path, cmp.Or(found.name, "a model of the type "+found.modelType), File)
 		return data, nil
 	case !known:
 		return data, nil

@@ -103,6 +103,8 @@ func TestClassOfJSONFolder(t *testing.T) {
 		}
 		assert.Equal(t, file.Hash(), tok.Hash(), config)
 	}
+	byType := open(t, folder(t, map[string]string{File: string(data), modelFileName: `{"model_type":"t5"}`}))
+	assert.Contains(t, Notes(byType)[0], "a folder of a model of the type t5 with rules of its own")
 	_, err = Open(folder(t, map[string]string{File: string(data), ConfigFile: `{"tokenizer_class":"BertTokenizer"}`}))
 	assert.ErrorContains(t, err, "tokenizer_class is BertTokenizer, whose model is a WordPiece, and that of tokenizer.json is a BPE")
 	_, err = Open(folder(t, map[string]string{File: string(data), ConfigFile: `{"tokenizer_class":"CohereTokenizer","extra_special_tokens":["<|im_end|>"],
