@@ -91,10 +91,10 @@ func (s *runsProgress[R]) conclude(a *app, err error) error {
 // listRuns prints the dry run of a set: the runs that have ended, and those to do.
 func listRuns[R runs.Run](a *app, p runs.Planned[R], ending func(runs.Ended[R]) string) {
 	for _, e := range p.Ended {
-		a.printf("done   %s: %s\n", e.Run, ending(e))
+		a.prose(fmt.Sprintf("done   %s: %s\n", e.Run, ending(e)))
 	}
 	for _, r := range p.Waiting {
-		a.printf("to do  %s\n", r)
+		a.prose(fmt.Sprintf("to do  %s\n", r))
 	}
 }
 

@@ -94,18 +94,22 @@ func (c *traceCommand) Run(a *app) error {
 		}
 		a.printf("\n")
 	}
-	a.printf("%s", traceLegend)
+	printTraceLegend(a)
 	return nil
 }
 
-const traceLegend = `
-busy      computing: forward, backward and the optimizer
-update    the part of busy that is the optimizer
-wait      idle between two computations
-transfer  data was moving to or from the host, mostly during computation
-bubble    not busy
-F forward, B backward (I for inputs and W for weights, if split), E evaluation, N gradient norms, U update
-`
+// printTraceLegend explains the columns of the tables.
+func printTraceLegend(a *app) {
+	a.printf("\n")
+	a.facts([][]string{
+		{"busy", "computing: forward, backward and the optimizer"},
+		{"update", "the part of busy that is the optimizer"},
+		{"wait", "idle between two computations"},
+		{"transfer", "data was moving to or from the host, mostly during computation"},
+		{"bubble", "not busy"},
+	})
+	a.prose("F forward, B backward (I for inputs and W for weights, if split), E evaluation, N gradient norms, U update\n")
+}
 
 func printShares(a *app, title string, s trace.Summary, of func(trace.Stage) *trace.Shares, mean *trace.Shares) {
 	rows := [][]string{{strings.ToUpper(title), "BUSY", "UPDATE", "WAIT", "TRANSFER", "BUBBLE", "BATCHES", "SECONDS"}}
