@@ -68,7 +68,8 @@ func OpenFile(path string) (*File, error) {
 }
 
 // Place returns the folder of the set as this process uses it. dir is the one that the file has. A set that was begun
-// in another folder than the working directory is found if its folder is in one of those that the file is in.
+// in another folder than the working directory is found if its folder is in one of those that the file is in, also if
+// that was moved.
 func (f *File) Place(dir string) (string, error) {
 	used, err := userpath.Expand(dir)
 	if err != nil || f.folder != "" {
@@ -90,6 +91,9 @@ func (f *File) Place(dir string) (string, error) {
 	}
 	for _, at := range folders {
 		b, err := readBegun(filepath.Join(at, used))
+		if err == nil && !isFolder(b.StartedIn) { // it was moved
+			b.StartedIn = at
+		}
 		if err != nil || !userpath.SameFolder(b.StartedIn, at) || !f.begins(b) {
 			continue
 		}

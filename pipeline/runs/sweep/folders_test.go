@@ -108,6 +108,19 @@ func TestASweepInAHomeFolder(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(project, "~"))
 }
 
+// A project that was moved keeps its sweeps.
+func TestASweepThatMoved(t *testing.T) {
+	project, f := begunIn(t, "sweeps/mine")
+	moved := filepath.Join(filepath.Dir(project), "moved")
+	require.NoError(t, os.Rename(project, moved))
+	s, err := Load("../moved/configs/s.yaml", nil)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join("..", "moved", "sweeps", "mine"), s.Dir)
+	execute(t, s, f, runs.Options{})
+	assert.Equal(t, 4*18, f.Steps)
+	assert.Equal(t, []string{filepath.Join(moved, "a.txt")}, f.Begun[len(f.Begun)-1].Data.Train)
+}
+
 // A sweep that has not begun above its file begins in the working directory, also if there is another of that folder.
 func TestANewSweepBeginsInTheWorkingDirectory(t *testing.T) {
 	project, _ := begunIn(t, "sweeps/mine")
