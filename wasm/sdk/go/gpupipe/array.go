@@ -19,7 +19,7 @@ type Element interface {
 // Dims are the extents of the axes; the last is contiguous.
 func (a *Array) Dims() []uint32 { return a.dims[:a.rank] }
 
-// Elements are those of an array, valid during the call; it fails if they are of another type.
+// Elements returns the elements of an array, valid during the call. It fails if they are of another type.
 func Elements[T Element](a *Array) []T {
 	var z T
 	want := uint32(0)
@@ -56,9 +56,9 @@ type Batch struct {
 	Rows, Length    int
 	Tokens, Targets []uint32  // below the vocabulary's size; the target is the token that comes next
 	Weights         []float32 // of each target's loss: 1 on entry; at least 0
-	Segments        []uint32  // 0 on entry; a token sees those before it in its row that have its number
-	Step, Steps     int64     // counted from 0, and those of the run
-	Aligned         []Array   // those of data.aligned, in the order of their names, [Rows, Length, …]
+	Segments        []uint32  // 0 on entry; a token sees the earlier tokens of its row that have its number
+	Step, Steps     int64     // counted from 0, and the number of the run's steps
+	Aligned         []Array   // the tensors of data.aligned, in the order of their names, [Rows, Length, …]
 }
 
 // BatchOf is for the packages of the hooks; a token_weights hook has neither Segments nor Aligned.

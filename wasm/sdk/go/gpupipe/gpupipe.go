@@ -46,7 +46,7 @@ var (
 // it did not ask for are then reported to the user. The same holds for a function that builds a loss or a model.
 func Open(f func()) { open = f }
 
-// Seed is that of the hook.
+// Seed is the seed of the hook.
 func Seed() uint64 { return seed }
 
 //go:wasmexport gpupipe_abi_v1

@@ -11,7 +11,8 @@ import (
 
 var hook func() gpupipe.Value
 
-// Use names the function that builds the loss of logits f32 [N, V] and targets u32 [N]: f32 [N], of which the mean is taken, or one f32.
+// Use names the function that builds the loss of logits f32 [N, V] and targets u32 [N]: f32 [N], whose mean is taken,
+// or one f32.
 func Use(f func(logits, targets gpupipe.Value) gpupipe.Value) {
 	hook = func() gpupipe.Value { return f(gpupipe.Input("logits"), gpupipe.Input("targets")) }
 }
