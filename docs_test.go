@@ -27,10 +27,10 @@ var (
 	notInLinks = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// contentsEntry is the line of the table of contents for a heading, with the anchor that Markdown renderers give it.
-func contentsEntry(level, title string) string {
+// contentsEntry is the line of the table of contents for a section, with the anchor that Markdown renderers give it.
+func contentsEntry(title string) string {
 	anchor := strings.ReplaceAll(notInLinks.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
-	return map[string]string{"##": "- ", "###": "  - "}[level] + "[" + title + "](#" + anchor + ")"
+	return "- [" + title + "](#" + anchor + ")"
 }
 
 func TestRationale(t *testing.T) {
@@ -42,7 +42,9 @@ func TestRationale(t *testing.T) {
 		line = strings.TrimSuffix(line, "\n")
 		switch m := heading.FindStringSubmatch(line); {
 		case m != nil:
-			want = append(want, contentsEntry(m[1], m[2]))
+			if m[1] == "##" {
+				want = append(want, contentsEntry(m[2]))
+			}
 			question, lines = m[2], 0
 		case question == "" && strings.HasPrefix(strings.TrimSpace(line), "- ["):
 			contents = append(contents, line)

@@ -26,7 +26,8 @@ func Expand(g *Graph) (*Graph, error) {
 				})
 				for i, v := range n.Outputs {
 					if !outs[i].Type.Equal(v.Type) {
-						panic("graph: the expansion of " + n.Op.Name() + " gives " + outs[i].Type.String() + ", its shape rule " + v.Type.String())
+						panic("graph: the expansion of " + n.Op.Name() + " gives " + outs[i].Type.String() + ", its shape rule " +
+							v.Type.String())
 					}
 					values[v] = outs[i]
 				}

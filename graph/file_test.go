@@ -163,14 +163,16 @@ func TestDecodeRefuses(t *testing.T) {
 		"an absurd size":      {shape("[100000,100000]"), "more than"},
 		"a negative extent":   {shape("[-3]"), "at least 1"},
 		"many dimensions":     {shape("[1,1,1,1,1,1,1,1,1]"), "at most 8"},
-		"padding overflow":    {node("pad", `{"axis":0,"low":9223372036854775807,"high":9223372036854775807,"value":0}`, "[[0,0]]"), "padding"},
-		"a dangling output":   {file(full, `{"name":"y","value":[7,0]}`, ""), "reference [7 0]"},
-		"two outputs a name":  {file(full, `{"name":"y","value":[0,0]},{"name":"y","value":[0,0]}`, ""), "twice"},
-		"two inputs a name":   {file(input+","+input, "", ""), "twice"},
+		"padding overflow": {node("pad", `{"axis":0,"low":9223372036854775807,"high":9223372036854775807,"value":0}`, "[[0,0]]"),
+			"padding"},
+		"a dangling output":  {file(full, `{"name":"y","value":[7,0]}`, ""), "reference [7 0]"},
+		"two outputs a name": {file(full, `{"name":"y","value":[0,0]},{"name":"y","value":[0,0]}`, ""), "twice"},
+		"two inputs a name":  {file(input+","+input, "", ""), "twice"},
 		"assigning no variable": {
 			file(full, "", `{"variable":[0,0],"value":[0,0]}`), "not a variable"},
 		"a short constant": {
-			file(`{"op":"constant","scope":"","attrs":{"name":"c","type":{"dtype":"f32","shape":[2]},"data":[1]},"inputs":[]}`, "", ""), "1 values"},
+			file(`{"op":"constant","scope":"","attrs":{"name":"c","type":{"dtype":"f32","shape":[2]},"data":[1]},"inputs":[]}`, "", ""),
+			"1 values"},
 		"a source in a layer": {file(strings.Replace(input, `"scope":""`, `"scope":"a"`, 1), "", ""), "no scope"},
 		"a nameless source":   {file(strings.Replace(input, `"name":"x"`, `"name":""`, 1), "", ""), "needs a name"},
 	} {

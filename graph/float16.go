@@ -59,7 +59,8 @@ func (f format) nearest(x float64) uint32 {
 	sign, size, drop := uint32(b>>48)&0x8000, b&^(1<<63), 52-f.fraction
 	switch {
 	case x != x:
-		return sign | uint32(f.infinity()|1<<(f.fraction-1)|size>>drop&(1<<f.fraction-1)) // quiet, since the dropped bits may be the ones that distinguish it from infinity
+		// quiet, since the dropped bits may be the ones that distinguish it from infinity
+		return sign | uint32(f.infinity()|1<<(f.fraction-1)|size>>drop&(1<<f.fraction-1))
 	case size>>52 < uint64(1023+f.least):
 		return sign | uint32(math.RoundToEven(math.Abs(x)/f.unit()))
 	}

@@ -17,10 +17,13 @@ func TestBits(t *testing.T) {
 		x    float64
 		bits uint32
 	}{
-		{graph.F16, 1, 0x3c00}, {graph.F16, -2, 0xc000}, {graph.F16, 65504, 0x7bff}, {graph.F16, 65520, 0x7c00}, {graph.F16, math.Inf(-1), 0xfc00},
-		{graph.F16, 0x1p-14, 0x0400}, {graph.F16, 0x1.ff8p-15, 0x03ff}, {graph.F16, -0x1p-24, 0x8001}, {graph.F16, math.Copysign(0, -1), 0x8000},
+		{graph.F16, 1, 0x3c00}, {graph.F16, -2, 0xc000}, {graph.F16, 65504, 0x7bff}, {graph.F16, 65520, 0x7c00},
+		{graph.F16, math.Inf(-1), 0xfc00},
+		{graph.F16, 0x1p-14, 0x0400}, {graph.F16, 0x1.ff8p-15, 0x03ff}, {graph.F16, -0x1p-24, 0x8001},
+		{graph.F16, math.Copysign(0, -1), 0x8000},
 		{graph.F16, math.NaN(), 0x7e00}, {graph.F16, 0.1, 0x2e66},
-		{graph.BF16, 1, 0x3f80}, {graph.BF16, 0.1, 0x3dcd}, {graph.BF16, 0x1p-133, 1}, {graph.BF16, math.Inf(1), 0x7f80}, {graph.BF16, math.NaN(), 0x7fc0},
+		{graph.BF16, 1, 0x3f80}, {graph.BF16, 0.1, 0x3dcd}, {graph.BF16, 0x1p-133, 1}, {graph.BF16, math.Inf(1), 0x7f80},
+		{graph.BF16, math.NaN(), 0x7fc0},
 		{graph.F32, 0.1, 0x3dcccccd}, {graph.I32, -1, math.MaxUint32}, {graph.U32, 1 << 31, 1 << 31},
 	} {
 		assert.Equal(t, c.bits, c.d.Bits(c.x), "%v of %v", c.d, c.x)
@@ -38,7 +41,8 @@ func TestEveryFloat16(t *testing.T) {
 				continue
 			}
 			if d.Bits(x) != h || d.Round(x) != x || math.IsInf(x, 0) != (h&0x7fff == infinity) || d.FromBits(h^0x8000) != -x {
-				t.Fatalf("%v %#x: widened %v, its bits %#x, rounded %v, the other sign %v", d, h, x, d.Bits(x), d.Round(x), d.FromBits(h^0x8000))
+				t.Fatalf("%v %#x: widened %v, its bits %#x, rounded %v, the other sign %v", d, h, x, d.Bits(x), d.Round(x),
+					d.FromBits(h^0x8000))
 			}
 			if h < 0x8000 {
 				if !(x > last) {

@@ -48,17 +48,24 @@ func TestSections(t *testing.T) {
 func TestSectionsThatOverlap(t *testing.T) {
 	typ := graph.T(graph.F32, 5, 2)
 	for want, f := range map[string]func(b *graph.Builder){
-		`"w[1:3]" of f32[2,2] overlaps "w[2:4]"`:       func(b *graph.Builder) { b.Section("w", typ, 2, 4); b.Section("w", typ, 1, 3) },
-		`"w[3:5]" of f32[2,2] overlaps "w[2:4]"`:       func(b *graph.Builder) { b.Section("w", typ, 2, 4); b.Section("w", typ, 3, 5) },
-		`"w" of f32[5,2] overlaps "w[0:1]"`:            func(b *graph.Builder) { b.Section("w", typ, 0, 1); b.Variable("w", typ) },
-		`"w[0:1]" overlaps its variable`:               func(b *graph.Builder) { b.Variable("w", typ); b.Section("w", typ, 0, 1) },
-		`overlaps "w[0:1]" of f32[5,2]`:                func(b *graph.Builder) { b.Section("w", typ, 0, 1); b.Section("w", graph.T(graph.F32, 6, 2), 1, 2) },
-		`section 2:6 of "w", which is f32[5,2]`:        func(b *graph.Builder) { b.Section("w", typ, 2, 6) },
-		`section 2:2 of "w"`:                           func(b *graph.Builder) { b.Section("w", typ, 2, 2) },
-		`section -1:2 of "w"`:                          func(b *graph.Builder) { b.Section("w", typ, -1, 2) },
-		`"w" is f32[], which has no axis`:              func(b *graph.Builder) { b.Section("w", graph.T(graph.F32), 0, 1) },
-		`variable "w[0:1]" is assigned twice`:          func(b *graph.Builder) { w := b.Section("w", typ, 0, 1); b.Assign(w, w); b.Assign(w, w) },
-		`variable "w[0:1]" is f32[1,2], its new value`: func(b *graph.Builder) { b.Assign(b.Section("w", typ, 0, 1), b.Section("w", typ, 1, 3)) },
+		`"w[1:3]" of f32[2,2] overlaps "w[2:4]"`: func(b *graph.Builder) { b.Section("w", typ, 2, 4); b.Section("w", typ, 1, 3) },
+		`"w[3:5]" of f32[2,2] overlaps "w[2:4]"`: func(b *graph.Builder) { b.Section("w", typ, 2, 4); b.Section("w", typ, 3, 5) },
+		`"w" of f32[5,2] overlaps "w[0:1]"`:      func(b *graph.Builder) { b.Section("w", typ, 0, 1); b.Variable("w", typ) },
+		`"w[0:1]" overlaps its variable`:         func(b *graph.Builder) { b.Variable("w", typ); b.Section("w", typ, 0, 1) },
+		`overlaps "w[0:1]" of f32[5,2]`: func(b *graph.Builder) {
+			b.Section("w", typ, 0, 1)
+			b.Section("w", graph.T(graph.F32, 6, 2), 1,
+				2)
+		},
+		`section 2:6 of "w", which is f32[5,2]`: func(b *graph.Builder) { b.Section("w", typ, 2, 6) },
+		`section 2:2 of "w"`:                    func(b *graph.Builder) { b.Section("w", typ, 2, 2) },
+		`section -1:2 of "w"`:                   func(b *graph.Builder) { b.Section("w", typ, -1, 2) },
+		`"w" is f32[], which has no axis`:       func(b *graph.Builder) { b.Section("w", graph.T(graph.F32), 0, 1) },
+		`variable "w[0:1]" is assigned twice`:   func(b *graph.Builder) { w := b.Section("w", typ, 0, 1); b.Assign(w, w); b.Assign(w, w) },
+		`variable "w[0:1]" is f32[1,2], its new value`: func(b *graph.Builder) {
+			b.Assign(b.Section("w", typ, 0, 1),
+				b.Section("w", typ, 1, 3))
+		},
 	} {
 		_, err := graph.Build(f)
 		assert.ErrorContains(t, err, want)

@@ -9,7 +9,8 @@ import (
 )
 
 func TestRealsAsText(t *testing.T) {
-	for want, x := range map[string]float64{"33554432": 1 << 25, "-1000000": -1e6, "1e+30": 1e30, "0.1": 0.1, "1e-05": 1e-5, "0": 0, "NaN": math.NaN(), "+Inf": math.Inf(1)} {
+	for want, x := range map[string]float64{"33554432": 1 << 25, "-1000000": -1e6, "1e+30": 1e30, "0.1": 0.1, "1e-05": 1e-5, "0": 0,
+		"NaN": math.NaN(), "+Inf": math.Inf(1)} {
 		assert.Equal(t, want, graph.Real(x).String())
 	}
 }

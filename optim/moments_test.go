@@ -41,7 +41,10 @@ func roundingOf(o *Optimizer, step int, p Param, kind string, from int) rounding
 	g := o.groups[rule(p)]
 	together := []Param{p}
 	if !p.stacked() {
-		together = slices.DeleteFunc(slices.Clone(o.params), func(q Param) bool { return q.Layer != p.Layer || q.stacked() || rule(q) != rule(p) })
+		together = slices.DeleteFunc(slices.Clone(o.params), func(q Param) bool {
+			return q.Layer != p.Layer || q.stacked() ||
+				rule(q) != rule(p)
+		})
 	}
 	r := rounding{key: [2]uint32{words[0]>>9 + uint32(from), words[1]>>9 + uint32(o.position(together[0].Name))}}
 	for _, q := range together {
@@ -79,7 +82,8 @@ func (r *reference) roundState(t int, p Param) {
 	}
 	for _, kind := range map[string][]string{
 		"muon": {"momentum"}, "normuon": {"momentum"}, "sgd": {"momentum"}, "adamw": {"exp_avg", "exp_avg_sq"}, "lion": {"exp_avg"},
-		"adan": {"exp_avg", "exp_avg_diff", "exp_avg_sq", "last_grad"}, "mars": {"exp_avg", "exp_avg_sq", "last_grad"}, "soap": {"exp_avg", "exp_avg_sq"},
+		"adan": {"exp_avg", "exp_avg_diff", "exp_avg_sq", "last_grad"}, "mars": {"exp_avg", "exp_avg_sq", "last_grad"},
+		"soap": {"exp_avg", "exp_avg_sq"},
 	}[Name(r.algorithm(p))] {
 		x := map[string]*mat.Dense{"momentum": r.m[p.Name], "exp_avg": r.m[p.Name], "exp_avg_sq": r.v[p.Name],
 			"exp_avg_diff": r.kept["diff "+p.Name], "last_grad": r.kept["gradient "+p.Name]}[kind]
@@ -209,7 +213,8 @@ func TestRoundedMomentsOnADevice(t *testing.T) {
 func TestRoundedMomentsKeepSmallChanges(t *testing.T) {
 	const n, steps = 256, 1000
 	params := []Param{{Name: "w", Type: graph.T(graph.F32, n), Gradient: "g"}}
-	o, err := New(Config{Algorithm: &AdamW{Betas: [2]float64{0.9, 0.999}, Eps: 1e-8}, Schedule: Schedule{Name: "constant", Steps: steps}, Moments: graph.BF16}, params)
+	o, err := New(Config{Algorithm: &AdamW{Betas: [2]float64{0.9, 0.999}, Eps: 1e-8}, Schedule: Schedule{Name: "constant", Steps: steps},
+		Moments: graph.BF16}, params)
 	require.NoError(t, err)
 	m := newHost(t, o.All())
 	m.set("g", slices.Repeat([]float64{1}, n))
@@ -259,7 +264,8 @@ func TestKernelsOfRoundedMoments(t *testing.T) {
 				}
 				for _, layer := range []string{"layers.1", "layers.2", "layers.3"} {
 					require.NotEmpty(t, texts[layerScope(layer)])
-					assert.True(t, slices.Equal(texts[layerScope("layers.0")], texts[layerScope(layer)]), "the kernels of %s in %v", layer, d)
+					assert.True(t, slices.Equal(texts[layerScope("layers.0")], texts[layerScope(layer)]), "the kernels of %s in %v",
+						layer, d)
 				}
 				updates[d] = u
 				require.NoError(t, s.Close())
@@ -281,7 +287,8 @@ func TestTypesOfRoundedMoments(t *testing.T) {
 		require.NoError(t, err)
 		for _, s := range o.State() {
 			kind := strings.Split(s.ID, "/")[1]
-			exact := slices.Contains([]string{"halted", "second_momentum", "precond_left", "precond_right", "basis_left", "basis_right"}, kind)
+			exact := slices.Contains([]string{"halted", "second_momentum", "precond_left", "precond_right", "basis_left", "basis_right"},
+				kind)
 			assert.Equal(t, exact, s.Type.DType != graph.BF16, "%s: %s", name, s.ID)
 		}
 	}

@@ -27,8 +27,10 @@ func DefaultMuon() *Muon {
 func (c *Muon) Fields() []Field {
 	return []Field{
 		learningRateField(&c.LR), momentumField(&c.Momentum), nesterovField(&c.Nesterov),
-		{Name: "newton_schulz", About: "coefficients of the orthogonalization", Value: &c.NewtonSchulz, Choices: choiceNames(newtonSchulzCoefficients())},
-		{Name: "scale", About: "factor by shape: √max(1, rows/cols) or 0.2·√max(rows, cols)", Value: &c.Scale, Choices: choiceNames(muonScales())},
+		{Name: "newton_schulz", About: "coefficients of the orthogonalization", Value: &c.NewtonSchulz,
+			Choices: choiceNames(newtonSchulzCoefficients())},
+		{Name: "scale", About: "factor by shape: √max(1, rows/cols) or 0.2·√max(rows, cols)", Value: &c.Scale,
+			Choices: choiceNames(muonScales())},
 	}
 }
 

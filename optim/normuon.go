@@ -19,7 +19,8 @@ func DefaultNorMuon() *NorMuon { return &NorMuon{Muon: *DefaultMuon(), Beta2: 0.
 
 // Fields lists the hyperparameters.
 func (c *NorMuon) Fields() []Field {
-	return append(c.Muon.Fields(), Field{Name: "beta2", About: "decay rate of the second moments of the rows", Value: &c.Beta2, Range: fractions})
+	return append(c.Muon.Fields(), Field{Name: "beta2", About: "decay rate of the second moments of the rows", Value: &c.Beta2,
+		Range: fractions})
 }
 
 // LearningRate is LR.

@@ -206,12 +206,21 @@ func TestNewRefuses(t *testing.T) {
 		`newton_schulz: found "newton", expected one of jordan, polar_express`: func(c *Config, _ []Param) {
 			c.Algorithm.(*Muon).NewtonSchulz = "newton"
 		},
-		`scale: found "", expected one of spectral, match_rms_adamw`:            func(c *Config, _ []Param) { c.Algorithm.(*Muon).Scale = "" },
-		`momentum: found 1, expected a number of at least 0 and below 1`:        func(c *Config, _ []Param) { c.Algorithm.(*Muon).Momentum = 1 },
-		`lr: found NaN, expected a number of at least 0 and below 1e+06`:        func(c *Config, _ []Param) { c.Algorithm.(*Muon).LR = math.NaN() },
-		`AdamW.eps: found 0, expected a number from 1e-30 to 1`:                 func(c *Config, _ []Param) { c.AdamW = AdamW{} },
-		`betas: found 1, expected a number of at least 0 and below 1`:           func(c *Config, _ []Param) { c.Algorithm = &Lion{Betas: [2]float64{0.9, 1}} },
-		`precondition_frequency: found 0, expected an integer of at least 1`:    func(c *Config, _ []Param) { c.Algorithm = &SOAP{AdamW: *DefaultAdamW()} },
+		`scale: found "", expected one of spectral, match_rms_adamw`:     func(c *Config, _ []Param) { c.Algorithm.(*Muon).Scale = "" },
+		`momentum: found 1, expected a number of at least 0 and below 1`: func(c *Config, _ []Param) { c.Algorithm.(*Muon).Momentum = 1 },
+		`lr: found NaN, expected a number of at least 0 and below 1e+06`: func(c *Config,
+			_ []Param) {
+			c.Algorithm.(*Muon).LR = math.NaN()
+		},
+		`AdamW.eps: found 0, expected a number from 1e-30 to 1`: func(c *Config, _ []Param) { c.AdamW = AdamW{} },
+		`betas: found 1, expected a number of at least 0 and below 1`: func(c *Config,
+			_ []Param) {
+			c.Algorithm = &Lion{Betas: [2]float64{0.9, 1}}
+		},
+		`precondition_frequency: found 0, expected an integer of at least 1`: func(c *Config,
+			_ []Param) {
+			c.Algorithm = &SOAP{AdamW: *DefaultAdamW()}
+		},
 		`weight_decay: found -1, expected a number of at least 0 and below`:     func(c *Config, _ []Param) { c.WeightDecay = -1 },
 		`schedule: found "step", expected one of cosine, linear, wsd, constant`: func(c *Config, _ []Param) { c.Schedule.Name = "step" },
 		`delay: found 2, expected 0 or 1`:                                       func(c *Config, _ []Param) { c.Delay = 2 },

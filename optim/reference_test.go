@@ -32,7 +32,8 @@ func newReference(cfg Config, params []Param, x map[string][]float64) *reference
 		}
 		return all
 	}
-	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}, false, nil}
+	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(),
+		map[string]*mat.Dense{}, false, nil}
 	for _, p := range params {
 		rows, cols := extents(p)
 		for range cfg.Delay + 1 { // x_0, and with delay x_1 = x_0

@@ -186,7 +186,8 @@ func TestShard(t *testing.T) {
 	n := len(params)
 	assert.Equal(t, []int{n - 1, n}, last.Positions())
 	assert.Equal(t, []graph.Named{{ID: HaltedVariable, Type: graph.T(graph.U32, 1)},
-		{ID: "optim/exp_avg/scale", Type: graph.T(graph.F32, 1)}, {ID: "optim/exp_avg_sq/scale", Type: graph.T(graph.F32, 1)}}, last.State())
+		{ID: "optim/exp_avg/scale", Type: graph.T(graph.F32, 1)}, {ID: "optim/exp_avg_sq/scale", Type: graph.T(graph.F32, 1)}},
+		last.State())
 
 	first := o.Shard([]string{"embed"}, false)
 	assert.Equal(t, []int{0}, first.Positions())

@@ -30,7 +30,8 @@ type SOAP struct {
 
 // DefaultSOAP has the defaults of SOAP.
 func DefaultSOAP() *SOAP {
-	return &SOAP{AdamW: AdamW{LR: 6e-3, Betas: [2]float64{0.95, 0.95}, Eps: 1e-8}, ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096}
+	return &SOAP{AdamW: AdamW{LR: 6e-3, Betas: [2]float64{0.95, 0.95}, Eps: 1e-8}, ShampooBeta: 0.95, PreconditionFrequency: 10,
+		MaxPrecondDim: 4096}
 }
 
 const shampooBetaField = "shampoo_beta"
@@ -38,9 +39,12 @@ const shampooBetaField = "shampoo_beta"
 // Fields lists the hyperparameters.
 func (c *SOAP) Fields() []Field {
 	return append(c.AdamW.Fields(),
-		Field{Name: shampooBetaField, About: "decay rate of the preconditioners; unless given, the second of betas", Value: &c.ShampooBeta, Range: fractions},
-		Field{Name: "precondition_frequency", About: "steps from one renewal of the eigenbasis to the next", Value: &c.PreconditionFrequency, Range: counts},
-		Field{Name: "max_precond_dim", About: "longest side of a matrix that has a preconditioner", Value: &c.MaxPrecondDim, Range: counts, Shapes: true})
+		Field{Name: shampooBetaField, About: "decay rate of the preconditioners; unless given, the second of betas",
+			Value: &c.ShampooBeta, Range: fractions},
+		Field{Name: "precondition_frequency", About: "steps from one renewal of the eigenbasis to the next",
+			Value: &c.PreconditionFrequency, Range: counts},
+		Field{Name: "max_precond_dim", About: "longest side of a matrix that has a preconditioner", Value: &c.MaxPrecondDim,
+			Range: counts, Shapes: true})
 }
 
 // Complete sets ShampooBeta unless it is given.

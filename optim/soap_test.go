@@ -160,5 +160,6 @@ func TestSOAPLeavesTheRestToAdamW(t *testing.T) {
 		assert.Equal(t, testParams()[i].Matrix, l.Rule == "soap", l.Param)
 	}
 	assert.Equal(t, []int{soapInitialize, soapStep, soapStep, soapStep, soapRenew, soapStep, soapInitialize}, []int{
-		o.Variant(0, false), o.Variant(1, true), o.Variant(2, true), o.Variant(3, true), o.Variant(4, true), o.Variant(5, true), o.Variant(5, false)})
+		o.Variant(0, false), o.Variant(1, true), o.Variant(2, true), o.Variant(3, true), o.Variant(4, true), o.Variant(5, true),
+		o.Variant(5, false)})
 }

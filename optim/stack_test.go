@@ -122,7 +122,8 @@ func TestAStackIsItsMatrices(t *testing.T) {
 							compare(t, fmt.Sprintf("step %d: %s", step, p.Name),
 								joined(p, func(q Param) []float64 { return ref.newest(q.Name).RawMatrix().Data }), got, tolerance)
 							if cfg.Clip == 0 && exact {
-								assert.Equal(t, joined(p, func(q Param) []float64 { return m1.get(q.Name) }), got, "step %d: %s", step, p.Name)
+								assert.Equal(t, joined(p, func(q Param) []float64 { return m1.get(q.Name) }), got, "step %d: %s", step,
+									p.Name)
 							}
 						}
 					}
@@ -141,7 +142,8 @@ func TestSectionsBoundTemporaryMemory(t *testing.T) {
 		bound      int64 // of the temporary values of two matrices, in matrices
 	}{{"muon", 96, 64, 6}, {"muon", 128, 48, 7}, {"normuon", 96, 64, 6}, {"normuon", 128, 48, 7}, {"soap", 96, 64, 20}} {
 		t.Run(fmt.Sprintf("%s %dx%d", c.name, c.rows, c.cols), func(t *testing.T) {
-			params := []Param{{Name: "w", Type: graph.T(graph.F32, n, c.rows, c.cols), Layer: "layers.0", Gradient: "g", Matrix: true, Decay: true}}
+			params := []Param{{Name: "w", Type: graph.T(graph.F32, n, c.rows, c.cols), Layer: "layers.0", Gradient: "g", Matrix: true,
+				Decay: true}}
 			matrix := params[0].Type.Bytes() / n
 			arena := map[int64]int64{} // by matrices in a section
 			for _, size := range []int64{2, n} {

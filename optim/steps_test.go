@@ -139,11 +139,13 @@ func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 					cfg.Delay, cfg.Correction = 1, correctionOf(t, correction)
 				}
 				if tolerance < 1e-9 || onDevice[name+" "+correction] {
-					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
+					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction),
+						func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
 				}
 				if tolerance < 1e-9 && cfg.Delay == 1 {
 					cfg.Staleness = 0.375
-					t.Run(fmt.Sprintf("%s, staleness %v %s", name, cfg.Staleness, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
+					t.Run(fmt.Sprintf("%s, staleness %v %s", name, cfg.Staleness, correction),
+						func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
 				}
 			}
 		}

@@ -50,7 +50,8 @@ func Corrections() []CorrectionKind {
 	return []CorrectionKind{
 		{CorrectionNone, "no correction", func() Correction { return &NoCorrection{} }},
 		{CorrectionErrorFeedback, "error feedback on the update (arXiv:2606.30634)", func() Correction { return &ErrorFeedback{} }},
-		{"weight_prediction", "gradients at predicted weights (SpecTrain, arXiv:1809.02839)", func() Correction { return &WeightPrediction{} }},
+		{"weight_prediction", "gradients at predicted weights (SpecTrain, arXiv:1809.02839)",
+			func() Correction { return &WeightPrediction{} }},
 		{"dc_asgd", "delay-compensated gradients (DC-ASGD, arXiv:1609.08326)", func() Correction { return DefaultDCASGD() }},
 	}
 }

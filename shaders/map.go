@@ -60,5 +60,6 @@ func (c *context) mapKernels() []Kernel {
 // unless declares a variable, and leaves the kernel unless it is below a bound.
 func unless(name string, value *scalar.Expr, below int) []scalar.Stmt {
 	x := scalar.Var(name, scalar.U32, fuse.Row)
-	return []scalar.Stmt{scalar.Let{Name: name, Value: value}, scalar.If{Condition: x.AtLeast(number(below)), Body: []scalar.Stmt{scalar.Return{}}}}
+	return []scalar.Stmt{scalar.Let{Name: name, Value: value}, scalar.If{Condition: x.AtLeast(number(below)),
+		Body: []scalar.Stmt{scalar.Return{}}}}
 }

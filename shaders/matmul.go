@@ -36,7 +36,8 @@ func (c *context) product() product {
 	n := c.g.Nodes[i]
 	k := n.Op.Kernel(n).(graph.Contraction)
 	a, b, out := n.Inputs[0].Shape, n.Inputs[1].Shape, n.Outputs[0].Shape
-	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB, grouping: k.Groups}
+	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB,
+		grouping: k.Groups}
 	p.k = a[len(a)-1]
 	if k.TransA {
 		p.k = a[len(a)-2]
@@ -65,7 +66,8 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	spec := matmul.Spec{
 		Product: matmul.Product{
 			Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, TypeA: a.DType, TypeB: b.DType,
-			BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(a) == c.key(b), Symmetric: symmetric(p.node), Grouping: p.grouping,
+			BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(a) == c.key(b), Symmetric: symmetric(p.node),
+			Grouping: p.grouping,
 		},
 		Epilogue: matmul.Epilogue{TypeC: first.DType},
 	}
@@ -135,11 +137,13 @@ func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Val
 		}
 		return w.load(v, at)
 	}
-	acc, b, i, j := scalar.Var("acc", scalar.F32, fuse.Row), variable("b", fuse.Row, p.batch), variable("i", fuse.Row, p.m), variable("j", fuse.Row, p.n)
+	acc, b, i, j := scalar.Var("acc", scalar.F32, fuse.Row), variable("b", fuse.Row, p.batch), variable("i", fuse.Row, p.m),
+		variable("j", fuse.Row, p.n)
 	e := &epilogue{w, scalar.Function{Name: "epilogue", Parameters: []*scalar.Expr{acc, b, i, j}}}
 	row := graph.Var("row", c.g.Rows, fuse.Row)
 	if c.lim.Native { // what depends on i alone is then known to be the same for all columns, which a vector has
-		row = graph.Var("b", p.batch, fuse.Row).Times(p.m).Plus(graph.Var("i", p.m, fuse.Row)).Times(p.n).Plus(graph.Var("j", p.n, fuse.Row))
+		row = graph.Var("b", p.batch, fuse.Row).Times(p.m).Plus(graph.Var("i", p.m, fuse.Row)).Times(p.n).Plus(graph.Var("j", p.n,
+			fuse.Row))
 	} else {
 		let(&w.outer, "row", fuse.Row, b.Mul(number(p.m)).Add(i).Mul(number(p.n)).Add(j))
 	}
@@ -165,7 +169,8 @@ type bound struct {
 
 // readOperands defines readA and readB where the code uses them: by the pass's own binding of that memory, or by one
 // more.
-func (c *context) readOperands(code string, own []matmul.Binding, operands map[matmul.Operand]*graph.Value, bindings []bound) (string, []bound) {
+func (c *context) readOperands(code string, own []matmul.Binding, operands map[matmul.Operand]*graph.Value, bindings []bound) (string,
+	[]bound) {
 	for _, o := range []struct {
 		operand matmul.Operand
 		read    string
@@ -200,7 +205,8 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		if !ok || len(args) > c.lim.MaxBindings {
 			return k, false
 		}
-		k.Passes = append(k.Passes, Pass{WGSL: text, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory, Inside: true})
+		k.Passes = append(k.Passes, Pass{WGSL: text, Args: args, Workgroup: p.Workgroup, Groups: p.Groups,
+			WorkgroupMemory: p.WorkgroupMemory, Inside: true})
 	}
 	return k, true
 }

@@ -60,7 +60,8 @@ func (c *context) nativeEpilogue(e *epilogue, operands map[matmul.Operand]*graph
 // epilogueArrays are the arrays that the epilogue reads and stores, with the place of each among the arguments, and the
 // arguments behind the pass's own. It reads the operands and the result through the pass's own bindings where these are
 // the same memory.
-func (c *context) epilogueArrays(e *epilogue, operands map[matmul.Operand]*graph.Value, own []matmul.Binding) (arrays []scalar.Array, extra []Arg, place []int) {
+func (c *context) epilogueArrays(e *epilogue, operands map[matmul.Operand]*graph.Value, own []matmul.Binding) (arrays []scalar.Array,
+	extra []Arg, place []int) {
 	arrays, extra = slices.Clone(e.w.bindings), slices.Clone(e.w.args)
 	for i := range arrays {
 		place = append(place, len(own)+i)

@@ -63,7 +63,8 @@ func (c *context) nativeParts() Kernel {
 	loop := scalar.Count("col", fuse.Column, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1))
 	var stores []scalar.Stmt
 	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), loop) {
-		stores = append(stores, scalar.Assign{To: w.scratch(i, acc.Type, g.Rows*parts, scalar.Group.Below(uint64(g.Rows*parts))), Value: acc})
+		stores = append(stores, scalar.Assign{To: w.scratch(i, acc.Type, g.Rows*parts, scalar.Group.Below(uint64(g.Rows*parts))),
+			Value: acc})
 	}
 	first := w.nativePass(append(w.outer, stores...), g.Rows*parts)
 	w, _ = c.newNativeWriter()
@@ -112,7 +113,8 @@ type rowBlock struct {
 func (c *context) rowBlocks() []rowBlock {
 	n := c.g.Rows
 	block := func(rows int) rowBlock {
-		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeTurns/(rows*c.g.Cols)), row: graph.Var("col", n, fuse.Column)}
+		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeTurns/(rows*c.g.Cols)),
+			row: graph.Var("col", n, fuse.Column)}
 	}
 	out := []rowBlock{block(nativeBlock)}
 	for _, count := range c.columnCounts() {
@@ -156,9 +158,11 @@ func (b rowBlock) pass(w *writer, parts int, body []scalar.Stmt) Pass {
 	if n%b.rows != 0 {
 		rows = scalar.Min(rows, number(n).Sub(b.top()))
 	}
-	block := []scalar.Stmt{scalar.Let{Name: "top", Value: scalar.Var("line", scalar.U32, fuse.Row).Mul(number(b.rows))}, scalar.Let{Name: "rows", Value: rows}}
+	block := []scalar.Stmt{scalar.Let{Name: "top", Value: scalar.Var("line", scalar.U32, fuse.Row).Mul(number(b.rows))},
+		scalar.Let{Name: "rows", Value: rows}}
 	from := scalar.Group.Rem(number(groups)).Mul(number(b.share))
-	blocks := scalar.Count("line", fuse.Row, from, scalar.Min(from.Add(number(b.share)), number(b.blocks)), number(1), append(block, body...)...)
+	blocks := scalar.Count("line", fuse.Row, from, scalar.Min(from.Add(number(b.share)), number(b.blocks)), number(1),
+		append(block, body...)...)
 	return w.nativePass([]scalar.Stmt{scalar.Let{Name: "part", Value: scalar.Group.Div(number(groups))}, blocks}, groups*parts)
 }
 
@@ -169,7 +173,8 @@ func (b rowBlock) accumulator(i int, t scalar.Type) *scalar.Expr {
 
 // accumulators declares those of a block.
 func (b rowBlock) accumulators(acc, neutral *scalar.Expr) []scalar.Stmt {
-	return []scalar.Stmt{scalar.Local{Array: scalar.Array{Name: acc.Name, Type: acc.Type, Len: b.rows}}, b.each(scalar.Assign{To: acc, Value: neutral})}
+	return []scalar.Stmt{scalar.Local{Array: scalar.Array{Name: acc.Name, Type: acc.Type, Len: b.rows}},
+		b.each(scalar.Assign{To: acc, Value: neutral})}
 }
 
 // each is the loop over the rows of a block.
@@ -233,7 +238,8 @@ func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body
 		}
 	}
 	from := part.Mul(number(share))
-	body = append(body, scalar.Count("reduced", fuse.Row, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1), b.loop(w, nil)...))
+	body = append(body, scalar.Count("reduced", fuse.Row, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1),
+		b.loop(w, nil)...))
 	w.outer, w.inner = nil, nil
 	w.Walker = &fuse.Walker{Group: g, Inlined: c.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
 	if parts == 1 {

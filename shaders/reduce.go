@@ -15,8 +15,10 @@ import (
 // neutral is the neutral element of a reduction.
 func neutral(n *graph.Node) *scalar.Expr {
 	t := n.Outputs[0].DType.Scalar()
-	least := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(-math.MaxFloat32), scalar.I32: scalar.I(math.MinInt32), scalar.U32: scalar.U(0)}
-	largest := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(math.MaxFloat32), scalar.I32: scalar.I(math.MaxInt32), scalar.U32: scalar.U(math.MaxUint32)}
+	least := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(-math.MaxFloat32), scalar.I32: scalar.I(math.MinInt32),
+		scalar.U32: scalar.U(0)}
+	largest := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(math.MaxFloat32), scalar.I32: scalar.I(math.MaxInt32),
+		scalar.U32: scalar.U(math.MaxUint32)}
 	zero := map[scalar.Type]*scalar.Expr{scalar.F32: scalar.F(0), scalar.I32: scalar.I(0), scalar.U32: scalar.U(0)}
 	return []map[scalar.Type]*scalar.Expr{graph.Sum: zero, graph.Max: least, graph.Min: largest}[fold(n)][t]
 }
@@ -197,8 +199,9 @@ func (w *writer) combine(n *graph.Node, acc *scalar.Expr, loop rowLoop) *scalar.
 	at := func(x *scalar.Expr) *scalar.Expr { return scalar.At(array.Name, array.Type, x) }
 	distance := scalar.Var("s", scalar.U32, fuse.Row)
 	fold := scalar.Assign{To: at(scalar.Lane), Value: folded(n, at(scalar.Lane), at(scalar.Lane.Add(distance)))}
-	halves := scalar.For{Name: distance.Name, From: number(loop.invocations / 2), While: distance.More(number(0)), Next: distance.Right(1), Body: []scalar.Stmt{
-		scalar.If{Condition: scalar.Lane.Less(distance), Body: []scalar.Stmt{fold}}, scalar.Barrier{}}}
+	halves := scalar.For{Name: distance.Name, From: number(loop.invocations / 2), While: distance.More(number(0)),
+		Next: distance.Right(1), Body: []scalar.Stmt{
+			scalar.If{Condition: scalar.Lane.Less(distance), Body: []scalar.Stmt{fold}}, scalar.Barrier{}}}
 	w.outer = append(w.outer, scalar.Assign{To: at(scalar.Lane), Value: acc}, scalar.Barrier{}, halves)
 	return at(number(0))
 }

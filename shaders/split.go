@@ -34,7 +34,8 @@ func (c *context) splitKernels() []Kernel {
 	if s, ok := c.spread(); ok {
 		ks = append(ks, c.splitKernel(s))
 	}
-	return slices.DeleteFunc(ks, func(k Kernel) bool { // several sums may make one result, and their partial results are more arrays than fusion counted
+	// several sums may make one result, and their partial results are more arrays than fusion counted
+	return slices.DeleteFunc(ks, func(k Kernel) bool {
 		return slices.ContainsFunc(k.Passes, func(p Pass) bool { return len(p.Args) > c.lim.MaxBindings })
 	})
 }
@@ -92,7 +93,8 @@ func (c *context) partsPass(s split) Pass {
 		let(&head, "part", fuse.Row, id.Div(number(g.Rows)))
 	}
 	var stores []scalar.Stmt
-	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), scalar.Count("col", fuse.Column, from, number(g.Cols), step)) {
+	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), scalar.Count("col", fuse.Column, from, number(g.Cols),
+		step)) {
 		sum := w.combine(phase[i], acc, s.first)
 		stores = append(stores, scalar.Assign{To: w.scratch(i, sum.Type, n, s.place(g.Rows)), Value: sum})
 	}
@@ -112,7 +114,8 @@ func (c *context) wholePass(s split) Pass {
 	}
 	stores := w.stores(g.Stores, row)
 	if s.last.cooperative {
-		return w.pass(slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, s.last.guard(stores)), lanes, g.Rows)
+		return w.pass(slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, s.last.guard(stores)), lanes,
+			g.Rows)
 	}
 	head := unless("row", scalar.Group.Mul(number(lanes)).Add(scalar.Lane), g.Rows)
 	return w.pass(slices.Concat(head, w.outer, stores), lanes, ceil(g.Rows, lanes))

@@ -34,7 +34,8 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 	if p.Native {
 		head, body, args := c.bindArrays(n, variant, p, p.Body, func(t graph.DType, _ string) string { return nativeType(t) },
 			"  %[3]s *restrict const %[2]s = args[%[1]d].at;\n")
-		source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head + "  for (u32 group = first; group < last; group++) {\n" + body + "  }\n}\n"
+		source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head + "  for (u32 group = first; group < last; group++) {\n" + body +
+			"  }\n}\n"
 		return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: grid, Inside: true}
 	}
 	directives := ""

@@ -158,7 +158,8 @@ func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, erro
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d[4*i:]) }
 	for i, want := range [...]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims))} {
 		if got := word(i); got != want {
-			return 0, halted(Shape, "array %d: found %s %d after the call, expected %d", arg, [...]string{"dtype", "flags", "rank"}[i], got, want)
+			return 0, halted(Shape, "array %d: found %s %d after the call, expected %d", arg, [...]string{"dtype", "flags", "rank"}[i],
+				got, want)
 		}
 	}
 	if got := word(7); got != data {
@@ -178,7 +179,8 @@ func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, erro
 	// The bound on each dimension keeps products within 64 bits. An empty array may keep its larger dimensions.
 	for i, d := range dims {
 		if n *= uint64(d); n > room || uint64(d) > room && d != a.Dims[i] {
-			return 0, halted(Shape, "array %d: found the shape %v after the call, expected at most the %v elements of %v", arg, dims, a.DType, a.Dims)
+			return 0, halted(Shape, "array %d: found the shape %v after the call, expected at most the %v elements of %v", arg, dims,
+				a.DType, a.Dims)
 		}
 	}
 	a.Dims = dims

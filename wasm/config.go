@@ -47,7 +47,8 @@ func (k Keys) Check(config []byte) error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if !k[key] {
-			return fmt.Errorf("config: unknown key %.64q, expected one of %s", key, printable([]byte(strings.Join(slices.Sorted(maps.Keys(k)), ", "))))
+			return fmt.Errorf("config: unknown key %.64q, expected one of %s", key,
+				printable([]byte(strings.Join(slices.Sorted(maps.Keys(k)), ", "))))
 		}
 	}
 	return nil

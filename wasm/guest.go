@@ -18,7 +18,8 @@ import (
 // begin prepares a call.
 func (i *Instance) begin(ctx context.Context, export string, batch int, budget int64) {
 	i.call = call{ctx: ctx, export: export, batch: batch, budget: budget, left: budget,
-		output:   output{line: i.options.Log, left: i.module.limits.LogBytes, partial: i.call.output.partial[:0], tail: i.call.output.tail[:0]},
+		output: output{line: i.options.Log, left: i.module.limits.LogBytes, partial: i.call.output.partial[:0],
+			tail: i.call.output.tail[:0]},
 		deadline: time.Now().Add(i.module.limits.Deadline)}
 }
 

@@ -37,10 +37,12 @@ func compileBombs() []hostile {
 		{name: "many values across branches", says: effort, module: alive(10000, w.Repeat(7000, skip))},
 		{name: "many values across loops", says: effort, module: alive(10000, w.Repeat(2000, turn))},
 		{name: "branches with a thousand values", says: values, module: with(misbehaves(
-			0x02, 0, w.Repeat(1000, w.Const(1)), w.Repeat(2000, w.Seq(w.Get(0), w.BrIf(0))), w.End, w.Repeat(1000, []byte{w.Drop}), w.Const(0)),
+			0x02, 0, w.Repeat(1000, w.Const(1)), w.Repeat(2000, w.Seq(w.Get(0), w.BrIf(0))), w.End, w.Repeat(1000, []byte{w.Drop}),
+			w.Const(0)),
 			func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
 		{name: "a table of branches with a thousand values", says: values, module: with(misbehaves(
-			0x02, 0, w.Repeat(1000, w.Const(1)), w.Get(0), w.BrTable(make([]uint32, 2000)...), w.End, w.Repeat(1000, []byte{w.Drop}), w.Const(0)),
+			0x02, 0, w.Repeat(1000, w.Const(1)), w.Get(0), w.BrTable(make([]uint32, 2000)...), w.End, w.Repeat(1000, []byte{w.Drop}),
+			w.Const(0)),
 			func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
 		{name: "calls with a thousand results", says: values, module: with(misbehaves(w.Repeat(5000, w.Call(self+1)), w.Unreachable),
 			func(m *w.Module) { m.Funcs = append(m.Funcs, results) })},
@@ -76,7 +78,8 @@ func TestImportsAndExportsOfTheWrongKind(t *testing.T) {
 		"memory64 is not supported":                             imports("\x02\x04\x01"),
 		"threads are not supported":                             imports("\x02\x03\x01\x02"),
 		"does not export the function gpupipe_alloc":            renamed(exportAlloc, func(m *w.Module) { m.Globals[0].Export = exportAlloc }),
-		"does not export the function gpupipe_abi_v1":           renamed(exportVersion, func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: exportVersion}} }),
+		"does not export the function gpupipe_abi_v1": renamed(exportVersion,
+			func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: exportVersion}} }),
 		`exports no memory "memory"`: with(misbehaves(w.Const(0)), func(m *w.Module) {
 			m.Memories[0].Export, m.Globals[0].Export = "", exportMemory
 		}).Encode(),
@@ -118,8 +121,10 @@ func TestDamagedModules(t *testing.T) {
 
 // Unused content does no harm: unprintable names, endless sections, exports in every script.
 func TestOddButHarmless(t *testing.T) {
-	m := guestModule(double(), w.Func{Export: "\u202e\x00\U0001f600", Body: []byte{w.Unreachable}}, w.Func{Export: strings.Repeat("long", 10_000)})
-	m.Custom = map[string][]byte{"name": w.Seq(w.Section(1, w.List(w.Seq(8, w.Name("\x1b[2J\x07")))), 0xff, 0xff), "producers": {0xff}, "": nil}
+	m := guestModule(double(), w.Func{Export: "\u202e\x00\U0001f600", Body: []byte{w.Unreachable}},
+		w.Func{Export: strings.Repeat("long", 10_000)})
+	m.Custom = map[string][]byte{"name": w.Seq(w.Section(1, w.List(w.Seq(8, w.Name("\x1b[2J\x07")))), 0xff, 0xff), "producers": {0xff},
+		"": nil}
 	bin := m.Encode()
 	for range 10_000 {
 		bin = append(bin, w.Section(0, w.Name("x"))...)

@@ -124,7 +124,8 @@ func (i *Instance) instantiate() (m api.Module, err error) {
 			err = fmt.Errorf("the WebAssembly runtime panicked: %v", e)
 		}
 	}()
-	return i.module.runtime.wazero.InstantiateModule(allocating(i.base, i), i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	return i.module.runtime.wazero.InstantiateModule(allocating(i.base, i), i.module.compiled,
+		wazero.NewModuleConfig().WithName("").WithStartFunctions())
 }
 
 // Close frees the instance's memory. It may be called twice, but not during a call.
@@ -168,7 +169,8 @@ func (i *Instance) Call(ctx context.Context, hook string, batch int, args ...*Ar
 // guard runs do, which calls the module, as one call, and classifies its error.
 func (i *Instance) guard(ctx context.Context, export string, batch int, do func() error) error {
 	if !i.busy.CompareAndSwap(false, true) {
-		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Busy, Cause: fmt.Errorf("the instance is in a call already")}
+		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Busy,
+			Cause: fmt.Errorf("the instance is in a call already")}
 	}
 	defer i.busy.Store(false)
 	if i.closed != nil {
@@ -277,7 +279,8 @@ func (i *Instance) Load(ctx context.Context, state []byte) error {
 		if len(state) == 0 {
 			return nil
 		}
-		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused, Cause: fmt.Errorf("found a state of %d bytes, expected none: the module exports no %s", len(state), exportLoad)}
+		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused,
+			Cause: fmt.Errorf("found a state of %d bytes, expected none: the module exports no %s", len(state), exportLoad)}
 	}
 	return i.guard(ctx, exportLoad, -1, func() error {
 		address, err := i.text(state)

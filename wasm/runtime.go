@@ -128,7 +128,8 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 		return nil, err
 	}
 	l = l.WithDefaults()
-	metered, err := meter.Rewrite(bin, meter.Options{MemoryPages: l.MemoryPages, TableElements: l.TableElements, Depth: l.Depth, Import: r.permit, Free: l.Unmetered})
+	metered, err := meter.Rewrite(bin, meter.Options{MemoryPages: l.MemoryPages, TableElements: l.TableElements, Depth: l.Depth,
+		Import: r.permit, Free: l.Unmetered})
 	if err != nil {
 		return nil, err
 	}

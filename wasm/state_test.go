@@ -108,20 +108,21 @@ func TestLogIsBounded(t *testing.T) {
 func TestImportsOfTheOwner(t *testing.T) {
 	var seen []int
 	mistake := errors.New("no such thing")
-	r := newRuntime(t, Config{Imports: []Import{{Name: "op", Params: []byte{i32, i32}, Results: []byte{i32}, Call: func(i *Instance, s []uint64) error {
-		b, err := i.Read(uint32(s[0]), uint32(s[1]))
-		if err != nil {
-			return err
-		}
-		if len(b) == 3 {
-			return mistake
-		}
-		_, err = i.Call(context.Background(), "h", 0)
-		assert.Equal(t, Busy, err.(*Error).Kind, "a call within a call")
-		seen = append(seen, i.Batch(), len(b))
-		s[0] = 99
-		return nil
-	}}}})
+	r := newRuntime(t, Config{Imports: []Import{{Name: "op", Params: []byte{i32, i32}, Results: []byte{i32},
+		Call: func(i *Instance, s []uint64) error {
+			b, err := i.Read(uint32(s[0]), uint32(s[1]))
+			if err != nil {
+				return err
+			}
+			if len(b) == 3 {
+				return mistake
+			}
+			_, err = i.Call(context.Background(), "h", 0)
+			assert.Equal(t, Busy, err.(*Error).Kind, "a call within a call")
+			seen = append(seen, i.Batch(), len(b))
+			s[0] = 99
+			return nil
+		}}}})
 	m := load(t, r, with(guestModule(hook("h", nil, w.Get(0), arg(0, 3), w.Call(imported))), func(m *w.Module) {
 		m.Imports = append(m.Imports, w.Import{Module: "gpupipe", Name: "op", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}})
 	}), Limits{})

@@ -15,10 +15,11 @@ import (
 
 // endless are hooks that never return, each with a different kind of loop.
 var endless = map[string][]byte{
-	"loop":   forever,
-	"calls":  w.Loop(w.Empty, w.Call(self+1), w.Br(0)),
-	"fills":  w.Loop(w.Empty, w.Const(0), w.Const(1), w.MemorySize(), w.Const(65536), w.I32Mul, w.MemoryFill(), w.Br(0)),
-	"copies": w.Loop(w.Empty, w.Const(0), w.Const(65536), w.MemorySize(), w.Const(65536), w.I32Mul, w.Const(65536), w.I32Sub, w.MemoryCopy(), w.Br(0)),
+	"loop":  forever,
+	"calls": w.Loop(w.Empty, w.Call(self+1), w.Br(0)),
+	"fills": w.Loop(w.Empty, w.Const(0), w.Const(1), w.MemorySize(), w.Const(65536), w.I32Mul, w.MemoryFill(), w.Br(0)),
+	"copies": w.Loop(w.Empty, w.Const(0), w.Const(65536), w.MemorySize(), w.Const(65536), w.I32Mul, w.Const(65536), w.I32Sub,
+		w.MemoryCopy(), w.Br(0)),
 	"growth": w.Loop(w.Empty, w.Const(1), w.MemoryGrow(), w.Drop, w.Br(0)),
 	"random": w.Loop(w.Empty, w.Const(0), w.MemorySize(), w.Const(65536), w.I32Mul, w.Call(fnRandom), w.Drop, w.Br(0)),
 	"fail":   w.Loop(w.Empty, w.Const(0), w.Const(4096), w.Call(fnFail), w.Br(0)),

@@ -106,7 +106,10 @@ func (f admissionFlags) expel(a *app, authority *identity.Authority, dir string,
 	}
 	ended := func(id string) bool {
 		members, _, err := readMembers(dir)
-		return err == nil && !slices.ContainsFunc(members, func(m coordinator.MemberState) bool { return m.ID == id && m.State != coordinator.Ended })
+		return err == nil && !slices.ContainsFunc(members, func(m coordinator.MemberState) bool {
+			return m.ID == id &&
+				m.State != coordinator.Ended
+		})
 	}
 	deadline := time.Now().Add(expelledWait)
 	for _, id := range f.Expel {

@@ -21,9 +21,10 @@ const threads = "LP_NUM_THREADS"
 
 // pipelines measures the pipelines that the filter matches.
 func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device.Info) ([]pipebench.Result, error) {
-	p := pipebench.Options{Filter: o.Filter, Quick: c.Quick, Progress: s.say, Sleeper: func(latency func(string) time.Duration) device.Device {
-		return null.New(null.Options{Latency: latency})
-	}}
+	p := pipebench.Options{Filter: o.Filter, Quick: c.Quick, Progress: s.say,
+		Sleeper: func(latency func(string) time.Duration) device.Device {
+			return null.New(null.Options{Latency: latency})
+		}}
 	elsewhere := info.Kind == device.Software && os.Getenv(threads) != "1"
 	if !elsewhere {
 		name := info.Name

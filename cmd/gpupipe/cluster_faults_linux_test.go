@@ -32,8 +32,10 @@ func TestClusterFaults(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"campaign", campaignOfKills}, {"cut link", waitsForALinkThatIsCut}, {"partition", trainsOneEpochInAPartition}, {"fewer stages", goesOnWithFewerStages},
-		{"stopped", waitsForAStoppedCoordinator}, {"spare", usesASpareMember}, {"full disk", endsOnAFullDisk}, {"lossy link", trainsOverALossyLink},
+		{"campaign", campaignOfKills}, {"cut link", waitsForALinkThatIsCut}, {"partition", trainsOneEpochInAPartition},
+		{"fewer stages", goesOnWithFewerStages},
+		{"stopped", waitsForAStoppedCoordinator}, {"spare", usesASpareMember}, {"full disk", endsOnAFullDisk},
+		{"lossy link", trainsOverALossyLink},
 		{"resumed", resumesWithOtherMembers}, {"refused", joinIsRefused}, {"resets", survivesResets}, {"interrupted", isInterrupted},
 		{"hidden token", joinHidesTheToken}, {"expelled", expelsAMember}, {"encryption", encryptsAllThatItSends},
 	} {
@@ -113,7 +115,8 @@ type campaign struct {
 }
 
 func newCampaign(t *testing.T, seed uint64) *campaign {
-	c := &campaign{testRun: newTestRun(t, 1_000_000, twoBW, "lr.schedule=constant"), random: rand.New(rand.NewPCG(seed, 0)), names: []string{"a", "b"}}
+	c := &campaign{testRun: newTestRun(t, 1_000_000, twoBW, "lr.schedule=constant"), random: rand.New(rand.NewPCG(seed, 0)),
+		names: []string{"a", "b"}}
 	c.host = c.testRun.host("--device", "cpu:0/1", "--members", "2")
 	c.token = c.host.token()
 	for _, name := range c.names {
@@ -153,7 +156,8 @@ func (c *campaign) killCoordinator() {
 	c.t.Logf("the coordinator is killed at step %d", step)
 	c.host.kill()
 	before := c.checkpoints()
-	c.host = launch(c.t, nil, "host", c.dir, "--resume", "--json", "--device", "cpu:0/1", "--members", "2", "--listen", "127.0.0.1:"+strconv.Itoa(c.port))
+	c.host = launch(c.t, nil, "host", c.dir, "--resume", "--json", "--device", "cpu:0/1", "--members", "2", "--listen",
+		"127.0.0.1:"+strconv.Itoa(c.port))
 	c.host.await(fmt.Sprintf(`"first_step":%d,`, before[len(before)-1]))
 	c.pending = 0
 }

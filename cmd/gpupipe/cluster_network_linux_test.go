@@ -53,7 +53,8 @@ func (r *remoteRun) join(number int, token string) *process {
 // A link that loses one packet in a hundred costs time, but no step.
 func trainsOverALossyLink(t *testing.T) {
 	const steps = 100
-	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Loss: 0.01, Seed: 1}, steps, twoBW, "pipeline.stale_microbatches=3")
+	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Loss: 0.01, Seed: 1}, steps, twoBW,
+		"pipeline.stale_microbatches=3")
 	host := r.host()
 	m := r.join(2, host.token())
 	text := host.exit(exitOK)
@@ -173,7 +174,8 @@ func encryptsAllThatItSends(t *testing.T) {
 	for _, b := range []byte("the cat ") {
 		tokens = binary.LittleEndian.AppendUint32(tokens, uint32(b))
 	}
-	plain := map[string][]byte{"secret": secret, "secret as text": []byte(secretOf(token)), "text": []byte("the cat"), "tokens": tokens, "config": []byte("d_model"),
+	plain := map[string][]byte{"secret": secret, "secret as text": []byte(secretOf(token)), "text": []byte("the cat"), "tokens": tokens,
+		"config":            []byte("d_model"),
 		"folder of the run": []byte(r.dir), "ID of the member": []byte(id), "weights": weights[len(weights)-32:]}
 	sizes := map[uint16]int{} // by port of a server
 	for f, content := range w.bytes {

@@ -73,10 +73,13 @@ func joinIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, token, environment, member, coordinator string
 	}{
-		{"another secret", changed(token, 1), "", `refuses: the coordinator does not know this token`, `refused: the coordinator does not know this token`},
-		{"another CA", changed(token, 2), "", `the CA there is not the one that the token names`, `refused: the other side refuses this certificate`},
+		{"another secret", changed(token, 1), "", `refuses: the coordinator does not know this token`,
+			`refused: the coordinator does not know this token`},
+		{"another CA", changed(token, 2), "", `the CA there is not the one that the token names`,
+			`refused: the other side refuses this certificate`},
 		{"no token", "gp1.127.0.0.1:1.a.bc", "", `gpupipe: token: secret: found 2 characters, expected 22`, ``},
-		{"another build", token, "GPUPIPE_TEST_COMMAND=another build", `build of this member is "another build", build of the coordinator is ".*\(.*\)"`,
+		{"another build", token, "GPUPIPE_TEST_COMMAND=another build",
+			`build of this member is "another build", build of the coordinator is ".*\(.*\)"`,
 			`build of this member is "another build", build of the coordinator is ".*\(.*\)"`},
 		{"used", token, "", `has admitted a member already`, `refused: token \w+ has admitted a member already`},
 	} {

@@ -32,7 +32,8 @@ func TestCompletion(t *testing.T) {
 		{[]string{"train", "--t"}, []string{"--tune"}},
 		{[]string{"train", "--no"}, []string{"--no-tune"}},
 		{[]string{"train", "--set", "optimizer.adamw."}, []string{"optimizer.adamw.lr=", "optimizer.adamw.betas=", "optimizer.adamw.eps="}},
-		{[]string{"train", "c.yaml", "--set", "lr.schedule="}, []string{"lr.schedule=cosine", "lr.schedule=linear", "lr.schedule=wsd", "lr.schedule=constant"}},
+		{[]string{"train", "c.yaml", "--set", "lr.schedule="}, []string{"lr.schedule=cosine", "lr.schedule=linear", "lr.schedule=wsd",
+			"lr.schedule=constant"}},
 		{[]string{"train", "--set", "data.shuffle=t"}, []string{"data.shuffle=true"}},
 		{[]string{"train", "--json", "--device", "v"}, []string{"vulkan:0"}},
 		{[]string{"export", "--dtype=b"}, []string{"--dtype=bf16"}},
@@ -57,7 +58,8 @@ func TestCompletionInBash(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	run := func(words string) string {
-		script := `source <("$0" completion bash); COMP_WORDS=("$0" ` + words + `); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _gpupipe "$0"; echo "${COMPREPLY[*]}"`
+		script := `source <("$0" completion bash); COMP_WORDS=("$0" ` + words +
+			`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _gpupipe "$0"; echo "${COMPREPLY[*]}"`
 		cmd := exec.Command("bash", "-c", script, self)
 		cmd.Env, cmd.Stderr = append(os.Environ(), "GPUPIPE_TEST_COMMAND=1"), os.Stderr
 		out, err := cmd.Output()

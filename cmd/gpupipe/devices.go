@@ -168,7 +168,8 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 			matrices = append(matrices, fmt.Sprintf("multiples of %d×%d×%d %s by workgroups of %d", f.M, f.N, f.K, f.Input, f.Invocations))
 		}
 		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, "; "), subgroup,
-			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), yesNo(d.ImportAlignment > 0), orNone(matrices)})
+			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16),
+			yesNo(d.ImportAlignment > 0), orNone(matrices)})
 	}
 	return rows
 }

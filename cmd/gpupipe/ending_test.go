@@ -29,7 +29,8 @@ func TestMembersEndAsTheHostDoes(t *testing.T) {
 		{nil, exitOK, "the run has finished"},
 		{errInterrupted, exitInterrupted, "the run was stopped on the coordinator"},
 		{fmt.Errorf("waiting: %w", context.Canceled), exitInterrupted, "the run was stopped on the coordinator"},
-		{fmt.Errorf("step 5: the loss is NaN: %w", train.ErrDiverged), exitFailure, "the run has diverged: step 5: the loss is NaN: training stopped"},
+		{fmt.Errorf("step 5: the loss is NaN: %w", train.ErrDiverged), exitFailure,
+			"the run has diverged: step 5: the loss is NaN: training stopped"},
 		{usererror.Errorf("data.train: none"), exitMistake, "the coordinator has refused the run: data.train: none"},
 		{errors.New("the device is lost"), exitFailure, "the run has failed on the coordinator: the device is lost"},
 	} {
@@ -105,7 +106,8 @@ func TestMistakesInFlagsOfHostAndJoin(t *testing.T) {
 		`--listen: address ":99999": found port 99999`:      {"host", c, "--device", "null", "--listen", ":99999"},
 		"bind: address already in use; expected host:port":  {"host", c, "--device", "null", "--listen", taken.Addr().String()},
 		`--device: device "cuda:0": unknown backend`:        {"join", token, "--device", "cuda:0"},
-		"has no checkpoints: expected the folder of a run":  {"host", "--set", "run.dir=" + mkdir(t, filepath.Join(dir, "empty")), "--from", "step-4", elsewhere},
+		"has no checkpoints: expected the folder of a run": {"host", "--set", "run.dir=" + mkdir(t, filepath.Join(dir, "empty")),
+			"--from", "step-4", elsewhere},
 	} {
 		code, out, errs := command(args...)
 		assert.Equal(t, exitMistake, code, "%v: %s", args, errs)

@@ -42,8 +42,9 @@ func (c *exportCommand) Run(a *app) error {
 		return err
 	}
 	p := newProgress(a, c.JSON)
-	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: inference.Version(c.Weights), Tokenizer: c.Tokenizer,
-		Format: c.Format, DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
+	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: inference.Version(c.Weights),
+		Tokenizer: c.Tokenizer,
+		Format:    c.Format, DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()
 	if err != nil {
 		return err
@@ -51,8 +52,10 @@ func (c *exportCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(e)
 	}
-	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)}, {"parameters", fmt.Sprintf("%s as %s, %s", grouped(e.Parameters), e.DType, inBytes(e.Bytes))},
-		{map[string]string{inference.FormatFolder: "folder", inference.FormatGGUF: "file"}[c.Format], e.Out}, {"files", strings.Join(e.Files, ", ")}}
+	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)},
+		{"parameters", fmt.Sprintf("%s as %s, %s", grouped(e.Parameters), e.DType, inBytes(e.Bytes))},
+		{map[string]string{inference.FormatFolder: "folder", inference.FormatGGUF: "file"}[c.Format], e.Out},
+		{"files", strings.Join(e.Files, ", ")}}
 	a.facts(rows)
 	return nil
 }

@@ -12,7 +12,8 @@ import (
 func TestExport(t *testing.T) {
 	dir := t.TempDir()
 	run, out := filepath.Join(dir, "run"), filepath.Join(dir, "out")
-	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=4", "--set", "pipeline={delay: 1, error_feedback: true}")
+	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=4", "--set",
+		"pipeline={delay: 1, error_feedback: true}")
 	require.Equal(t, exitOK, code, errs)
 	code, text, errs := command("export", run, "--out", out, "--dtype", "bf16", "--weights", "y")
 	require.Equal(t, exitOK, code, errs)
@@ -30,7 +31,8 @@ func TestExport(t *testing.T) {
 	assert.Equal(t, 2, e.Step)
 	assert.Equal(t, "x", e.Weights)
 	assert.Len(t, e.Files, 5)
-	for _, args := range [][]string{{"eval", run, "--weights", "y"}, {"generate", run, "--weights", "y", "-n", "2"}, {"generate", out, "-n", "2"}} {
+	for _, args := range [][]string{{"eval", run, "--weights", "y"}, {"generate", run, "--weights", "y", "-n", "2"},
+		{"generate", out, "-n", "2"}} {
 		code, _, errs = command(append(args, "--device", "null")...)
 		assert.Equal(t, exitOK, code, errs)
 		assert.Empty(t, errs)

@@ -33,7 +33,8 @@ func (c *helpCommand) Run(ctx *kong.Context, a *app) error {
 		}
 		next, names := child(node, name)
 		if next == nil {
-			return usererror.Errorf("no such command: %s %s%s\nSee %s --help.", node.FullPath(), name, suggest.DidYouMean(name, names), node.FullPath())
+			return usererror.Errorf("no such command: %s %s%s\nSee %s --help.", node.FullPath(), name, suggest.DidYouMean(name, names),
+				node.FullPath())
 		}
 		node = next
 	}

@@ -53,6 +53,8 @@ func TestWrongArguments(t *testing.T) {
 
 func TestMeasuredOn(t *testing.T) {
 	some := train.Validation{Text: "val.txt", Batches: 3, Of: 9, Tokens: 1920}
-	assert.Equal(t, "val.txt, the first 3 of 9 batches (train.eval_batches), 1,920 tokens; the unigram entropy of that text is 3.0000", measuredOn(some, 3))
-	assert.Equal(t, "val.txt, all 9 batches, 1,920 tokens", measuredOn(train.Validation{Text: "val.txt", Batches: 9, Of: 9, Tokens: 1920}, 0))
+	assert.Equal(t, "val.txt, the first 3 of 9 batches (train.eval_batches), 1,920 tokens; the unigram entropy of that text is 3.0000",
+		measuredOn(some, 3))
+	assert.Equal(t, "val.txt, all 9 batches, 1,920 tokens", measuredOn(train.Validation{Text: "val.txt", Batches: 9, Of: 9, Tokens: 1920},
+		0))
 }

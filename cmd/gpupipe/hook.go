@@ -111,7 +111,8 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 			}
 		}
 		if t.Shape.Len() > maxAligned {
-			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d elements for each token, expected at most %d", text, t.Shape.Len(), maxAligned))
+			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d elements for each token, expected at most %d", text, t.Shape.Len(),
+				maxAligned))
 		}
 		all = append(all, graph.Named{ID: m[1], Type: t})
 	}

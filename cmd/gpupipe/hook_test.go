@@ -49,21 +49,25 @@ func TestHookBench(t *testing.T) {
 		assert.Positive(t, f.Value, f.What)
 		assert.Equal(t, (f.Value >= f.Limit) == f.Least, f.OK, "%+v", f)
 	}
-	assert.Equal(t, []string{"an empty call", "4 MB in and out", "metered to unmetered", fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
-	assert.Equal(t, []float64{2, 0.5, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit, got.Figures[3].Limit})
+	assert.Equal(t, []string{"an empty call", "4 MB in and out", "metered to unmetered",
+		fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
+	assert.Equal(t, []float64{2, 0.5, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit,
+		got.Figures[3].Limit})
 }
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"gpupipe: none.wasm: no such file\n":                                         {"check", "none.wasm"},
-		"is not WebAssembly":                                                         {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                                    {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`unknown hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                              {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                                 {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		`--aligned: found "teacher=f64[8]", expected a name, and its type`:           {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
-		"--seconds: found 0, expected":                                               {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                               {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		"gpupipe: none.wasm: no such file\n":      {"check", "none.wasm"},
+		"is not WebAssembly":                      {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics": {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`unknown hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm",
+			"--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`: {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                    {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name, and its type`: {"check", hookExamples + "focal_loss.wasm", "--aligned",
+			"teacher=f64[8]"},
+		"--seconds: found 0, expected": {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                 {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
 		`--lang: found "cobol", expected one of c, rust, assemblyscript, tinygo, go`: {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
@@ -77,8 +81,9 @@ func TestHookNew(t *testing.T) {
 		"c":              {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
 		"rust":           {"Makefile", "Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/lib.rs", "gpupipe/src/batch.rs", "src/lib.rs"},
 		"assemblyscript": {"Makefile", "package.json", "hook.ts", "gpupipe/package.json", "gpupipe/build.mjs", "gpupipe/index.ts"},
-		"tinygo":         {"Makefile", "go.mod", "main.go", "tinygo.sh", "tinygo.json", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
-		"go":             {"Makefile", "go.mod", "main.go", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
+		"tinygo": {"Makefile", "go.mod", "main.go", "tinygo.sh", "tinygo.json", "gpupipe/go.mod", "gpupipe/gpupipe.go",
+			"gpupipe/buildloss/buildloss.go"},
+		"go": {"Makefile", "go.mod", "main.go", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")
 		code, out, errs := command("hook", "new", dir, "--lang", lang)
@@ -105,7 +110,8 @@ func TestHookNewNamesTheToolchain(t *testing.T) {
 }
 
 func TestTimesHaveFourDigits(t *testing.T) {
-	for want, seconds := range map[string]float64{"10.08 ms": 0.010083, "1.5 s": 1.5, "1000 ms": 0.99999, "12.35 µs": 1.2346e-5, "0 µs": 0} {
+	for want, seconds := range map[string]float64{"10.08 ms": 0.010083, "1.5 s": 1.5, "1000 ms": 0.99999, "12.35 µs": 1.2346e-5,
+		"0 µs": 0} {
 		assert.Equal(t, want, inSeconds(seconds))
 	}
 }

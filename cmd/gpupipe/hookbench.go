@@ -80,7 +80,8 @@ func (c *hookBenchCommand) Run(a *app) error {
 	}
 	all = append([]measured{
 		figure("an empty call", "", float64(sandbox.Call.Nanoseconds())/1e3, "us", float64(hookbench.MostCall.Nanoseconds())/1e3, false),
-		figure("4 MB in and out", "", float64(sandbox.RoundTrip.Nanoseconds())/1e6, "ms", float64(hookbench.MostRoundTrip.Nanoseconds())/1e6, false),
+		figure("4 MB in and out", "", float64(sandbox.RoundTrip.Nanoseconds())/1e6, "ms",
+			float64(hookbench.MostRoundTrip.Nanoseconds())/1e6, false),
 	}, all...)
 	return c.print(a, all)
 }
@@ -110,7 +111,8 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 			return nil, err
 		}
 		ratio := figure("metered to unmetered", t.name, with.Seconds()/without.Seconds(), "", mostRatio, false)
-		ratio.Note = fmt.Sprintf("%s a call, %s unmetered", inSeconds(with.Seconds()/float64(t.calls)), inSeconds(without.Seconds()/float64(t.calls)))
+		ratio.Note = fmt.Sprintf("%s a call, %s unmetered", inSeconds(with.Seconds()/float64(t.calls)),
+			inSeconds(without.Seconds()/float64(t.calls)))
 		all = append(all, ratio)
 	}
 	if metered[0].bytes == 0 {
@@ -121,7 +123,8 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 		return nil, err
 	}
 	took, _, err := race(parallel[0], trial{}, long, nil)
-	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook, float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
+	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook,
+		float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
 }
 
 // race runs two trials alternately for a time, and returns the shortest run of each. The first is metered. The second
@@ -201,7 +204,8 @@ func (c *hookBenchCommand) print(a *app, all []measured) error {
 	rows := [][]string{{"HOOK", "MEASURED", "FOUND", "LIMIT", "", ""}}
 	for _, m := range all {
 		limit := fmt.Sprintf("%s %.4g %s", map[bool]string{true: ">=", false: "<="}[m.Least], m.Limit, m.Unit)
-		rows = append(rows, []string{m.Hook, m.What, fmt.Sprintf("%.3g %s", m.Value, m.Unit), limit, map[bool]string{true: "ok", false: "SLOW"}[m.OK], m.Note})
+		rows = append(rows, []string{m.Hook, m.What, fmt.Sprintf("%.3g %s", m.Value, m.Unit), limit,
+			map[bool]string{true: "ok", false: "SLOW"}[m.OK], m.Note})
 	}
 	a.table(table.Narrow(rows, a.width(), 0, 1, 2, 3, 4))
 	return nil

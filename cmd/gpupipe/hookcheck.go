@@ -58,7 +58,8 @@ func (c *hookCheckCommand) Run(a *app) error {
 	err = c.each(a, host, func(m *hook.Module) error {
 		if found.File == "" {
 			l := m.Limits()
-			found = checked{File: c.File, SHA256: m.SHA256, Stateful: m.Stateful(), MemoryMB: int(l.MemoryPages / 16), Budget: l.Budget, Seconds: l.Deadline.Seconds()}
+			found = checked{File: c.File, SHA256: m.SHA256, Stateful: m.Stateful(), MemoryMB: int(l.MemoryPages / 16), Budget: l.Budget,
+				Seconds: l.Deadline.Seconds()}
 			found.Imports, found.Exports = m.Interface()
 		}
 		verdicts, err := c.verdicts(a, m)
@@ -185,7 +186,8 @@ func (c *checked) report(a *app, asJSON bool) error {
 			state = "saved: one instance sees everything in order"
 		}
 		a.table([][]string{
-			{"file", c.File}, {"sha256", c.SHA256}, {"exports", strings.Join(c.Exports, ", ")}, {"imports", strings.Join(c.Imports, ", ")}, {"state", state},
+			{"file", c.File}, {"sha256", c.SHA256}, {"exports", strings.Join(c.Exports, ", ")},
+			{"imports", strings.Join(c.Imports, ", ")}, {"state", state},
 			{"limits", fmt.Sprintf("%d MiB of memory, %s units of work and %v s a call", c.MemoryMB, grouped(c.Budget), c.Seconds)},
 		})
 		a.printf("\n")
@@ -208,7 +210,8 @@ func (c *checked) rows() [][]string {
 			speed = fmt.Sprintf("%.0f MB/s", v.MBps)
 		}
 		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], took, speed,
-			fmt.Sprintf("%s (%.3g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MiB", v.MemoryMB), v.Found})
+			fmt.Sprintf("%s (%.3g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MiB", v.MemoryMB),
+			v.Found})
 	}
 	return rows
 }

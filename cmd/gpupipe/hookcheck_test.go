@@ -27,7 +27,8 @@ func moduleFile(t *testing.T, funcs ...w.Func) string {
 	i32 := w.Types{w.I32}
 	m := w.Module{
 		Imports: []w.Import{{Module: "gpupipe", Name: "graph_input", Params: w.Types{w.I32, w.I32}, Results: i32},
-			{Module: "gpupipe", Name: "graph_op", Params: w.Repeat(6, i32), Results: i32}, {Module: "gpupipe", Name: "emit", Params: w.Types{w.I32, w.I32}}},
+			{Module: "gpupipe", Name: "graph_op", Params: w.Repeat(6, i32), Results: i32},
+			{Module: "gpupipe", Name: "emit", Params: w.Types{w.I32, w.I32}}},
 		Memories: []w.Limits{{Min: 40, Export: "memory"}}, Data: []w.Data{{Offset: w.Const(moduleWords), Bytes: []byte(moduleText)}},
 		Globals: []w.Global{{Type: w.I32, Mutable: true, Init: w.Const(65536)}, {Type: w.I32, Mutable: true, Init: w.Const(0)}},
 		Funcs: append([]w.Func{
@@ -42,7 +43,8 @@ func moduleFile(t *testing.T, funcs ...w.Func) string {
 }
 
 func hookFunc(name string, body ...any) w.Func {
-	return w.Func{Export: name, Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32, w.I32, w.I32, w.F32}, Body: w.Seq(body...)}
+	return w.Func{Export: name, Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32, w.I32, w.I32, w.F32},
+		Body: w.Seq(body...)}
 }
 
 // field of an array's descriptor.
@@ -64,7 +66,8 @@ func sumOfLogits(gradient float32) []w.Func {
 				w.ConstF32(0), w.Set(5), field(0, 16), w.Set(3),
 				w.Loop(w.Empty,
 					w.Get(5), w.Get(2), w.LoadF32(0), w.F32Add, w.Set(5), w.Get(4), w.ConstF32(gradient), w.StoreF32(0),
-					w.Get(2), w.Const(4), w.I32Add, w.Set(2), w.Get(4), w.Const(4), w.I32Add, w.Set(4), w.Get(3), w.Const(1), w.I32Sub, w.Tee(3), w.BrIf(0)),
+					w.Get(2), w.Const(4), w.I32Add, w.Set(2), w.Get(4), w.Const(4), w.I32Add, w.Set(4), w.Get(3), w.Const(1), w.I32Sub,
+					w.Tee(3), w.BrIf(0)),
 				// the number of rows done so far is counted in global 1
 				field(2, 28), w.GGet(1), w.Const(4), w.I32Mul, w.I32Add, w.Get(5), w.StoreF32(0),
 				w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), field(0, 12), w.I32LtU, w.BrIf(0)),
@@ -89,11 +92,13 @@ func TestHookCheckFindsWhatIsCarried(t *testing.T) {
 	two, one := w.Types{w.I32, w.I32}, w.Types{w.I32}
 	count := w.Seq(w.GGet(1), w.Const(1), w.I32Add, w.GSet(1))
 	save := func(body []byte) w.Func {
-		return w.Func{Export: "gpupipe_save", Params: two, Results: one, Body: w.Seq(w.Get(1), w.If(w.Empty, w.Get(0), body, w.Store(0)), w.Const(4))}
+		return w.Func{Export: "gpupipe_save", Params: two, Results: one, Body: w.Seq(w.Get(1), w.If(w.Empty, w.Get(0), body, w.Store(0)),
+			w.Const(4))}
 	}
 	restore := w.Func{Export: "gpupipe_load", Params: two, Results: one, Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))}
 	weigh := hookFunc(hook.TokenWeights, count, field(2, 28), w.GGet(1), 0xb3 /* f32.convert_i32_u */, w.StoreF32(0), w.Const(0))
-	everySecond := hookFunc(hook.MapDocument, count, w.GGet(1), w.Const(1), w.I32And, w.If(w.Empty, field(0, 28), field(0, 12), w.Call(fnEmit)), w.Const(0))
+	everySecond := hookFunc(hook.MapDocument, count, w.GGet(1), w.Const(1), w.I32And,
+		w.If(w.Empty, field(0, 28), field(0, 12), w.Call(fnEmit)), w.Const(0))
 	mapped := hookFunc(hook.MapBatch, field(0, 28), w.Const(7), w.Store(4), w.Const(0))
 	for _, c := range []struct {
 		name  string
@@ -104,9 +109,11 @@ func TestHookCheckFindsWhatIsCarried(t *testing.T) {
 		{"documents that are counted", []w.Func{everySecond}, "the hook must keep nothing between calls"},
 		{"a state that is kept", []w.Func{weigh, save(w.GGet(1)), restore}, ""},
 		{"documents in order", []w.Func{everySecond, save(w.GGet(1)), restore}, ""},
-		{"a state that is not kept", []w.Func{weigh, save(w.Const(3)), restore}, "an instance with the restored state of another gives other results"},
+		{"a state that is not kept", []w.Func{weigh, save(w.Const(3)), restore},
+			"an instance with the restored state of another gives other results"},
 		{"batches", []w.Func{mapped}, ""},
-		{"a token that there is not", []w.Func{hookFunc(hook.MapBatch, field(0, 28), w.Const(256), w.Store(4), w.Const(0))}, "tokens[0,1] is 256, expected a token below 256"},
+		{"a token that there is not", []w.Func{hookFunc(hook.MapBatch, field(0, 28), w.Const(256), w.Store(4), w.Const(0))},
+			"tokens[0,1] is 256, expected a token below 256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := command("hook", "check", moduleFile(t, c.funcs...), "--json")
@@ -159,7 +166,8 @@ func TestHookCheckOfExports(t *testing.T) {
 
 // What goes along with the tokens is there for losses and batches.
 func TestHookCheckWithAlignedArrays(t *testing.T) {
-	copied := hookFunc(hook.MapBatch, field(0, 28), field(5, 28), w.Load(4), w.Store(0), field(6, 28), w.Const(3), w.Store(12), w.Get(1), w.Const(7), w.I32Sub)
+	copied := hookFunc(hook.MapBatch, field(0, 28), field(5, 28), w.Load(4), w.Store(0), field(6, 28), w.Const(3), w.Store(12), w.Get(1),
+		w.Const(7), w.I32Sub)
 	file := moduleFile(t, copied)
 	code, out, errs := command("hook", "check", file, "--aligned", "teacher=f32[2,4]", "--aligned", "ids=u32")
 	require.Equal(t, exitOK, code, errs)

@@ -31,7 +31,8 @@ func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 		return v, fmt.Errorf("%s cannot be compared with a loss of %s: it gets only logits and targets", hook.LossGrad, loss.Asked[i])
 	}
 	if n := elementCount(loss.Graph); n > maxElements {
-		return v, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n), grouped(maxElements))
+		return v, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n),
+			grouped(maxElements))
 	}
 	logits, targets := make([]float32, rows*f.Vocab), make([]uint32, rows)
 	for i := range logits {
@@ -86,7 +87,8 @@ func (f *moduleFlags) firstScalars(a *app, m *hook.Module, loss *graphhook.Loss)
 // evaluated computes a loss, and the gradient of its mean by the logits, with the reference evaluator.
 func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[string]*graph.Tensor) (map[string]*graph.Tensor, error) {
 	rows := len(targets)
-	types := map[string]graph.Type{graphhook.Logits: graph.T(graph.F32, rows, len(logits)/rows), graphhook.Targets: graph.T(graph.U32, rows),
+	types := map[string]graph.Type{graphhook.Logits: graph.T(graph.F32, rows, len(logits)/rows),
+		graphhook.Targets: graph.T(graph.U32, rows),
 		graphhook.Weights: graph.T(graph.F32, rows)}
 	for name, t := range types {
 		in[name] = graph.NewTensor(t)
@@ -111,7 +113,8 @@ func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[
 		return nil, err
 	}
 	if n := elementCount(g); n > maxElements {
-		return nil, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n), grouped(maxElements))
+		return nil, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n),
+			grouped(maxElements))
 	}
 	for name := range in {
 		if !slices.ContainsFunc(g.Sources("input"), func(v *graph.Value) bool { return v.Node.Op.(*graph.Input).ID == name }) {

@@ -14,24 +14,25 @@ import (
 func TestCausal(t *testing.T) {
 	for _, leaks := range []bool{false, true} {
 		w, err := model.NewWritten(7, 6, func(batch int) (*model.Draft, error) {
-			return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 6, Vocab: 7}, func(b *graphhook.Builder) (x graphhook.Handle, err error) {
-				do := func(h graphhook.Handle, e error) graphhook.Handle {
-					if err == nil {
-						err = e
+			return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 6, Vocab: 7},
+				func(b *graphhook.Builder) (x graphhook.Handle, err error) {
+					do := func(h graphhook.Handle, e error) graphhook.Handle {
+						if err == nil {
+							err = e
+						}
+						return h
 					}
-					return h
-				}
-				op := func(name, attributes string, in ...graphhook.Handle) graphhook.Handle {
-					return do(b.Op(name, in, []byte(attributes)))
-				}
-				x = op("embedding", "", do(b.Parameter("e", []int{7, 4}, nil)), do(b.Input("tokens")))
-				gate, from := do(b.Parameter("z", []int{4}, []byte(`{"init":"zeros"}`))), x
-				if leaks {
-					from = op("mean", `{"axes":[1],"keep":true}`, x)
-				}
-				x = op("add", "", x, op("mul", "", from, gate))
-				return op("matmul", `{"trans_b":true}`, x, do(b.Parameter("o", []int{7, 4}, nil))), err
-			})
+					op := func(name, attributes string, in ...graphhook.Handle) graphhook.Handle {
+						return do(b.Op(name, in, []byte(attributes)))
+					}
+					x = op("embedding", "", do(b.Parameter("e", []int{7, 4}, nil)), do(b.Input("tokens")))
+					gate, from := do(b.Parameter("z", []int{4}, []byte(`{"init":"zeros"}`))), x
+					if leaks {
+						from = op("mean", `{"axes":[1],"keep":true}`, x)
+					}
+					x = op("add", "", x, op("mul", "", from, gate))
+					return op("matmul", `{"trans_b":true}`, x, do(b.Parameter("o", []int{7, 4}, nil))), err
+				})
 		})
 		require.NoError(t, err)
 		if leaks {

@@ -29,7 +29,8 @@ func TestHookNewBuilds(t *testing.T) {
 			require.Equal(t, exitOK, code, errs)
 			assert.NotContains(t, errs, "missing here")
 			build := exec.Command("make", "-C", dir)
-			build.Env = append(os.Environ(), "MAKEFLAGS=", "GOPROXY=off", "GOFLAGS=", "GOWORK=off", "CARGO_NET_OFFLINE=true", "npm_config_offline=true")
+			build.Env = append(os.Environ(), "MAKEFLAGS=", "GOPROXY=off", "GOFLAGS=", "GOWORK=off", "CARGO_NET_OFFLINE=true",
+				"npm_config_offline=true")
 			text, err := build.CombinedOutput()
 			if bytes.Contains(text, []byte("ENOTCACHED")) {
 				t.Skip("omitted: npm's cache has no assemblyscript; .ci/setup.sh cross fetches it")
@@ -62,7 +63,8 @@ func requireToolchain(t *testing.T, lang string) {
 func tinygoIsBuilt(t *testing.T) bool {
 	home, err := os.UserHomeDir()
 	require.NoError(t, err)
-	built, err := filepath.Glob(filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "gpupipe", "tinygo-*", "bin", "tinygo"))
+	built, err := filepath.Glob(filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "gpupipe", "tinygo-*",
+		"bin", "tinygo"))
 	require.NoError(t, err)
 	return len(built) > 0 || os.Getenv("TINYGO") != ""
 }

@@ -42,7 +42,8 @@ func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, er
 	case hook.BuildLoss:
 		loss := trial{name: m.Hook, calls: 1, forgets: true, begin: func() (*guest, error) { return f.lossGuest(a, m), nil }}
 		if m.Has(hook.LossScalars) {
-			return []trial{loss, {name: hook.LossScalars, calls: trialSteps, begin: func() (*guest, error) { return f.scalarGuest(a, m) }}}, nil
+			return []trial{loss, {name: hook.LossScalars, calls: trialSteps,
+				begin: func() (*guest, error) { return f.scalarGuest(a, m) }}}, nil
 		}
 		return []trial{loss}, nil
 	case hook.BuildModel:
@@ -111,7 +112,8 @@ func (f *moduleFlags) modelGuest(a *app, m *hook.Module) *guest {
 		for _, p := range d.Parameters {
 			elements += int64(p.Type.Shape.Len())
 		}
-		return fmt.Sprintf("a model of %s elements in %d parameters and %d units: %s; a call opens an instance", grouped(elements), len(d.Parameters),
+		return fmt.Sprintf("a model of %s elements in %d parameters and %d units: %s; a call opens an instance", grouped(elements),
+			len(d.Parameters),
 			len(d.Units), shortened(d.Units))
 	}}
 }
@@ -143,7 +145,8 @@ func (f *moduleFlags) scalarGuest(a *app, m *hook.Module) (*guest, error) {
 		return all, nil
 	}, found: func(out any) string {
 		all := out.([][]float32)
-		return fmt.Sprintf("%s from %v at step 0 to %v at step %d", strings.Join(loss.Scalars, ", "), all[0], all[trialSteps-1], trialSteps-1)
+		return fmt.Sprintf("%s from %v at step 0 to %v at step %d", strings.Join(loss.Scalars, ", "), all[0], all[trialSteps-1],
+			trialSteps-1)
 	}}, nil
 }
 
@@ -182,7 +185,8 @@ func metricsGuest(a *app, m *hook.Module, state []byte) (*guest, error) {
 		h := heard{Stops: make([]bool, 100)}
 		for i := range h.Stops {
 			step := i + 1
-			text := fmt.Appendf(nil, `{"grad_norm":1,"loss":%g,"lr":0.01,"staleness":0,"step":%d,"tokens":%d,"val_loss":%g}`, 5/float64(step), step, step*1024, 5/float64(step))
+			text := fmt.Appendf(nil, `{"grad_norm":1,"loss":%g,"lr":0.01,"staleness":0,"step":%d,"tokens":%d,"val_loss":%g}`,
+				5/float64(step), step, step*1024, 5/float64(step))
 			if h.Stops[i], err = l.Observe(a.ctx, step, text); err != nil {
 				return nil, err
 			}

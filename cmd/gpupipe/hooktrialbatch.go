@@ -121,7 +121,8 @@ func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 		}
 		aligned, _ := f.aligned() // check has validated them
 		for _, a := range aligned {
-			b.Aligned = append(b.Aligned, hook.Aligned{Name: a.ID, DType: map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}[a.Type.DType],
+			b.Aligned = append(b.Aligned, hook.Aligned{Name: a.ID, DType: map[graph.DType]wasm.DType{graph.F32: wasm.F32,
+				graph.I32: wasm.I32, graph.U32: wasm.U32}[a.Type.DType],
 				Dims: a.Type.Shape, Data: make([]byte, 4*n*a.Type.Shape.Len())})
 		}
 		all[step] = b
@@ -150,7 +151,8 @@ func changes(before, after []*hook.Batch) string {
 		weights += differ(b.Weights, after[i].Weights)
 		segments += differ(b.Segments, after[i].Segments)
 	}
-	return fmt.Sprintf("of %d positions in %d batches it changed %d tokens, %d targets, %d weights, %d segments", n, len(before), tokens, targets, weights, segments)
+	return fmt.Sprintf("of %d positions in %d batches it changed %d tokens, %d targets, %d weights, %d segments", n, len(before), tokens,
+		targets, weights, segments)
 }
 
 func differ[T comparable](a, b []T) (n int) {

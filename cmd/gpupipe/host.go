@@ -151,8 +151,9 @@ func (c *hostCommand) noteUnknown(a *app) {
 func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
 	costs := a.measuredCosts()
 	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, clusterDir), Address: c.Listen, Hosts: c.Address, Build: a.build,
-		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note, OnMembers: c.saver(a, base.Run.Dir),
-		Measured: func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
+		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note,
+		OnMembers: c.saver(a, base.Run.Dir),
+		Measured:  func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
 	devices := c.Device
 	switch {
 	case len(devices) == 0:
@@ -163,7 +164,8 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 	case len(devices) == 1 && devices[0] == "none":
 		return o
 	}
-	o.Local = &member.ProcessOptions{Options: member.Options{OpenDevice: a.openDevice, Costs: costs, HookCache: hookCache, Note: a.note}, Devices: devices}
+	o.Local = &member.ProcessOptions{Options: member.Options{OpenDevice: a.openDevice, Costs: costs, HookCache: hookCache, Note: a.note},
+		Devices: devices}
 	return o
 }
 
@@ -308,7 +310,8 @@ func (c *hostCommand) noteSpares(a *app, devices int) {
 		enough++
 	}
 	if p.Stages*p.Replicas < devices && p.Stages == most && enough > found.Train.Microbatches {
-		a.note("train.microbatches: %d gives %d of %d devices a stage; the others are spares. To use all: --set train.microbatches=%d", found.Train.Microbatches,
+		a.note("train.microbatches: %d gives %d of %d devices a stage; the others are spares. To use all: --set train.microbatches=%d",
+			found.Train.Microbatches,
 			p.Stages*p.Replicas, devices, enough)
 	}
 }
@@ -392,7 +395,10 @@ func (c *joinCommand) join(a *app, o *identity.JoinOptions) (m *identity.Members
 		if c.Token != "" {
 			return nil, usererror.Errorf("found a token and --token-file, expected one of them")
 		}
-		return joinWithin(a, c.wait(10*time.Minute), mayHaveTokenLater, func() (*identity.Membership, error) { return joinByFile(a.ctx, c.TokenFile, o) })
+		return joinWithin(a, c.wait(10*time.Minute), mayHaveTokenLater, func() (*identity.Membership,
+			error) {
+			return joinByFile(a.ctx, c.TokenFile, o)
+		})
 	}
 	if o.Token, err = c.token(a); err != nil {
 		return nil, err

@@ -193,7 +193,8 @@ func TestLauncherCommands(t *testing.T) {
 	_, err := config.Load(launchers+"c.yaml", nil)
 	require.NoError(t, err)
 	parse := func(args []string) *kong.Context {
-		parser, err := kong.New(&commands{}, kong.Vars(targetVars()), kong.Vars{"version": ""}, kong.KindMapper(reflect.String, kong.MapperFunc(text)))
+		parser, err := kong.New(&commands{}, kong.Vars(targetVars()), kong.Vars{"version": ""},
+			kong.KindMapper(reflect.String, kong.MapperFunc(text)))
 		require.NoError(t, err)
 		c, err := parser.Parse(args)
 		require.NoError(t, err, args)
@@ -287,7 +288,8 @@ GPUPIPE_TEST_COMMAND=1 exec "$GPUPIPE" "$verb" "$@"
 `)
 	cmd := exec.Command("timeout", "120", "bash", script, c)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GPUPIPE="+self, "PATH="+dir+"/bin:"+os.Getenv("PATH"), "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]", "SLURM_JOB_NUM_NODES=2",
+	cmd.Env = append(os.Environ(), "GPUPIPE="+self, "PATH="+dir+"/bin:"+os.Getenv("PATH"), "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]",
+		"SLURM_JOB_NUM_NODES=2",
 		"GPUPIPE_DEVICE=cpu:0/1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)

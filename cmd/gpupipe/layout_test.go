@@ -17,7 +17,8 @@ func TestTablesKeepTheirHeaderOnANarrowTerminal(t *testing.T) {
 	wide := "NAME      ADAPTER        DRIVER\nwebgpu:0  llvmpipe 模型\nwebgpu:1  another one    1.2\n"
 	assert.Equal(t, wide, show(nil))
 	assert.Equal(t, wide, show(func() int { return 80 }))
-	assert.Equal(t, "NAME     webgpu:0\nADAPTER  llvmpipe 模型\n\nNAME     webgpu:1\nADAPTER  another one\nDRIVER   1.2\n", show(func() int { return 21 }))
+	assert.Equal(t, "NAME     webgpu:0\nADAPTER  llvmpipe 模型\n\nNAME     webgpu:1\nADAPTER  another one\nDRIVER   1.2\n",
+		show(func() int { return 21 }))
 }
 
 func TestMarkdownTablesFitATerminal(t *testing.T) {

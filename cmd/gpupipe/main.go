@@ -125,7 +125,8 @@ func main() {
 
 // program runs this process's command line as a build of this program, and returns the exit code.
 func program(build string) int {
-	a := &app{build: build, stdin: os.Stdin, stdout: &output{to: os.Stdout}, stderr: &output{to: os.Stderr}, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
+	a := &app{build: build, stdin: os.Stdin, stdout: &output{to: os.Stdout}, stderr: &output{to: os.Stderr},
+		stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
 	ctx, stop := handleSignals(a.stderr, &a.saves)
 	a.ctx = ctx
 	defer stop()

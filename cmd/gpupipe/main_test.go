@@ -71,7 +71,8 @@ func TestOnlyHooksHaveAFolder(t *testing.T) {
 	}
 	assert.False(t, found())
 	c = small(t, t.TempDir())
-	code, _, errs = command("train", c, "--device", "null", "--set", "train.steps=1", "--set", "hooks=[{file: ../../examples/hooks/early_stopping.wasm, hook: on_metrics}]")
+	code, _, errs = command("train", c, "--device", "null", "--set", "train.steps=1", "--set",
+		"hooks=[{file: ../../examples/hooks/early_stopping.wasm, hook: on_metrics}]")
 	require.Equal(t, exitOK, code, errs)
 	assert.True(t, found())
 }
@@ -130,7 +131,8 @@ func TestOutputFitsATerminalOf80Columns(t *testing.T) {
 	for _, args := range [][]string{
 		{"train", c, "--device", "null", "--profile"},
 		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB"},
-		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB", "--set", "train.microbatches=4"},
+		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB", "--set",
+			"train.microbatches=4"},
 		{"config"},
 		{"verify", "--quick", "--device", "null", "--batches", "6", "--filter", "resumed"},
 		{"data", "--out", "a/folder/with/a/very/long/name", "a/file/that/does/not/exist/and/has/a/long/name.txt"},
@@ -153,7 +155,9 @@ func TestTrainOnTheNullDevice(t *testing.T) {
 	c := small(t, dir)
 	code, out, errs := command("train", c, "--device", "null", "--profile")
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "model.d_model: 16", "(all other keys have their defaults", "device      null:0", "parameters", "memory ", "arena", "muon, lr 0.02, decay 0.1: model.layers.*.self_attn.q_proj[", "step 12/12",
+	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"),
+		"model.d_model: 16", "(all other keys have their defaults", "device      null:0", "parameters", "memory ", "arena",
+		"muon, lr 0.02, decay 0.1: model.layers.*.self_attn.q_proj[", "step 12/12",
 		"unigram entropy", "checkpoints/step-12", "loss.png"} {
 		assert.Contains(t, out, want)
 	}
@@ -252,11 +256,13 @@ func TestData(t *testing.T) {
 	dir := t.TempDir()
 	small(t, dir)
 	out := filepath.Join(dir, "shards")
-	code, text, errs := command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "1000", "--val-tokens", "500")
+	code, text, errs := command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "1000",
+		"--val-tokens", "500")
 	require.Equal(t, exitOK, code, errs)
 	assert.Contains(t, text, "val_000000.bin")
 	assert.FileExists(t, filepath.Join(out, "train_000001.bin"))
-	code, _, errs = command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "900", "--val-tokens", "500")
+	code, _, errs = command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "900",
+		"--val-tokens", "500")
 	assert.Equal(t, exitMistake, code, "other shards are in the way")
 	assert.NotEmpty(t, errs)
 }
@@ -373,7 +379,8 @@ func TestGenerateEscapesControlBytes(t *testing.T) {
 	generate := func(columns func() int) string {
 		var out, errs bytes.Buffer
 		a := &app{ctx: context.Background(), stdin: strings.NewReader("\x1b[2Jhi\n"), stdout: &out, stderr: &errs, stdoutColumns: columns}
-		require.Equal(t, exitOK, a.run([]string{"generate", filepath.Join(dir, "run"), "--device", "null", "--prompt", "-", "-n", "2"}), errs.String())
+		require.Equal(t, exitOK, a.run([]string{"generate", filepath.Join(dir, "run"), "--device", "null", "--prompt", "-", "-n", "2"}),
+			errs.String())
 		return out.String()
 	}
 	assert.True(t, strings.HasPrefix(generate(nil), "\x1b[2Jhi\n"))

@@ -116,7 +116,8 @@ func printLinks(a *app, members []coordinator.MemberState) {
 			if l.Bandwidth > 0 {
 				rate = coordinator.InBits(l.Bandwidth)
 			}
-			rows = append(rows, []string{m.ID + " to " + l.Peer, trip, rate, inBytes(l.Sent), inSeconds(l.MeanWait()), fmt.Sprint(l.Resent), fmt.Sprint(l.Reconnects)})
+			rows = append(rows, []string{m.ID + " to " + l.Peer, trip, rate, inBytes(l.Sent), inSeconds(l.MeanWait()),
+				fmt.Sprint(l.Resent), fmt.Sprint(l.Reconnects)})
 		}
 	}
 	if len(rows) > 1 {

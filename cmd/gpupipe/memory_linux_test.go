@@ -35,8 +35,10 @@ func TestMemoryTakenAsPlanned(t *testing.T) {
 // had.
 func memoryOf(t *testing.T, dir string, sequences int) (planned, taken int64) {
 	cmd, lines := start(t, "train", "--device", "cpu:0", "--no-tune", "--json", "--set", "data.train=["+filepath.Join(dir, "text.txt")+"]",
-		"--set", fmt.Sprintf("run.dir=%s/run-%d", dir, sequences), "--set", "model={vocab_size: 4096, d_model: 64, n_layers: 2, n_heads: 2, d_ff: 192, seq_len: 128}",
-		"--set", fmt.Sprintf("train={steps: 1000000, batch_size: %d, eval_every: 0, save_every: 0}", sequences), "--set", "data.val_fraction=0")
+		"--set", fmt.Sprintf("run.dir=%s/run-%d", dir, sequences), "--set",
+		"model={vocab_size: 4096, d_model: 64, n_layers: 2, n_heads: 2, d_ff: 192, seq_len: 128}",
+		"--set", fmt.Sprintf("train={steps: 1000000, batch_size: %d, eval_every: 0, save_every: 0}", sequences), "--set",
+		"data.val_fraction=0")
 	defer func() {
 		assert.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait() // killed

@@ -56,7 +56,8 @@ func TestWithoutAPrivateCacheDevicesOpen(t *testing.T) {
 			t.Setenv("XDG_CACHE_HOME", dir)
 			cache := filepath.Join(dir, "gpupipe", "vulkan")
 			require.NoError(t, spoil(cache))
-			code, out, errs := command("verify", "--device", "vulkan:0", "--device", "vulkan:0", "--quick", "--batches", "6", "--filter", "none such")
+			code, out, errs := command("verify", "--device", "vulkan:0", "--device", "vulkan:0", "--quick", "--batches", "6", "--filter",
+				"none such")
 			assert.Equal(t, exitMistake, code, out)
 			assert.Equal(t, 1, strings.Count(errs, "gpupipe: compiled code (vulkan) is not kept for later runs: "), errs)
 			code, _, errs = command("selftest", "--device", "vulkan:0", "--quick", "--filter", "silu")
@@ -160,7 +161,8 @@ func TestWeightsThatAreNotFinite(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Close())
 	for _, args := range [][]string{{"train", c, "--no-tune", "--set", "init.from=" + bad, "--set", "run.dir=" + filepath.Join(dir, "new")},
-		{"eval", bad, "--data", filepath.Join(dir, "text.txt"), "--json"}, {"generate", bad, "-n", "3", "--json"}, {"export", bad, "--out", filepath.Join(dir, "out")}} {
+		{"eval", bad, "--data", filepath.Join(dir, "text.txt"), "--json"}, {"generate", bad, "-n", "3", "--json"},
+		{"export", bad, "--out", filepath.Join(dir, "out")}} {
 		code, out, errs := command(args...)
 		assert.Equal(t, exitMistake, code, args)
 		assert.Regexp(t, `bad: tensor "model\.\S+": element \d+ is NaN, expected finite numbers`, errs)
@@ -187,7 +189,8 @@ var nan = []byte{0, 0, 0xc0, 0x7f} // as float32
 // Numbers that JSON cannot hold do not come up.
 func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
 	dir := t.TempDir()
-	code, _, errs := command("train", small(t, dir), "--no-tune", "--set", "optimizer={name: sgd, lr: 999}", "--set", "train={steps: 2, grad_clip: 0}",
+	code, _, errs := command("train", small(t, dir), "--no-tune", "--set", "optimizer={name: sgd, lr: 999}", "--set",
+		"train={steps: 2, grad_clip: 0}",
 		"--set", "lr.warmup=0", "--json")
 	if code != exitOK {
 		require.Equal(t, exitMistake, code)
@@ -220,7 +223,8 @@ func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 
 // Every command prints its usage.
 func TestEveryHelpHasAnExample(t *testing.T) {
-	for _, name := range []string{"train", "eval", "generate", "serve", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "sweep", "lr-range", "study", "bench",
+	for _, name := range []string{"train", "eval", "generate", "serve", "export", "topk", "devices", "data", "selftest", "verify",
+		"schedule", "plan", "sweep", "lr-range", "study", "bench",
 		"hook", "hook check", "hook bench", "hook new", "trace", "worker"} {
 		code, out, _ := command(append(strings.Fields(name), "--help")...)
 		assert.Equal(t, exitOK, code)

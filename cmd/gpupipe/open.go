@@ -90,7 +90,8 @@ func parseDevice(name string) (device.Name, error) {
 }
 
 func unknownBackend(name, goos string) error {
-	return fmt.Errorf("device %q: unknown backend, %s", name, onSystem(goos, "expected cpu:0, webgpu:N, vulkan:N or null (gpupipe devices lists them)"))
+	return fmt.Errorf("device %q: unknown backend, %s", name,
+		onSystem(goos, "expected cpu:0, webgpu:N, vulkan:N or null (gpupipe devices lists them)"))
 }
 
 // defaultDevice returns the device that is used if none is named: the first GPU of WebGPU, else the CPU, else a software
@@ -113,7 +114,8 @@ func (a *app) defaultDevice() (device.Info, error) {
 	}
 	best := all[preferred(all)]
 	if !best.Kind.GPU() && noCPU != nil && !errors.Is(noCPU, cpu.ErrSystem) {
-		a.noteOnce("cpu:0", "gpupipe: no native code on the CPU: %v. %s (%s) computes instead, which is many times slower", noCPU, best.Name, best.Adapter)
+		a.noteOnce("cpu:0", "gpupipe: no native code on the CPU: %v. %s (%s) computes instead, which is many times slower", noCPU,
+			best.Name, best.Adapter)
 	}
 	return best, nil
 }

@@ -96,7 +96,8 @@ func (c *planCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(fmt.Errorf("--network: %w", err))
 	}
-	o := measure.Options{Modelled: c.Modelled, GPU: gpu, Between: link, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
+	o := measure.Options{Modelled: c.Modelled, GPU: gpu, Between: link,
+		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
 	open := c.open
 	if over != nil {
 		o.Place, open = over.place, over.open
@@ -195,7 +196,8 @@ func (c *planCommand) loadFor(m machines) (config.Config, error) {
 		stages = len(names) / replicas
 	}
 	if stages == 0 || stages*replicas > len(names) {
-		return base, usererror.Errorf("--members: found %d devices, expected at least %d: one for each of %d stages of %d replicas", len(names),
+		return base, usererror.Errorf("--members: found %d devices, expected at least %d: one for each of %d stages of %d replicas",
+			len(names),
 			max(1, stages)*replicas, max(1, stages), replicas)
 	}
 	for i, name := range names {

@@ -25,7 +25,8 @@ func TestPlan(t *testing.T) {
 	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
 	require.Equal(t, exitOK, code, errs)
 	for _, want := range []string{"7 units: 0 embed, 1 layers.0, …, 6 head", "256 tokens; microbatches: 2 of 8 sequences",
-		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "the first 1 of 2 microbatches of a batch lack the update", "MICROBATCHES", "recommended: --set train.microbatches=",
+		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw",
+		"the first 1 of 2 microbatches of a batch lack the update", "MICROBATCHES", "recommended: --set train.microbatches=",
 		"layers.0 (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
 		assert.Contains(t, out, want)
 	}
@@ -63,7 +64,8 @@ func TestPlanOverLinks(t *testing.T) {
 	args := []string{"--stages", "3", "--set", "train.microbatches=16", "--set", "pipeline.devices=[null:0]"}
 	code, out, errs := command(planArgs(append(args, "--network", "1ms,1Gbit")...)...)
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"DEPTH  STALE  STALENESS", "chosen: the least within 1 % of the fastest", "--set pipeline.depth=", "null:0 of machine 2"} {
+	for _, want := range []string{"DEPTH  STALE  STALENESS", "chosen: the least within 1 % of the fastest", "--set pipeline.depth=",
+		"null:0 of machine 2"} {
 		assert.Contains(t, out, want)
 	}
 	code, out, errs = command(planArgs(append(args, "--network", "1ms,1Gbit", "--json")...)...)
@@ -85,8 +87,9 @@ func TestPlanOverLinks(t *testing.T) {
 }
 
 func TestParseLink(t *testing.T) {
-	for text, want := range map[string]partition.Link{"10ms,1Gbit": {Latency: 0.01, Bandwidth: 1.25e8}, "0s, 2.5 Gbit": {Bandwidth: 3.125e8},
-		"1s,100kbit": {Latency: 1, Bandwidth: 12500}, "50us,200Mbit": {Latency: 50e-6, Bandwidth: 2.5e7}} {
+	for text, want := range map[string]partition.Link{"10ms,1Gbit": {Latency: 0.01, Bandwidth: 1.25e8},
+		"0s, 2.5 Gbit": {Bandwidth: 3.125e8},
+		"1s,100kbit":   {Latency: 1, Bandwidth: 12500}, "50us,200Mbit": {Latency: 50e-6, Bandwidth: 2.5e7}} {
 		got, err := parseLink(text)
 		require.NoError(t, err, text)
 		assert.InDelta(t, want.Latency, got.Latency, 1e-12, text)
@@ -100,13 +103,15 @@ func TestParseLink(t *testing.T) {
 // The settings printed for a plan make a config whose ranks are those of the plan.
 func TestSettingsOfReplicas(t *testing.T) {
 	devices := []string{"null:0", "null:1", "null:2", "null:0"}
-	args := []string{"--set", "pipeline.replicas=2", "--set", "train.microbatches=4", "--set", "pipeline.devices=[" + strings.Join(devices, ",") + "]"}
+	args := []string{"--set", "pipeline.replicas=2", "--set", "train.microbatches=4", "--set", "pipeline.devices=[" +
+		strings.Join(devices, ",") + "]"}
 	code, out, errs := command(planArgs(append(args, "--stages", "2")...)...)
 	require.Equal(t, exitOK, code, errs)
 	assert.Contains(t, out, "device      null:0 (shared by 2 ranks), null:1, null:2: ")
 	_, printed, ok := strings.Cut(out, "to train with this plan:")
 	require.True(t, ok, out)
-	set := []string{"run.dir=plan", "data.train=[none]", "data.val=[]", "model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",
+	set := []string{"run.dir=plan", "data.train=[none]", "data.val=[]",
+		"model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",
 		"train={batch_size: 16, microbatches: 4}", "pipeline.replicas=2"}
 	for _, s := range strings.Split(printed, " --set ")[1:] {
 		set = append(set, strings.TrimSpace(s))
@@ -116,7 +121,8 @@ func TestSettingsOfReplicas(t *testing.T) {
 	assert.Equal(t, devices, c.Pipeline.Devices)
 
 	p := &layout.Comparison{Replicas: 2, Ranks: devices}
-	assert.Equal(t, []string{"null:1", "null:0", "null:0", "null:2"}, p.DevicesOf(&partition.Plan{Devices: []int{1, 0}}), "an order of another")
+	assert.Equal(t, []string{"null:1", "null:0", "null:0", "null:2"}, p.DevicesOf(&partition.Plan{Devices: []int{1, 0}}),
+		"an order of another")
 }
 
 func TestPlanOfARun(t *testing.T) {
@@ -144,7 +150,8 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
 		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3, 4]", expected 1 units`},
 		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
-		{planArgs("--stages", "2", "--network", "fast,1Gbit"), `--network: found latency "fast", expected a time from 0s to 1h, as in 10ms,1Gbit`},
+		{planArgs("--stages", "2", "--network", "fast,1Gbit"),
+			`--network: found latency "fast", expected a time from 0s to 1h, as in 10ms,1Gbit`},
 		{planArgs("--stages", "2", "--network=-1ms,1Gbit"), `--network: found latency "-1ms"`},
 		{planArgs("--stages", "2", "--network", "1ms"), `--network: found bandwidth "", expected bits a second in kbit, Mbit or Gbit`},
 		{planArgs("--stages", "2", "--network", "1ms,0Gbit"), `--network: found bandwidth "0Gbit"`},
@@ -171,7 +178,8 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 
 func TestUnitsText(t *testing.T) {
 	units := []string{"embed", "a", "b", "head"}
-	for want, part := range map[string]partition.Chunk{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3}, "embed to head": {First: 0, Last: 4}} {
+	for want, part := range map[string]partition.Chunk{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3},
+		"embed to head": {First: 0, Last: 4}} {
 		assert.Equal(t, want, unitsText([]partition.Chunk{part}, units))
 	}
 	assert.Equal(t, "embed; b to head", unitsText([]partition.Chunk{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
@@ -186,7 +194,8 @@ func TestPlanForMachines(t *testing.T) {
 	const two = "machines: [{name: slow, device: 'null:0'}, {name: fast, device: 'null:0', speed: 100, memory: 8GiB}]\n"
 	plan := func(args ...string) (layout.Comparison, string) {
 		t.Helper()
-		args = append([]string{"plan", "--members", path, "--set", "model={vocab_size: 256, d_model: 256, n_layers: 5, n_heads: 2, d_ff: 512, seq_len: 256}",
+		args = append([]string{"plan", "--members", path, "--set",
+			"model={vocab_size: 256, d_model: 256, n_layers: 5, n_heads: 2, d_ff: 512, seq_len: 256}",
 			"--set", "train={batch_size: 16, microbatches: 16}"}, args...)
 		code, out, errs := command(args...)
 		require.Equal(t, exitOK, code, errs)

@@ -233,7 +233,8 @@ func printAlone(a *app, p *layout.Comparison) {
 			rows = append(rows, []string{strings.Join(m.Devices, ", "), m.Problem, ""})
 			continue
 		}
-		rows = append(rows, []string{strings.Join(m.Devices, ", "), grouped(int64(m.TokensPerSec)), fmt.Sprintf("%.0f %%", 100*m.TokensPerSec/together)})
+		rows = append(rows, []string{strings.Join(m.Devices, ", "), grouped(int64(m.TokensPerSec)),
+			fmt.Sprintf("%.0f %%", 100*m.TokensPerSec/together)})
 	}
 	a.printf("\n")
 	a.headed(rows)

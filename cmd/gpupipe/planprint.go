@@ -24,12 +24,14 @@ func printPlan(a *app, p *layout.Comparison, use []string) {
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
 	}
-	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", describeParameters(p.Parameters, p.Active), len(p.Units), shortened(numbered)))
+	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", describeParameters(p.Parameters, p.Active), len(p.Units),
+		shortened(numbered)))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
 	}
-	a.labeled("batch", fmt.Sprintf("%s tokens; microbatches: %d of %d sequences%s", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas))
+	a.labeled("batch", fmt.Sprintf("%s tokens; microbatches: %d of %d sequences%s", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences,
+		replicas))
 	if p.Precision != "" {
 		a.labeled("precision", p.Precision)
 	}
@@ -45,7 +47,8 @@ func printPlan(a *app, p *layout.Comparison, use []string) {
 			rows = append(rows, append(row, "not possible"))
 			continue
 		}
-		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds), fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble),
+		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds),
+			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble),
 			inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
 	}
 	a.headed(rows)
@@ -117,7 +120,8 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 func printRecommendation(a *app, p *layout.Comparison, devices []string) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
-	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
+	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS",
+		"WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
 		available, recompute := "unknown", ""
 		if s.Available > 0 {
@@ -127,7 +131,8 @@ func printRecommendation(a *app, p *layout.Comparison, devices []string) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(s.Sent), inBytes(m.Weights), inBytes(m.Gradients),
+		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds),
+			inBytes(s.Sent), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)
@@ -152,7 +157,8 @@ func printMicrobatching(a *app, all []layout.Microbatching) {
 		if m.Recommended {
 			recommended = fmt.Sprintf("recommended: --set train.microbatches=%d", m.Microbatches)
 		}
-		rows = append(rows, []string{fmt.Sprint(m.Microbatches), fmt.Sprint(m.Stale), fmt.Sprintf("%.3g", m.Staleness), grouped(int64(m.TokensPerSec)),
+		rows = append(rows, []string{fmt.Sprint(m.Microbatches), fmt.Sprint(m.Stale), fmt.Sprintf("%.3g", m.Staleness),
+			grouped(int64(m.TokensPerSec)),
 			inBytes(m.Largest), recommended})
 	}
 	a.printf("\n")
@@ -174,7 +180,8 @@ func printDepths(a *app, all []layout.Depth) {
 			continue
 		}
 		fastest = max(fastest, d.TokensPerSec)
-		rows = append(rows, []string{fmt.Sprint(d.Depth), fmt.Sprint(d.Stale), fmt.Sprintf("%.3g", d.Staleness), grouped(int64(d.TokensPerSec)),
+		rows = append(rows, []string{fmt.Sprint(d.Depth), fmt.Sprint(d.Stale), fmt.Sprintf("%.3g", d.Staleness),
+			grouped(int64(d.TokensPerSec)),
 			inBytes(d.Largest), chosen})
 	}
 	a.printf("\n")

@@ -74,7 +74,8 @@ func (p *progress) rank(l engine.RankPlan, several bool) {
 	if l.Shared > 0 {
 		shared = fmt.Sprintf(", %s of the host's shared with other devices", inBytes(l.Shared))
 	}
-	p.labeled("", fmt.Sprintf("%s allocated, %s more for transfers%s; %d kernels", inBytes(l.Allocated), inBytes(l.Staging), shared, l.Kernels))
+	p.labeled("", fmt.Sprintf("%s allocated, %s more for transfers%s; %d kernels", inBytes(l.Allocated), inBytes(l.Staging), shared,
+		l.Kernels))
 }
 
 func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }

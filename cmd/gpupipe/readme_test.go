@@ -100,13 +100,16 @@ func TestReadmeRunsInOrder(t *testing.T) {
 		t.Run(fmt.Sprint("block ", i+1), func(t *testing.T) {
 			cmd := exec.Command("bash", "-euxo", "pipefail", "-c", block)
 			cmd.Dir = clone
-			cmd.Env = append(os.Environ(), "GPUPIPE="+self, "REPOSITORY="+root, "REAL_PATH="+os.Getenv("PATH"), "PATH="+filepath.Join(clone, "stubs")+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "GPUPIPE="+self, "REPOSITORY="+root, "REAL_PATH="+os.Getenv("PATH"),
+				"PATH="+filepath.Join(clone, "stubs")+":"+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		})
 	}
-	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "gpupipe.schema.json", "shards/train_000001.bin",
-		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4", "studies/one-step-delay/table.md", "sweeps/learning-rates/best.yaml", "runs/range/result.json", "runs/focal"} {
+	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "gpupipe.schema.json",
+		"shards/train_000001.bin",
+		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4",
+		"studies/one-step-delay/table.md", "sweeps/learning-rates/best.yaml", "runs/range/result.json", "runs/focal"} {
 		_, err := os.Stat(filepath.Join(clone, made))
 		assert.NoError(t, err)
 	}

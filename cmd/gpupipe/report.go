@@ -86,13 +86,14 @@ func (c *reportCommand) Run(a *app) error {
 	}
 	machine := r.Subject("machine", "Devices")
 	var found []deviceLine
-	list := report.Task{Name: "devices", Args: []string{"devices", "--json"}, Weight: 1, Read: func(output []byte, s *report.Section) error {
-		if err := json.Unmarshal(output, &found); err != nil {
-			return fmt.Errorf("gpupipe devices printed no list of devices: %w", err)
-		}
-		s.Tables = deviceTables(found)
-		return nil
-	}}
+	list := report.Task{Name: "devices", Args: []string{"devices", "--json"}, Weight: 1,
+		Read: func(output []byte, s *report.Section) error {
+			if err := json.Unmarshal(output, &found); err != nil {
+				return fmt.Errorf("gpupipe devices printed no list of devices: %w", err)
+			}
+			s.Tables = deviceTables(found)
+			return nil
+		}}
 	if err := r.Run(a.ctx, runner, machine, []report.Task{list}, min(devicesLimit, c.Budget/2)); err != nil {
 		return err
 	}
@@ -193,7 +194,8 @@ func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
 		measure = append(measure[:len(measure)-1], "dispatch", "--static")
 	}
 	tasks := []report.Task{
-		{Name: "selftest", Weight: 4, Args: []string{"selftest", "--quick", "--json", "--within", report.Limit, "--device", name}, Read: readSelftest},
+		{Name: "selftest", Weight: 4, Args: []string{"selftest", "--quick", "--json", "--within", report.Limit, "--device", name},
+			Read: readSelftest},
 		{Name: "verify", Weight: 3, Args: verify, Read: readVerify},
 	}
 	var tuned []report.Task // after the benchmark

@@ -34,7 +34,8 @@ func TestReport(t *testing.T) {
 	for _, s := range r.Subjects[1].Sections {
 		status[s.Name] = s.Status
 	}
-	assert.Equal(t, map[string]report.Status{"selftest": report.Failed, "verify": report.Failed, "profiled step of tiny, default kernels": report.Passed,
+	assert.Equal(t, map[string]report.Status{"selftest": report.Failed, "verify": report.Failed,
+		"profiled step of tiny, default kernels":         report.Passed,
 		"profiled step of smollm2-135m, default kernels": report.Skipped, "bench": report.Passed}, status)
 	markdown, err := os.ReadFile(out + ".md")
 	require.NoError(t, err)

@@ -114,12 +114,14 @@ func readBench(output []byte, s *report.Section) error {
 	}
 	results := report.Table{Head: []string{"case", "µs", "GFLOP/s", "GB/s", "of peak", "kernels"}}
 	for _, c := range r.Results {
-		results.Rows = append(results.Rows, []string{c.Name, fmt.Sprintf("%.1f", c.DurationMicros), rateText(c.GFLOPS), rateText(c.GBps), percentage(c.OfPeak),
+		results.Rows = append(results.Rows, []string{c.Name, fmt.Sprintf("%.1f", c.DurationMicros), rateText(c.GFLOPS), rateText(c.GBps),
+			percentage(c.OfPeak),
 			strings.Join(c.Kernels, ", ")})
 	}
 	steps := report.Table{Head: []string{"step", "ms", "tokens/s", "GFLOP/s", "of peak"}}
 	for _, st := range r.Steps {
-		steps.Rows = append(steps.Rows, []string{st.Name, fmt.Sprintf("%.2f", st.DurationMicros/1e3), rateText(st.TokensPerSec), rateText(st.GFLOPS), percentage(st.OfPeak)})
+		steps.Rows = append(steps.Rows, []string{st.Name, fmt.Sprintf("%.2f", st.DurationMicros/1e3), rateText(st.TokensPerSec),
+			rateText(st.GFLOPS), percentage(st.OfPeak)})
 	}
 	s.Tables = append(s.Tables, results, steps)
 	return nil
@@ -165,11 +167,13 @@ func readTraining(output []byte, path string, s *report.Section) error {
 // different layers are one row.
 func kernelTable(rank profile.Rank, steps int) report.Table {
 	kernels := rank.Alike()
-	t := report.Table{Title: fmt.Sprintf("The %d of %d distinct kernels that take the most time", min(shownKernels, len(kernels)), len(kernels)),
+	t := report.Table{Title: fmt.Sprintf("The %d of %d distinct kernels that take the most time", min(shownKernels, len(kernels)),
+		len(kernels)),
 		Head: []string{"program", "kernel", "variant", "calls per step", "µs per step", "share", "GFLOP/s", "GB/s", "of peak"}}
 	steps = max(1, steps)
 	for _, k := range kernels[:min(shownKernels, len(kernels))] {
-		t.Rows = append(t.Rows, []string{k.Program, k.Label, k.Candidate, fmt.Sprint(k.Calls / steps), fmt.Sprintf("%.1f", k.DurationMicros/float64(steps)), percentage(k.Share),
+		t.Rows = append(t.Rows, []string{k.Program, k.Label, k.Candidate, fmt.Sprint(k.Calls / steps),
+			fmt.Sprintf("%.1f", k.DurationMicros/float64(steps)), percentage(k.Share),
 			rateText(k.GFLOPS), rateText(k.GBps), percentage(k.OfPeak)})
 	}
 	return t

@@ -52,7 +52,8 @@ func (s *runsProgress[R]) show(p runs.Progress[R]) {
 	s.done = p.Done
 	if s.json {
 		if p.Ended != nil {
-			s.emit(event{"event": "run", "run": s.event(*p.Ended), "done": p.Done, "total": p.Total, "at_most": p.AtMost, "left_ns": p.Left})
+			s.emit(event{"event": "run", "run": s.event(*p.Ended), "done": p.Done, "total": p.Total, "at_most": p.AtMost,
+				"left_ns": p.Left})
 		}
 		return
 	}

@@ -313,8 +313,10 @@ type scheduleView struct {
 
 func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
-	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
-		"stale": s.Stale, "depth": s.Depth, "staleness": s.MeanStaleness(), "ranks": s.Actions, "report": v.Report, "simulation": v.Simulation}
+	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches,
+		"delay": s.Delay,
+		"stale": s.Stale, "depth": s.Depth, "staleness": s.MeanStaleness(), "ranks": s.Actions, "report": v.Report,
+		"simulation": v.Simulation}
 	if s.Copies != nil {
 		out["links"] = s.Copies.String()
 	}
@@ -340,7 +342,8 @@ func (v *scheduleView) print(a *app) {
 		if l.Staleness[1] > l.Staleness[0] {
 			staleness += fmt.Sprintf(" to %d", l.Staleness[1])
 		}
-		rows = append(rows, []string{fmt.Sprintf("# %d", i), inFlight, fmt.Sprint(l.Versions), fmt.Sprint(l.Accumulators), fmt.Sprint(l.Buffers), staleness,
+		rows = append(rows, []string{fmt.Sprintf("# %d", i), inFlight, fmt.Sprint(l.Versions), fmt.Sprint(l.Accumulators),
+			fmt.Sprint(l.Buffers), staleness,
 			fmt.Sprintf("%.6g", st.Busy), fmt.Sprintf("%.6g", st.Idle)})
 	}
 	a.table(rows)

@@ -41,7 +41,8 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 	file := filepath.Join(t.TempDir(), "mine.txt") // what it prints it reads
 	require.NoError(t, os.WriteFile(file, []byte(out), 0o666))
 	svg := filepath.Join(t.TempDir(), "a.svg")
-	code, out, errs = command("schedule", "--file", file, "--batches", "4", "--tied", "--costs", "1,1,0.5;2,1,0.5", "--transfer", "0.25", "--draw", svg, "--json")
+	code, out, errs = command("schedule", "--file", file, "--batches", "4", "--tied", "--costs", "1,1,0.5;2,1,0.5", "--transfer", "0.25",
+		"--draw", svg, "--json")
 	require.Equal(t, exitOK, code, errs)
 	assert.FileExists(t, svg)
 	var got struct {
@@ -75,7 +76,8 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 
 // Over slow links a depth keeps the stages busy, and the closed form says so.
 func TestScheduleCommandOverLinks(t *testing.T) {
-	for depth, want := range map[string]string{"0": "# steady 57.14 % (closed form 56 a batch) 56 a batch", "3": "# steady 25.00 % (closed form 32 a batch) 32 a batch"} {
+	for depth, want := range map[string]string{"0": "# steady 57.14 % (closed form 56 a batch) 56 a batch",
+		"3": "# steady 25.00 % (closed form 32 a batch) 32 a batch"} {
 		code, out, errs := command("schedule", "--name", "2bw", "--depth", depth, "--latency", "2", "--transfer", "0.6666666666666666")
 		require.Equal(t, exitOK, code, errs)
 		var figures []string
@@ -100,7 +102,8 @@ func TestScheduleCommandOverLinks(t *testing.T) {
 }
 
 func TestScheduleCommandKnowsAllSchedules(t *testing.T) {
-	for name, want := range map[string]string{"gpipe": "27.27 %", "1f1b": "27.27 %", "interleaved": "15.79 %", "zb-h1": "11.11 %", "2bw": "0.00 %", "pipedream": "0.00 %", "eval": "0.00 %"} {
+	for name, want := range map[string]string{"gpipe": "27.27 %", "1f1b": "27.27 %", "interleaved": "15.79 %", "zb-h1": "11.11 %",
+		"2bw": "0.00 %", "pipedream": "0.00 %", "eval": "0.00 %"} {
 		for _, more := range [][]string{nil, {"--communication"}} {
 			code, out, errs := command(append([]string{"schedule", "--name", name}, more...)...)
 			require.Equal(t, exitOK, code, errs)
@@ -128,33 +131,34 @@ func TestScheduleMistakes(t *testing.T) {
 	before, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
-		"no schedule: expected --name gpipe|1f1b|":                                   {},
-		`--name: found "3bw", expected one of`:                                       {"--name", "3bw"},
-		"--name and --file can't be used together":                                   {"--name", "2bw", "--file", good},
-		"microbatches: found 3 on 4 stages, expected at least one":                   {"--name", "2bw", "--microbatches", "3"},
-		"--stale: found \"some\", expected auto, all":                                {"--name", "2bw", "--stale", "some"},
-		"stages: found -1":                                                           {"--name", "gpipe", "--stages=-1"},
-		"batches: found -2, expected at least 1":                                     {"--name", "gpipe", "--batches=-2"},
-		"are too many to list":                                                       {"--name", "gpipe", "--batches=999999999"},
-		"expected none with --file":                                                  {"--file", good, "--stages", "1"},
-		"none.txt: no such file":                                                     {"--file", filepath.Join(dir, "none.txt")},
-		`bad.txt:2: stage 1: action 2: action "X1"`:                                  {"--file", bad},
-		"schedule late: stage 0: action 1, B0.0, stands before F0.0":                 {"--file", late},
-		"late.txt: schedule late: stage 0: action 1, B0.0":                           {"--file", late, "--batches", "2"},
-		"found communication in a schedule to repeat":                                {"--file", withLinks, "--batches", "2"},
-		"costs: found 2 numbers in \"1,2\", expected F,B,U or F,I,W,U":               {"--name", "gpipe", "--costs", "1,2"},
-		"costs: found \"x\" in \"1,x,2\"":                                            {"--name", "gpipe", "--costs", "1,x,2"},
-		"--costs: found 3 stages, expected 1 for all of them, or 4":                  {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
-		"transfer: found 1e+308, expected a number from 0 to 1e12":                   {"--name", "1f1b", "--transfer=1e308"},
-		"--latency: found -1, expected a number from 0 to 1e12":                      {"--name", "gpipe", "--latency=-1"},
-		"expected at least 6: one per stage and 2 more in flight":                    {"--name", "2bw", "--depth", "2", "--microbatches", "5"},
-		"schedule gpipe: depth: found 1, expected 0: only 1f1b and 2bw":              {"--name", "gpipe", "--depth", "1"},
-		"transfer: found -1":                                                         {"--name", "gpipe", "--transfer=-1"},
-		"draw: found text with --json":                                               {"--name", "gpipe", "--draw", "text", "--json"},
-		`found extension ".pdf", expected .svg or .png`:                              {"--name", "gpipe", "--draw", filepath.Join(dir, "a.pdf")},
-		"which would make copies differ":                                             {"--name", "pipedream", "--tied"},
-		"draw: the picture would be":                                                 {"--name", "gpipe", "--draw", "text", "--costs", "1,9999,0"},
-		"interleaved: microbatches: found 3 on 2 stages, expected a multiple of the": {"--name", "interleaved", "--stages", "2", "--microbatches", "3"},
+		"no schedule: expected --name gpipe|1f1b|":                      {},
+		`--name: found "3bw", expected one of`:                          {"--name", "3bw"},
+		"--name and --file can't be used together":                      {"--name", "2bw", "--file", good},
+		"microbatches: found 3 on 4 stages, expected at least one":      {"--name", "2bw", "--microbatches", "3"},
+		"--stale: found \"some\", expected auto, all":                   {"--name", "2bw", "--stale", "some"},
+		"stages: found -1":                                              {"--name", "gpipe", "--stages=-1"},
+		"batches: found -2, expected at least 1":                        {"--name", "gpipe", "--batches=-2"},
+		"are too many to list":                                          {"--name", "gpipe", "--batches=999999999"},
+		"expected none with --file":                                     {"--file", good, "--stages", "1"},
+		"none.txt: no such file":                                        {"--file", filepath.Join(dir, "none.txt")},
+		`bad.txt:2: stage 1: action 2: action "X1"`:                     {"--file", bad},
+		"schedule late: stage 0: action 1, B0.0, stands before F0.0":    {"--file", late},
+		"late.txt: schedule late: stage 0: action 1, B0.0":              {"--file", late, "--batches", "2"},
+		"found communication in a schedule to repeat":                   {"--file", withLinks, "--batches", "2"},
+		"costs: found 2 numbers in \"1,2\", expected F,B,U or F,I,W,U":  {"--name", "gpipe", "--costs", "1,2"},
+		"costs: found \"x\" in \"1,x,2\"":                               {"--name", "gpipe", "--costs", "1,x,2"},
+		"--costs: found 3 stages, expected 1 for all of them, or 4":     {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
+		"transfer: found 1e+308, expected a number from 0 to 1e12":      {"--name", "1f1b", "--transfer=1e308"},
+		"--latency: found -1, expected a number from 0 to 1e12":         {"--name", "gpipe", "--latency=-1"},
+		"expected at least 6: one per stage and 2 more in flight":       {"--name", "2bw", "--depth", "2", "--microbatches", "5"},
+		"schedule gpipe: depth: found 1, expected 0: only 1f1b and 2bw": {"--name", "gpipe", "--depth", "1"},
+		"transfer: found -1":                                            {"--name", "gpipe", "--transfer=-1"},
+		"draw: found text with --json":                                  {"--name", "gpipe", "--draw", "text", "--json"},
+		`found extension ".pdf", expected .svg or .png`:                 {"--name", "gpipe", "--draw", filepath.Join(dir, "a.pdf")},
+		"which would make copies differ":                                {"--name", "pipedream", "--tied"},
+		"draw: the picture would be":                                    {"--name", "gpipe", "--draw", "text", "--costs", "1,9999,0"},
+		"interleaved: microbatches: found 3 on 2 stages, expected a multiple of the": {"--name", "interleaved", "--stages", "2",
+			"--microbatches", "3"},
 	} {
 		code, out, errs := command(append([]string{"schedule"}, args...)...)
 		assert.Equal(t, exitMistake, code, args)

@@ -115,7 +115,8 @@ func (c *selftestCommand) suites(expired func() bool) []suite {
 			return run(dev), true
 		}
 	}
-	each := func(tasks []compute.Task, check func(device.Device, []compute.Task) []compute.Result) func(device.Device) ([]compute.Result, bool) {
+	each := func(tasks []compute.Task, check func(device.Device, []compute.Task) []compute.Result) func(device.Device) ([]compute.Result,
+		bool) {
 		return func(dev device.Device) (results []compute.Result, complete bool) {
 			if c.Within == 0 { // together: kernels of several tasks compile at once
 				return check(dev, tasks), true
@@ -171,7 +172,8 @@ func (r selftestReport) print(a *app) {
 			verdict = "WRONG"
 			failed++
 		}
-		rows = append(rows, []string{l.Op, fmt.Sprint(l.Cases), fmt.Sprint(len(l.Candidates)), fmt.Sprint(l.Runs), fmt.Sprintf("%.2g", l.Error),
+		rows = append(rows, []string{l.Op, fmt.Sprint(l.Cases), fmt.Sprint(len(l.Candidates)), fmt.Sprint(l.Runs),
+			fmt.Sprintf("%.2g", l.Error),
 			fmt.Sprintf("%.2g", l.Tolerance), verdict})
 	}
 	a.table(rows)

@@ -117,7 +117,8 @@ func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool
 	h, err := httpserver.Start(httpserver.Options{Address: c.Listen, Handler: s, Token: token, Public: serve.Public, Hosts: c.Host,
 		Origins: c.CORS, Shutdown: untilDone, MaxBody: c.MaxBody, MaxConnections: c.Clients, Refuse: serve.Refuse})
 	if err != nil {
-		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors", false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))
+		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors",
+			false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))
 	}
 	c.announce(a, h.URL(), name, b, token, made)
 	select {
@@ -148,5 +149,6 @@ func (c *serveCommand) announce(a *app, url, name string, b *inference.Batch, to
 	if made {
 		rows, page = append(rows, []string{"token", token}), page+"#token="+token
 	}
-	a.facts(append(rows, []string{"page", page}, []string{"at once", fmt.Sprintf("%d texts of at most %s tokens", b.Slots(), grouped(int64(b.Context())))}))
+	a.facts(append(rows, []string{"page", page}, []string{"at once", fmt.Sprintf("%d texts of at most %s tokens", b.Slots(),
+		grouped(int64(b.Context())))}))
 }

@@ -88,7 +88,8 @@ func TestTrainWithoutReader(t *testing.T) {
 	require.NoError(t, err)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	cmd := exec.Command(self, "train", small(t, dir), "--device", "null", "--json", "--set", "train={steps: 100000000, save_every: 0, eval_every: 0, batch_size: 4}")
+	cmd := exec.Command(self, "train", small(t, dir), "--device", "null", "--json", "--set",
+		"train={steps: 100000000, save_every: 0, eval_every: 0, batch_size: 4}")
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "GPUPIPE_TEST_COMMAND=1"), w, w
 	require.NoError(t, cmd.Start())
 	require.NoError(t, w.Close())

@@ -52,7 +52,8 @@ Examples:
 }
 
 func (c *studyCommand) Run(a *app) error {
-	p := &runsProgress[study.Run]{progress: newProgress(a, c.JSON), ending: studyEnding, event: func(e runs.Ended[study.Run]) any { return study.NewEnded(e) }}
+	p := &runsProgress[study.Run]{progress: newProgress(a, c.JSON), ending: studyEnding,
+		event: func(e runs.Ended[study.Run]) any { return study.NewEnded(e) }}
 	o, err := c.options(a, p.progress)
 	if err != nil {
 		return err

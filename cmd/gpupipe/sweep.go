@@ -133,7 +133,8 @@ func (c *lrRangeCommand) Run(a *app) error {
 			p.emit(event{"event": "step", "step": q})
 			return
 		}
-		p.line.show(fmt.Sprintf("step %d/%d", q.Step, steps), fmt.Sprintf("lr %.3g", q.LR), fmt.Sprintf("loss %.4f", q.Loss), fmt.Sprintf("smoothed %.4f", q.Smoothed))
+		p.line.show(fmt.Sprintf("step %d/%d", q.Step, steps), fmt.Sprintf("lr %.3g", q.LR), fmt.Sprintf("loss %.4f", q.Loss),
+			fmt.Sprintf("smoothed %.4f", q.Smoothed))
 	}}
 	o.Options = train.Options{OpenDevice: a.openDevice, OpenWorker: a.openWorker, Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
@@ -147,7 +148,8 @@ func (c *lrRangeCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(event{"event": "result", "result": t})
 	}
-	a.facts([][]string{{"suggested", fmt.Sprintf("%s %g", t.Key, t.Suggested)}, {"smallest loss", fmt.Sprintf("at %g", t.Lowest)}, {"steepest fall", fmt.Sprintf("at %g", t.Steepest)}})
+	a.facts([][]string{{"suggested", fmt.Sprintf("%s %g", t.Key, t.Suggested)}, {"smallest loss", fmt.Sprintf("at %g", t.Lowest)},
+		{"steepest fall", fmt.Sprintf("at %g", t.Steepest)}})
 	if t.Stopped != "" {
 		a.prose("ended at " + t.Stopped + "\n")
 	}

@@ -15,7 +15,8 @@ func onSystem(goos, text string) string {
 	if goos == linux || !strings.Contains(text, "cpu:0") {
 		return text
 	}
-	text = strings.NewReplacer("cpu:0, ", "", ", or use cpu:0", "", "--device cpu:0/4", "--device webgpu:0", "--device cpu:0", "--device webgpu:0").Replace(text)
+	text = strings.NewReplacer("cpu:0, ", "", ", or use cpu:0", "", "--device cpu:0/4", "--device webgpu:0", "--device cpu:0",
+		"--device webgpu:0").Replace(text)
 	var kept strings.Builder
 	for paragraph := range strings.SplitAfterSeq(text, "\n\n") {
 		for sentence := range strings.SplitAfterSeq(paragraph, ". ") {

@@ -14,7 +14,8 @@ import (
 // Where there is no cpu:0, nothing offers it.
 func TestHelpWithoutCPU(t *testing.T) {
 	manualOn := func(goos string) string {
-		parser, err := kong.New(&commands{}, kong.Name("gpupipe"), kong.Description(description), kong.Vars(targetVars()), kong.Vars{"version": ""}, kong.KindMapper(reflect.String, kong.MapperFunc(text)))
+		parser, err := kong.New(&commands{}, kong.Name("gpupipe"), kong.Description(description), kong.Vars(targetVars()),
+			kong.Vars{"version": ""}, kong.KindMapper(reflect.String, kong.MapperFunc(text)))
 		require.NoError(t, err)
 		adaptHelp(parser.Model.Node, goos)
 		return manual(parser.Model.Node, "1")
@@ -28,7 +29,8 @@ func TestHelpWithoutCPU(t *testing.T) {
 		for _, k := range config.Keys() {
 			assert.NotContains(t, onSystem(goos, k.Help), "cpu:0", k.Name)
 		}
-		assert.Equal(t, "Empty: the default device for all.", strings.TrimSpace(onSystem(goos, "Empty: the default device for all. Ranks on cpu:0 divide its cores.")))
+		assert.Equal(t, "Empty: the default device for all.",
+			strings.TrimSpace(onSystem(goos, "Empty: the default device for all. Ranks on cpu:0 divide its cores.")))
 		assert.NotContains(t, noAdapter(goos), "cpu:0")
 		assert.ErrorContains(t, unknownBackend("x", goos), "expected webgpu:N, vulkan:N or null")
 	}

@@ -52,7 +52,8 @@ const notedEvery = 10 * time.Second
 
 // joinWithin joins a run. While later says that an error may pass, it tries again until the time is over: the
 // coordinator may be starting, also once more after a crash.
-func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() (*identity.Membership, error)) (*identity.Membership, error) {
+func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() (*identity.Membership, error)) (*identity.Membership,
+	error) {
 	deadline := time.Now().Add(wait)
 	var noted time.Time
 	for {
@@ -116,7 +117,8 @@ func mayHaveTokenLater(err error) bool {
 	switch {
 	case errors.As(err, &content), errors.Is(err, os.ErrPermission):
 		return false
-	case errors.As(err, &refused) && (refused.Code == identity.WrongToken || refused.Code == identity.ExpiredToken || refused.Code == identity.OtherCA):
+	case errors.As(err, &refused) && (refused.Code == identity.WrongToken || refused.Code == identity.ExpiredToken ||
+		refused.Code == identity.OtherCA):
 		return true
 	}
 	return mayAnswerLater(err)

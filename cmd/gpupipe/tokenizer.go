@@ -66,7 +66,8 @@ type trainedTokenizer struct {
 }
 
 func (c *tokenizerTrainCommand) Run(a *app) error {
-	t, err := tokenizer.NewTrainer(tokenizer.TrainOptions{VocabSize: c.VocabSize, Pattern: c.Pattern, MinFrequency: c.MinFrequency, Special: c.Special,
+	t, err := tokenizer.NewTrainer(tokenizer.TrainOptions{VocabSize: c.VocabSize, Pattern: c.Pattern, MinFrequency: c.MinFrequency,
+		Special:  c.Special,
 		MaxWords: c.MaxWords})
 	if err != nil {
 		return usererror.New(fielderror.Rename(err, func(field string) string { return "--" + field }))
@@ -112,12 +113,14 @@ func (c *tokenizerTrainCommand) Run(a *app) error {
 	}
 	a.notes(found.Notes())
 	if trained.Pruned > 0 {
-		a.note("%s rare words were forgotten, since more than --max-words %s were different", grouped(trained.Pruned), grouped(int64(c.MaxWords)))
+		a.note("%s rare words were forgotten, since more than --max-words %s were different", grouped(trained.Pruned),
+			grouped(int64(c.MaxWords)))
 	}
 	if trained.VocabSize < c.VocabSize {
 		a.note("the text has pairs that occur %d times for %d tokens only", c.MinFrequency, trained.VocabSize)
 	}
-	out.VocabSize, out.Merges, out.Words, out.WordsTotal, out.Pruned = trained.VocabSize, trained.Merges, trained.Words, trained.WordsTotal, trained.Pruned
+	out.VocabSize, out.Merges, out.Words, out.WordsTotal, out.Pruned = trained.VocabSize, trained.Merges, trained.Words,
+		trained.WordsTotal, trained.Pruned
 	if out.Seconds = time.Since(began).Seconds(); c.JSON {
 		return a.printJSON(out)
 	}
@@ -239,7 +242,8 @@ func (c *tokenizerCheckCommand) Run(a *app) error {
 			trip = fmt.Sprintf("%s of %s texts differ; at %s", grouped(report.Different), grouped(report.Pieces), report.First)
 		}
 		a.facts([][]string{{"round trip", trip}, {"text", fmt.Sprintf("%s bytes, %s words", grouped(report.Bytes), grouped(report.Words))},
-			{"tokens", fmt.Sprintf("%s, %s of %s different", grouped(report.Tokens), grouped(int64(report.Used)), grouped(int64(tok.VocabSize())))},
+			{"tokens", fmt.Sprintf("%s, %s of %s different", grouped(report.Tokens), grouped(int64(report.Used)),
+				grouped(int64(tok.VocabSize())))},
 			{"fertility", fmt.Sprintf("%.3f tokens a word, %.3f bytes a token", report.Fertility(), report.BytesPerToken())},
 			{"unknown", grouped(report.Unknown)}})
 	}

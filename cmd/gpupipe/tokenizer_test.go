@@ -58,7 +58,8 @@ func TestTokenizerTrain(t *testing.T) {
 	for pattern, want := range merges {
 		for _, input := range [][]string{{"a.txt"}, {"b.jsonl.gz", "--field", "content"}} {
 			out := filepath.Join(dir, pattern+input[0])
-			code, stdout, errs := command(append([]string{"tokenizer", "train", filepath.Join(dir, input[0]), "--vocab-size", "500", "--pattern", pattern,
+			code, stdout, errs := command(append([]string{"tokenizer", "train", filepath.Join(dir, input[0]), "--vocab-size", "500",
+				"--pattern", pattern,
 				"--special", "<|endoftext|>", "--special", "<|pad|>", "--out", out, "--json"}, input[1:]...)...)
 			require.Equal(t, exitOK, code, errs)
 			var trained trainedTokenizer
@@ -90,7 +91,8 @@ func TestTokenizerTrain(t *testing.T) {
 func TestTokenizerTrainReplacesOnlyWithForce(t *testing.T) {
 	dir := files(t, map[string]string{"a.txt": strings.Repeat("so it goes ", 50), "file": ""})
 	train := func(out string, more ...string) (code int, stdout, stderr string) {
-		return command(append([]string{"tokenizer", "train", filepath.Join(dir, "a.txt"), "--vocab-size", "262", "--out", filepath.Join(dir, out)}, more...)...)
+		return command(append([]string{"tokenizer", "train", filepath.Join(dir, "a.txt"), "--vocab-size", "262", "--out",
+			filepath.Join(dir, out)}, more...)...)
 	}
 	code, out, errs := train("new/tok.json")
 	require.Equal(t, exitOK, code, errs)
@@ -132,12 +134,14 @@ func TestTokenizerTrainShowsProgressAndStops(t *testing.T) {
 	assert.Contains(t, out.String(), "counting words: 100%")
 	assert.Contains(t, out.String(), "merging pairs: ")
 	errs.Reset()
-	assert.Equal(t, exitInterrupted, (&app{ctx: ctx, stdout: &out, stderr: &errs}).run([]string{"tokenizer", "check", "bytes", "--text", filepath.Join(dir, "a.txt")}))
+	assert.Equal(t, exitInterrupted, (&app{ctx: ctx, stdout: &out, stderr: &errs}).run([]string{"tokenizer", "check", "bytes", "--text",
+		filepath.Join(dir, "a.txt")}))
 	assert.Contains(t, errs.String(), "interrupted")
 }
 
 func TestTokenizerMistakes(t *testing.T) {
-	dir := files(t, map[string]string{"a.txt": "text text", "a.jsonl": `{"text": "a"}` + "\n", "bad.jsonl": "{\n", "cut.txt.gz": gzipped(t, "some text")[:20], "s.bin": "tokens",
+	dir := files(t, map[string]string{"a.txt": "text text", "a.jsonl": `{"text": "a"}` + "\n", "bad.jsonl": "{\n",
+		"cut.txt.gz": gzipped(t, "some text")[:20], "s.bin": "tokens",
 		"tok.json": `{"model": {"type": "BPE"}}`})
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for want, args := range map[string][]string{
@@ -173,7 +177,8 @@ func TestTokenizerCheck(t *testing.T) {
 		"lossy.json": `{"model":{"type":"BPE","vocab":{"a":0,"b":1,"?":2},"merges":[],"unk_token":"?"},"decoder":{"type":"Fuse"}}`})
 	code, out, errs := command("tokenizer", "check", "bytes", "--text", filepath.Join(dir, "a.txt"))
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"every text comes back", "9 bytes, 2 words", "9, 7 of 256 different", "4.500 tokens a word, 1.000 bytes a token", "unknown     0"} {
+	for _, want := range []string{"every text comes back", "9 bytes, 2 words", "9, 7 of 256 different",
+		"4.500 tokens a word, 1.000 bytes a token", "unknown     0"} {
 		assert.Contains(t, out, want)
 	}
 	lossy := []string{"tokenizer", "check", filepath.Join(dir, "lossy.json"), "--text", filepath.Join(dir, "b.jsonl")}
@@ -185,6 +190,7 @@ func TestTokenizerCheck(t *testing.T) {
 	assert.Equal(t, exitFailure, code, errs)
 	var report map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &report), out)
-	assert.Equal(t, map[string]any{"pieces": 2.0, "bytes": 5.0, "words": 2.0, "tokens": 5.0, "used_tokens": 3.0, "unknown": 1.0, "different": 1.0,
+	assert.Equal(t, map[string]any{"pieces": 2.0, "bytes": 5.0, "words": 2.0, "tokens": 5.0, "used_tokens": 3.0, "unknown": 1.0,
+		"different":  1.0,
 		"difference": `byte 2: "abz" becomes "ab?"`, "vocab_size": 3.0, "fertility": 2.5, "bytes_per_token": 1.0}, report)
 }

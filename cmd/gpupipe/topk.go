@@ -45,8 +45,10 @@ func (c *topKCommand) Run(a *app) error {
 		return err
 	}
 	p := newProgress(a, c.JSON)
-	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: from, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
-		Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice},
+	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: from, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force,
+		Tokenizer: c.Tokenizer,
+		Weights:   inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize,
+		Target:   inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
 	p.line.clear()
 	if err != nil {
@@ -56,6 +58,7 @@ func (c *topKCommand) Run(a *app) error {
 		return a.printJSON(s)
 	}
 	a.facts([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
-		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out}, {"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s", s.Tokens, s.K, inBytes(s.Bytes))}})
+		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out},
+		{"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s", s.Tokens, s.K, inBytes(s.Bytes))}})
 	return nil
 }

@@ -23,7 +23,8 @@ func TestTopK(t *testing.T) {
 	}
 	words := filepath.Join(dir, "words.jsonl")
 	require.NoError(t, os.WriteFile(words, []byte("{\"words\": \"some words\"}\n"), 0o666))
-	code, text, errs = command("topk", run, "--data", words, "--field", "words", "--seq-len", "4", "--out", out, "--force", "--json", "--device", "null")
+	code, text, errs = command("topk", run, "--data", words, "--field", "words", "--seq-len", "4", "--out", out, "--force", "--json",
+		"--device", "null")
 	require.Equal(t, exitOK, code, errs)
 	var s inference.Stored
 	require.NoError(t, json.Unmarshal([]byte(text), &s))

@@ -142,7 +142,8 @@ func printMachines(a *app, s trace.Summary) {
 	}
 	rows := [][]string{{"LINK", "WAITED FOR", "MS A TRANSFER", "KIB", "TRANSFERS"}}
 	for _, l := range m.Links {
-		rows = append(rows, []string{l.From + " to " + l.To, shareText(l.Wait), fmt.Sprintf("%.3f", 1e3*l.Seconds), fmt.Sprintf("%.0f", l.Bytes/1024), fmt.Sprint(l.Transfers)})
+		rows = append(rows, []string{l.From + " to " + l.To, shareText(l.Wait), fmt.Sprintf("%.3f", 1e3*l.Seconds),
+			fmt.Sprintf("%.0f", l.Bytes/1024), fmt.Sprint(l.Transfers)})
 	}
 	a.printf("\n")
 	a.headed(rows)

@@ -74,7 +74,8 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), Saves: &a.saves}
+	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r,
+		Costs: a.measuredCosts(), Saves: &a.saves}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}
@@ -116,7 +117,8 @@ func (p *progress) ended(res train.Result, command string) error {
 	case res.Checkpoint == "":
 		p.note("stopped before the first step was done: there is no checkpoint; to begin again: gpupipe %s %s --resume", command, res.Dir)
 	case res.Idle:
-		p.note("stopped before another step was done: nothing new was saved; to continue after step %d: gpupipe %s %s --resume", res.Step, command, res.Dir)
+		p.note("stopped before another step was done: nothing new was saved; to continue after step %d: gpupipe %s %s --resume", res.Step,
+			command, res.Dir)
 	default:
 		p.note("stopped after step %d; to continue: gpupipe %s %s --resume", res.Step, command, res.Dir)
 	}

@@ -67,7 +67,8 @@ func (c *evalCommand) Run(a *app) error {
 		return a.printJSON(e)
 	}
 	rows := [][]string{
-		{"model", e.Model}, {"weights", string(e.Weights)}, {"text", e.Text}, {"tokens", grouped(e.Tokens)}, {"loss", fmt.Sprintf("%.4f nats per token", e.Loss)},
+		{"model", e.Model}, {"weights", string(e.Weights)}, {"text", e.Text}, {"tokens", grouped(e.Tokens)},
+		{"loss", fmt.Sprintf("%.4f nats per token", e.Loss)},
 		{"perplexity", fmt.Sprintf("%.4g", e.Perplexity)},
 	}
 	if e.Bytes > 0 {

@@ -66,15 +66,18 @@ func TestWatchALiveRun(t *testing.T) {
 	assert.True(t, evaluate[bool](ctx, t, tab, `!document.getElementById("no-runs").hidden`), "there is no run yet, nor its folder")
 
 	text := filepath.Join(dir, "text.txt")
-	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("In the beginning the cat sat on the mat, and a dog ran to the cat.\n", 400)), 0o666))
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("In the beginning the cat sat on the mat, and a dog ran to the cat.\n",
+		400)), 0o666))
 	training, stop := context.WithCancel(ctx)
 	ended := make(chan int, 1)
 	var out bytes.Buffer
 	go func() { // the model of TestReadmeRunsInOrder, whose kernels are compiled already
 		a := &app{ctx: training, stdout: &out, stderr: &out}
-		ended <- a.run([]string{"train", "--no-tune", "--set=run.dir=" + filepath.Join(runs, "live"), "--set=data={train: [" + text + "], tokenizer: bytes, val_fraction: 0.1}",
+		ended <- a.run([]string{"train", "--no-tune", "--set=run.dir=" + filepath.Join(runs, "live"), "--set=data={train: [" + text +
+			"], tokenizer: bytes, val_fraction: 0.1}",
 			"--set=model={d_model: 32, n_layers: 2, n_heads: 2, n_kv_heads: 2, d_ff: 64, seq_len: 32}",
-			"--set=train={steps: 1000000, batch_size: 8, microbatches: 8, eval_batches: 1}", "--set=pipeline={stages: 2, schedule: 2bw, devices: ['cpu:0/1', 'cpu:0/1']}"})
+			"--set=train={steps: 1000000, batch_size: 8, microbatches: 8, eval_batches: 1}",
+			"--set=pipeline={stages: 2, schedule: 2bw, devices: ['cpu:0/1', 'cpu:0/1']}"})
 	}()
 	defer stop()
 	const newest = `(gpupipeWatch.state.focus?.last("%s") ?? NaN)`
@@ -163,7 +166,8 @@ func photograph(ctx context.Context, t *testing.T, tab *chromium.Tab) {
 			require.NoError(t, tab.Resize(ctx, width, 900))
 			require.NoError(t, tab.Scheme(ctx, scheme))
 			require.NoError(t, tab.Evaluate(ctx, `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))`, nil))
-			assert.LessOrEqual(t, evaluate[int](ctx, t, tab, "document.documentElement.scrollWidth"), width, "nothing is wider than the page")
+			assert.LessOrEqual(t, evaluate[int](ctx, t, tab, "document.documentElement.scrollWidth"), width,
+				"nothing is wider than the page")
 			text, err := tab.Screenshot(ctx)
 			require.NoError(t, err)
 			picture, err := png.Decode(bytes.NewReader(text))
@@ -184,7 +188,8 @@ func TestWatchALongRun(t *testing.T) {
 	ctx := inBrowser(t)
 	dir := filepath.Join(t.TempDir(), "<u>run")
 	require.NoError(t, os.Mkdir(dir, 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(`{"step":1,"event":"<u>note","text":"<u>text"}`+"\n"), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(`{"step":1,"event":"<u>note","text":"<u>text"}`+"\n"),
+		0o666))
 	const steps = 100_000
 	var log bytes.Buffer
 	for i := range steps {
@@ -192,7 +197,8 @@ func TestWatchALongRun(t *testing.T) {
 		if i == 54_321 {
 			loss = 99
 		}
-		fmt.Fprintf(&log, `{"step":%d,"tokens":%d,"loss":%.6f,"lr":0.0003,"grad_norm":1.25,"tokens_per_s":123456.7,"staleness":0}`+"\n", i+1, 2048*(i+1), loss)
+		fmt.Fprintf(&log, `{"step":%d,"tokens":%d,"loss":%.6f,"lr":0.0003,"grad_norm":1.25,"tokens_per_s":123456.7,"staleness":0}`+"\n",
+			i+1, 2048*(i+1), loss)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "metrics.jsonl"), log.Bytes(), 0o666))
 	tab := watchPage(ctx, t, dir)
@@ -200,12 +206,15 @@ func TestWatchALongRun(t *testing.T) {
 	const focus = "gpupipeWatch.state.focus"
 	assert.Equal(t, steps, evaluate[int](ctx, t, tab, focus+".rows"))
 	assert.Equal(t, 2000, evaluate[int](ctx, t, tab, focus+".steps.length"))
-	assert.Equal(t, 2000+3*1000, evaluate[int](ctx, t, tab, "gpupipeWatch.drawn.points"), "two of the loss in each interval, one of what does not change")
+	assert.Equal(t, 2000+3*1000, evaluate[int](ctx, t, tab, "gpupipeWatch.drawn.points"),
+		"two of the loss in each interval, one of what does not change")
 	assert.Equal(t, 99.0, evaluate[float64](ctx, t, tab, "Math.max(..."+focus+`.column("loss"))`), "the extreme is drawn")
 	assert.Equal(t, "<u>run", evaluate[string](ctx, t, tab, `document.querySelector("#run-list button").textContent`))
-	assert.Equal(t, "<u>note<u>text", evaluate[string](ctx, t, tab, `document.querySelector("#event-list .kind").textContent + document.querySelector("#event-list div").lastChild.textContent`))
+	assert.Equal(t, "<u>note<u>text", evaluate[string](ctx, t, tab,
+		`document.querySelector("#event-list .kind").textContent + document.querySelector("#event-list div").lastChild.textContent`))
 	assert.Zero(t, evaluate[int](ctx, t, tab, `document.querySelectorAll("u").length`))
-	t.Logf("parse and draw: %s", evaluate[string](ctx, t, tab, "`${gpupipeWatch.drawn.parseMillis} + ${gpupipeWatch.drawn.drawMillis} ms; ${gpupipeWatch.drawn.firstMillis} ms after the page was opened`"))
+	t.Logf("parse and draw: %s", evaluate[string](ctx, t, tab,
+		"`${gpupipeWatch.drawn.parseMillis} + ${gpupipeWatch.drawn.drawMillis} ms; ${gpupipeWatch.drawn.firstMillis} ms after the page was opened`"))
 
 	require.NoError(t, tab.Evaluate(ctx, `gpupipeWatch.zoom(54000, 54500)`, nil))
 	require.NoError(t, tab.Await(ctx, focus+".steps.length < 600"), "a part is shown with all of its steps")

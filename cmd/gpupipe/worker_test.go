@@ -73,7 +73,8 @@ func TestTrainInProcesses(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)
 	train := func() (int, string, string) {
-		return command("train", c, "--device", "null", "--set", "pipeline={isolate: process, stages: 2, restarts: 1}", "--set", "pipeline.devices=[null]")
+		return command("train", c, "--device", "null", "--set", "pipeline={isolate: process, stages: 2, restarts: 1}", "--set",
+			"pipeline.devices=[null]")
 	}
 	t.Setenv("GPUPIPE_TEST_COMMAND", "dies")
 	code, out, errs := train()

@@ -96,7 +96,8 @@ func platforms() []platform {
 			l.SubgroupSize, l.Assembly = 32, true
 			for _, input := range []string{"f16", "bf16"} {
 				l.Cooperative = append(l.Cooperative, target.CooperativeMatrix{M: 16, N: 16, K: 16, Input: input, Result: "f32"})
-				l.Flexible = append(l.Flexible, target.FlexibleMatrix{M: 32, N: 32, K: 16, Input: input, Result: "f32", Invocations: 256, Largest: 256})
+				l.Flexible = append(l.Flexible, target.FlexibleMatrix{M: 32, N: 32, K: 16, Input: input, Result: "f32", Invocations: 256,
+					Largest: 256})
 			}
 		}), false},
 		{"cpu", with(func(l *target.Limits) {

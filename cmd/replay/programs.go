@@ -131,7 +131,8 @@ func head[T any](all []T, n int) []T { return all[:min(n, len(all))] }
 func optimizers() (all []program, err error) {
 	var params []optim.Param
 	add := func(name string, matrix bool, shape ...int) {
-		params = append(params, optim.Param{Name: name, Type: graph.T(graph.F32, shape...), Layer: name, Gradient: "grad/" + name, Matrix: matrix, Decay: len(shape) > 1})
+		params = append(params, optim.Param{Name: name, Type: graph.T(graph.F32, shape...), Layer: name, Gradient: "grad/" + name,
+			Matrix: matrix, Decay: len(shape) > 1})
 	}
 	add("embed", false, 300, 64)
 	add("norm", false, 64)
@@ -161,7 +162,8 @@ func optimizers() (all []program, err error) {
 		}
 		all = append(all, program{"optimizer " + s.name + " norms", o.All().NormSquares, false})
 		for v := range o.Variants() {
-			all = append(all, program{fmt.Sprintf("optimizer %s update %d", s.name, v), func() (*graph.Graph, error) { return o.All().Update(v) }, false})
+			all = append(all, program{fmt.Sprintf("optimizer %s update %d", s.name, v),
+				func() (*graph.Graph, error) { return o.All().Update(v) }, false})
 		}
 	}
 	return all, nil

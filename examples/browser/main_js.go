@@ -111,7 +111,8 @@ func train(ctx context.Context, run, on js.Value) error {
 	}
 	defer t.Close()
 	buffers, _ := dev.Allocated()
-	note("%d parameters, %.1f MB on %s, compiled in %.1f s", c.Model.Count(), float64(buffers)/1e6, dev.Info().Adapter, time.Since(began).Seconds())
+	note("%d parameters, %.1f MB on %s, compiled in %.1f s", c.Model.Count(), float64(buffers)/1e6, dev.Info().Adapter,
+		time.Since(began).Seconds())
 	return loop(ctx, t, dev, run, on)
 }
 

@@ -90,14 +90,17 @@ func TestFloat16IsRounded(t *testing.T) {
 func TestRunRefuses(t *testing.T) {
 	g := counter(t)
 	for says, change := range map[string]func(in, vars tensors){
-		`input "x" is missing, expected f32[2]`:           func(in, _ tensors) { delete(in, "x") },
-		`variable "w" is missing`:                         func(_, vars tensors) { delete(vars, "w") },
-		`input "x" is f32[3], expected f32[2]`:            func(in, _ tensors) { in["x"] = vector(1, 2, 3) },
-		`input "n" is i32[], expected u32[]`:              func(in, _ tensors) { in["n"] = number(graph.I32, 1) },
-		`variable "v" has 1 values, expected 2`:           func(_, vars tensors) { vars["v"] = &graph.Tensor{Type: graph.T(graph.F32, 2), Data: []float64{1}} },
+		`input "x" is missing, expected f32[2]`: func(in, _ tensors) { delete(in, "x") },
+		`variable "w" is missing`:               func(_, vars tensors) { delete(vars, "w") },
+		`input "x" is f32[3], expected f32[2]`:  func(in, _ tensors) { in["x"] = vector(1, 2, 3) },
+		`input "n" is i32[], expected u32[]`:    func(in, _ tensors) { in["n"] = number(graph.I32, 1) },
+		`variable "v" has 1 values, expected 2`: func(_, vars tensors) {
+			vars["v"] = &graph.Tensor{Type: graph.T(graph.F32, 2),
+				Data: []float64{1}}
+		},
 		`element 0 is 0.5, expected a value of u32`:       func(in, _ tensors) { in["n"] = number(graph.U32, 0.5) },
 		`input "n": element 0 is -1, expected a value of`: func(in, _ tensors) { in["n"] = number(graph.U32, -1) },
-		`element 0 is NaN`:                                func(in, _ tensors) { in["n"] = number(graph.U32, math.NaN()) },
+		`element 0 is NaN`: func(in, _ tensors) { in["n"] = number(graph.U32, math.NaN()) },
 	} {
 		in := tensors{"x": vector(1, 2), "n": number(graph.U32, 1)}
 		vars := tensors{"w": vector(1, 2), "v": vector(3, 4)}

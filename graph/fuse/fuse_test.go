@@ -111,7 +111,8 @@ func TestAdamWUpdatesInPlaceInOneKernelOfEightBindings(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		shape := graph.T(graph.F32, 64, 32)
 		p, g, m, v := b.Variable("p", shape), b.Variable("g", shape), b.Variable("m", shape), b.Variable("v", shape)
-		hyper, norm, halted := b.Input("hyper", graph.T(graph.F32, 4)), b.Input("norm", graph.T(graph.F32)), b.Variable("halted", graph.T(graph.U32))
+		hyper, norm, halted := b.Input("hyper", graph.T(graph.F32, 4)), b.Input("norm", graph.T(graph.F32)),
+			b.Variable("halted", graph.T(graph.U32))
 		clipped := op.Mul(g, op.Minimum(op.Scalar(b, graph.F32, 1), op.Reciprocal(norm)))
 		lr := op.Reshape(op.Slice(hyper, 0, 1, 2))
 		m1 := op.Add(op.Scale(m, 0.9), op.Scale(clipped, 0.1))
@@ -264,8 +265,10 @@ func TestFloat16IsStoredByWholeWords(t *testing.T) {
 		f    func(b *graph.Builder) *graph.Value
 		want []fuse.Kind
 	}{
-		{"rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 96))) }, []fuse.Kind{fuse.Reduce}},
-		{"odd rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 97))) }, []fuse.Kind{fuse.Reduce, fuse.Map}},
+		{"rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 96))) },
+			[]fuse.Kind{fuse.Reduce}},
+		{"odd rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 97))) },
+			[]fuse.Kind{fuse.Reduce, fuse.Map}},
 		{"a number a row", func(b *graph.Builder) *graph.Value {
 			return op.Sum(b.Input("x", graph.T(graph.F32, 6, 96)), []int{1}, false)
 		}, []fuse.Kind{fuse.Reduce, fuse.Map}},
@@ -339,7 +342,8 @@ func TestRowsArePutInPlace(t *testing.T) {
 func TestPartsOfFloat16(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x := b.Input("x", graph.T(graph.F16, 513))
-		for name, p := range map[string][2]int{"all": {0, 513}, "words": {128, 200}, "odd": {128, 201}, "between": {1, 3}, "unaligned": {2, 4}, "end": {512, 513}} {
+		for name, p := range map[string][2]int{"all": {0, 513}, "words": {128, 200}, "odd": {128, 201}, "between": {1, 3},
+			"unaligned": {2, 4}, "end": {512, 513}} {
 			b.Output(name, op.Reshape(op.Slice(x, 0, p[0], p[1]), 1, p[1]-p[0]))
 		}
 	})
@@ -357,7 +361,8 @@ func TestAlong(t *testing.T) {
 		want  bool
 	}{
 		{graph.Shape{8, 3}, []int{1}, true}, {graph.Shape{8, 3}, []int{0}, false}, {graph.Shape{8, 3}, []int{0, 1}, true},
-		{graph.Shape{8, 3, 1}, []int{1}, true}, {graph.Shape{8, 3, 1}, []int{0, 2}, false}, {graph.Shape{4, 5, 6}, []int{0, 2}, true}, {graph.Shape{1}, []int{0}, true},
+		{graph.Shape{8, 3, 1}, []int{1}, true}, {graph.Shape{8, 3, 1}, []int{0, 2}, false}, {graph.Shape{4, 5, 6}, []int{0, 2}, true},
+		{graph.Shape{1}, []int{0}, true},
 	} {
 		assert.Equal(t, c.want, fuse.Domain{Shape: c.shape, Axes: c.axes}.Along(), "%v over %v", c.shape, c.axes)
 	}

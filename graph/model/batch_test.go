@@ -102,7 +102,8 @@ func lastLogit(t *testing.T, c model.Config, text *graph.Tensor, vars map[string
 	}
 	var logits []float64
 	for i, id := range text.Data {
-		in := map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 1, 1)), "position": graph.NewTensor(graph.T(graph.U32, 1))}
+		in := map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 1, 1)),
+			"position": graph.NewTensor(graph.T(graph.U32, 1))}
 		in["tokens"].Data[0], in["position"].Data[0] = id, float64(i)
 		logits = run(t, decode, in, all)["logits"].Data
 	}

@@ -164,7 +164,8 @@ type Logits struct {
 func Values() map[string][]string {
 	return map[string][]string{
 		"arch": Architectures(), "norm.place": {NormPre, NormPost, NormBoth}, "norm.qk": {QKNone, QKHead, QKFull},
-		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {LinearScaling, Llama3Scaling, YaRNScaling},
+		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore},
+		"rope.scaling.kind":   {LinearScaling, Llama3Scaling, YaRNScaling},
 		"rope.scaling.layers": {AllLayers, FullLayers},
 	}
 }

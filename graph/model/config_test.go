@@ -66,7 +66,8 @@ func TestValidateNamesTheKey(t *testing.T) {
 		"attention.rope: found 5, expected at most as many entries": func(c *model.Config) { c.Attention.Rope = make([]int, 5) },
 		"moe.top_k: found 2, expected nothing without moe.experts":  func(c *model.Config) { c.MoE.TopK = 2 },
 		"moe.balance.proportional: found true, expected false without moe.balance.bias": func(c *model.Config) {
-			c.FFN.DFF, c.MoE = 0, model.MoE{Experts: 4, TopK: 2, DFF: 3, Score: model.SigmoidScore, Scale: 1, Balance: model.Balance{Proportional: true}}
+			c.FFN.DFF, c.MoE = 0, model.MoE{Experts: 4, TopK: 2, DFF: 3, Score: model.SigmoidScore, Scale: 1,
+				Balance: model.Balance{Proportional: true}}
 		},
 		"moe.top_k: found 5, expected an integer from 1 to 4": func(c *model.Config) {
 			c.MoE = model.MoE{Experts: 4, TopK: 5, DFF: 8, Score: "softmax", Scale: 1}
@@ -87,7 +88,10 @@ func TestValidateNamesTheKey(t *testing.T) {
 		"rope.scaling.high: found 1, expected more than rope.scaling.low (1)": func(c *model.Config) {
 			c.Rope.Scaling = model.Scaling{Kind: "llama3", Factor: 8, Low: 1, High: 1, Original: 64}
 		},
-		"vocab_size: found 16777216, expected parameters that 32 bits can index": func(c *model.Config) { c.VocabSize, c.DModel = 1<<24, 1024 },
+		"vocab_size: found 16777216, expected parameters that 32 bits can index": func(c *model.Config) {
+			c.VocabSize, c.DModel = 1<<24,
+				1024
+		},
 	} {
 		c := tiny
 		change(&c)
@@ -170,7 +174,8 @@ func TestEveryFieldMatters(t *testing.T) {
 	stretched := func() *model.Config {
 		c := *rich()
 		c.Attention.HeadDim, c.MoE, c.Untrained = 32, model.MoE{}, []int{3}
-		c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 8, Low: 1, High: 32, Original: 600, Attention: 1.5, Layers: model.FullLayers}
+		c.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 8, Low: 1, High: 32, Original: 600, Attention: 1.5,
+			Layers: model.FullLayers}
 		return &c
 	}
 	seen := map[string]bool{}
@@ -264,7 +269,8 @@ func TestLayersDiffer(t *testing.T) {
 		got = append(got, c.Layer(i))
 		like = append(like, c.Like(i+1)-1)
 	}
-	assert.Equal(t, []model.Layer{{4, true, false, false, 12}, {4, false, false, true, 3}, {0, true, true, true, 3}, {4, false, false, true, 3},
+	assert.Equal(t, []model.Layer{{4, true, false, false, 12}, {4, false, false, true, 3}, {0, true, true, true, 3},
+		{4, false, false, true, 3},
 		{4, true, false, true, 3}, {0, false, false, true, 3}}, got)
 	assert.Equal(t, []int{0, 1, 2, 1, 4, 5}, like)
 	assert.Equal(t, 0, c.Like(0))
@@ -399,9 +405,12 @@ func TestHuggingFaceIgnoredKeys(t *testing.T) {
 	want, err := model.FromHuggingFace([]byte(smollm2))
 	require.NoError(t, err)
 	for key, value := range map[string]any{
-		"unsloth_fixed": true, "layer_types": []string{"full_attention"}, "num_experts": 8, "attention_multiplier": 0.5, "clip_qkv": 8, "n_group": 4,
-		"final_logit_softcapping": 30, "rope_interleaved": true, "use_sliding_window": true, "max_window_layers": 3, "sliding_window": 1 << 20,
-		"pretraining_tp": 2, "attention_dropout": 0.1, "head_dim": nil, "hidden_act": "swish", "bos_token_id": 5, "eos_token_id": []int{1, 2}, "auto_map": map[string]any{"a": "b"},
+		"unsloth_fixed": true, "layer_types": []string{"full_attention"}, "num_experts": 8, "attention_multiplier": 0.5, "clip_qkv": 8,
+		"n_group":                 4,
+		"final_logit_softcapping": 30, "rope_interleaved": true, "use_sliding_window": true, "max_window_layers": 3,
+		"sliding_window": 1 << 20,
+		"pretraining_tp": 2, "attention_dropout": 0.1, "head_dim": nil, "hidden_act": "swish", "bos_token_id": 5,
+		"eos_token_id": []int{1, 2}, "auto_map": map[string]any{"a": "b"},
 		"rope_scaling": map[string]any{"type": "default", "rope_theta": 1e5, "finetuned": true, "beta_fast": 32},
 	} {
 		var m map[string]any

@@ -20,7 +20,8 @@ func features() map[string]model.Config {
 	post.Norm.Place, post.Norm.QK, post.TieEmbeddings = model.NormPost, model.QKFull, false
 	post.Attention.Rope, post.Attention.Window = []int{1, 0}, 4
 	yarn := small()
-	yarn.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 3, Low: 0.1, High: 1.5, Original: 12, Attention: 1.25, Layers: model.FullLayers}
+	yarn.Rope.Scaling = model.Scaling{Kind: model.YaRNScaling, Factor: 3, Low: 0.1, High: 1.5, Original: 12, Attention: 1.25,
+		Layers: model.FullLayers}
 	yarn.Attention.Window, yarn.Attention.Pattern = 2, []string{model.FullLayer, model.LocalLayer}
 	both := small()
 	both.Norm.Place, both.Norm.UnitOffset, both.FFN.Kind, both.Logits.Softcap = model.NormBoth, true, model.GeGLU, 2
@@ -36,7 +37,8 @@ func features() map[string]model.Config {
 	one := small()
 	one.FFN = model.FFN{Kind: model.ReLU2}
 	one.MoE = model.MoE{Experts: 3, TopK: 3, DFF: 4, Score: model.SoftmaxScore, Scale: 1, Normalize: true}
-	return map[string]model.Config{"head": head, "post": post, "both": both, "yarn": yarn, "bare": bare, "experts": experts, "sigmoid": sigmoid, "all": one}
+	return map[string]model.Config{"head": head, "post": post, "both": both, "yarn": yarn, "bare": bare, "experts": experts,
+		"sigmoid": sigmoid, "all": one}
 }
 
 // Each feature is kept by a checkpoint's config.json, decodes as it trains, and has the gradients of its loss for all
@@ -112,18 +114,24 @@ func TestParametersOfFeatures(t *testing.T) {
 		return all
 	}
 	fs := features()
-	assert.Equal(t, map[string]graph.Shape{"input_layernorm": {8}, "self_attn.q_proj": {12, 8}, "self_attn.k_proj": {6, 8}, "self_attn.v_proj": {6, 8},
-		"self_attn.q_norm": {6}, "self_attn.k_norm": {6}, "self_attn.o_proj": {8, 12}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8},
-		"mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["head"]))
-	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8}, "self_attn.q_norm": {8},
-		"self_attn.k_norm": {4}, "self_attn.o_proj": {8, 8}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8}, "mlp.up_proj": {12, 8},
+	assert.Equal(t, map[string]graph.Shape{"input_layernorm": {8}, "self_attn.q_proj": {12, 8}, "self_attn.k_proj": {6, 8},
+		"self_attn.v_proj": {6, 8},
+		"self_attn.q_norm": {6}, "self_attn.k_norm": {6}, "self_attn.o_proj": {8, 12}, "post_attention_layernorm": {8},
+		"mlp.gate_proj": {12, 8},
+		"mlp.up_proj":   {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["head"]))
+	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8},
+		"self_attn.q_norm": {8},
+		"self_attn.k_norm": {4}, "self_attn.o_proj": {8, 8}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8},
+		"mlp.up_proj":   {12, 8},
 		"mlp.down_proj": {8, 12}, "post_feedforward_layernorm": {8}}, shapes(fs["post"]))
 	both := shapes(fs["both"])
-	for _, name := range []string{"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"} {
+	for _, name := range []string{"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+		"post_feedforward_layernorm"} {
 		assert.Contains(t, both, name)
 	}
-	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8}, "self_attn.o_proj": {8, 8},
-		"mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["bare"]))
+	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8},
+		"self_attn.o_proj": {8, 8},
+		"mlp.up_proj":      {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["bare"]))
 }
 
 func TestInitialValuesOfFeatures(t *testing.T) {
@@ -132,7 +140,8 @@ func TestInitialValuesOfFeatures(t *testing.T) {
 	for _, p := range c.Parameters() {
 		first := p.Initial(1)[0]
 		switch p.Name {
-		case "model.layers.0.self_attn.o_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight":
+		case "model.layers.0.self_attn.o_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight",
+			"model.layers.0.input_layernorm.weight":
 			assert.Zero(t, first, p.Name)
 		case "model.layers.0.mlp.up_proj.weight":
 			assert.NotZero(t, first, p.Name)

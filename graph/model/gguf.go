@@ -50,17 +50,23 @@ func ggufArchs() []ggufArch {
 	postNorm := func(c *Config) { c.Norm.QK, c.Norm.Place = QKFull, NormPost }
 	headNorm := func(c *Config) { c.Norm.QK = QKHead }
 	return []ggufArch{
-		{name: "llama", classes: []string{"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"}, interleaved: true, scaling: true, normalized: 1,
+		{name: "llama", classes: []string{"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"}, interleaved: true,
+			scaling: true, normalized: 1,
 			set: func(*Config) {}},
 		{name: "smollm3", classes: []string{"SmolLM3ForCausalLM"}, interleaved: true, set: func(c *Config) {
 			c.Attention.Rope = []int{1, 1, 1, 0}[:min(max(c.NLayers, 1), 4)]
 		}},
 		{name: "qwen3", classes: []string{"Qwen3ForCausalLM"}, set: headNorm},
 		{name: "qwen3moe", classes: []string{"Qwen3MoeForCausalLM"}, normalized: 1, set: headNorm},
-		{name: "olmo2", classes: []string{"Olmo2ForCausalLM", "Olmo3ForCausalLM"}, derivedHead: true, ownHead: true, window: true, set: postNorm,
+		{name: "olmo2", classes: []string{"Olmo2ForCausalLM", "Olmo3ForCausalLM"}, derivedHead: true, ownHead: true, window: true,
+			set:   postNorm,
 			names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
-		{name: "olmoe", classes: []string{"OlmoeForCausalLM"}, derivedHead: true, ownHead: true, normalized: -1, set: func(c *Config) { c.Norm.QK = QKFull }},
-		{name: "dots1", classes: []string{"Dots1ForCausalLM"}, ownHead: true, set: func(c *Config) { c.Norm.QK, c.MoE.Score = QKHead, SigmoidScore }},
+		{name: "olmoe", classes: []string{"OlmoeForCausalLM"}, derivedHead: true, ownHead: true, normalized: -1,
+			set: func(c *Config) { c.Norm.QK = QKFull }},
+		{name: "dots1", classes: []string{"Dots1ForCausalLM"}, ownHead: true, set: func(c *Config) {
+			c.Norm.QK, c.MoE.Score = QKHead,
+				SigmoidScore
+		}},
 		{name: "glm4moe", classes: []string{"Glm4MoeForCausalLM"}, set: func(c *Config) { c.MoE.Score = SigmoidScore },
 			names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
 	}
@@ -132,7 +138,8 @@ func (a ggufArch) checkScaling(c Config) error {
 	case s.Kind != "" && !a.scaling:
 		return fielderror.New("rope.scaling.kind", s.Kind, "none or %s, which llama.cpp's %s has", LinearScaling, a.name)
 	case s.Kind == YaRNScaling:
-		return fielderror.New("rope.scaling.kind", YaRNScaling, "none, %s or %s: files in GGUF have no other yet", LinearScaling, Llama3Scaling)
+		return fielderror.New("rope.scaling.kind", YaRNScaling, "none, %s or %s: files in GGUF have no other yet", LinearScaling,
+			Llama3Scaling)
 	case s.Layers == FullLayers:
 		return fielderror.New("rope.scaling.layers", FullLayers, "%s, which llama.cpp's %s has", AllLayers, a.name)
 	}
@@ -166,7 +173,8 @@ func (c Config) GGUF() (map[string]any, error) {
 	case LinearScaling:
 		out[a.name+".rope.scaling.type"], out[a.name+".rope.scaling.factor"] = LinearScaling, float32(s.Factor)
 	case Llama3Scaling:
-		out[ggufScalingFactor], out[ggufScalingLow], out[ggufScalingHigh], out[ggufScalingOriginal] = float32(s.Factor), float32(s.Low), float32(s.High), uint32(s.Original)
+		out[ggufScalingFactor], out[ggufScalingLow], out[ggufScalingHigh], out[ggufScalingOriginal] = float32(s.Factor), float32(s.Low),
+			float32(s.High), uint32(s.Original)
 	}
 	if c.MoE.Experts == 0 {
 		return out, nil

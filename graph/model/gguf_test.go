@@ -116,7 +116,8 @@ func TestGGUF(t *testing.T) {
 // Files of other programs have the divisors of frequencies alone.
 func TestGGUFOfLlama3(t *testing.T) {
 	c := small()
-	c.Attention.HeadDim, c.Rope = 64, model.Rope{Theta: 500000, Scaling: model.Scaling{Kind: model.Llama3Scaling, Factor: 32, Low: 1, High: 4, Original: 8192}}
+	c.Attention.HeadDim, c.Rope = 64, model.Rope{Theta: 500000, Scaling: model.Scaling{Kind: model.Llama3Scaling, Factor: 32, Low: 1,
+		High: 4, Original: 8192}}
 	h := headerOf(t, c)
 	for key := range h.keys {
 		if strings.HasPrefix(key, "gpupipe.") {
@@ -182,7 +183,10 @@ func TestGGUFRefusals(t *testing.T) {
 			*c = mixture()
 			c.Norm.QK, c.MoE.Normalize, c.MoE.DenseFirst, c.FFN.DFF = model.QKHead, true, 1, 12
 		},
-		"attention.head_dim: found 6": func(c *model.Config) { c.Norm.QK, c.Norm.Place, c.Attention.HeadDim = model.QKFull, model.NormPost, 6 },
+		"attention.head_dim: found 6": func(c *model.Config) {
+			c.Norm.QK, c.Norm.Place, c.Attention.HeadDim = model.QKFull,
+				model.NormPost, 6
+		},
 	} {
 		c := small()
 		change(&c)
@@ -234,9 +238,11 @@ func TestGGUFRopeFactors(t *testing.T) {
 
 // Files without these keys, or with these values, compute the same in llama.cpp.
 func TestGGUFNeutralKeys(t *testing.T) {
-	for name, v := range map[string]any{"attention.causal": true, "use_parallel_residual": false, "logit_scale": float32(1), "residual_scale": float32(0), "embedding_scale": float32(1),
-		"rope.scaling.type": "none", "rope.scale_linear": float32(1), "rope.scaling.factor": float32(0), "rope.scaling.finetuned": true, "rope.dimension_sections": []int64{0, 0},
-		"tensor_data_layout": "Meta AI original pth", "attention.sliding_window": uint32(4), "of_another_program": "x"} {
+	for name, v := range map[string]any{"attention.causal": true, "use_parallel_residual": false, "logit_scale": float32(1),
+		"residual_scale": float32(0), "embedding_scale": float32(1),
+		"rope.scaling.type": "none", "rope.scale_linear": float32(1), "rope.scaling.factor": float32(0), "rope.scaling.finetuned": true,
+		"rope.dimension_sections": []int64{0, 0},
+		"tensor_data_layout":      "Meta AI original pth", "attention.sliding_window": uint32(4), "of_another_program": "x"} {
 		h := headerOf(t, small())
 		h.keys["llama."+name] = v
 		c, _, err := model.FromGGUF(h)

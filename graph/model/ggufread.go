@@ -148,7 +148,8 @@ func (k *ggufKeys) attention(a ggufArch, c *Config) {
 
 func (k *ggufKeys) experts(a ggufArch, c *Config) {
 	m := &c.MoE
-	*m = MoE{Experts: k.int("expert_count", 0), TopK: k.int("expert_used_count", required), Score: SoftmaxScore, Scale: 1, Normalize: a.normalized == 1}
+	*m = MoE{Experts: k.int("expert_count", 0), TopK: k.int("expert_used_count", required), Score: SoftmaxScore, Scale: 1,
+		Normalize: a.normalized == 1}
 	m.DFF = k.int("expert_feed_forward_length", float64(c.FFN.DFF))
 	m.DenseFirst, m.Shared = k.int("leading_dense_block_count", 0), k.int("expert_shared_count", 0)
 	if a.normalized == 0 {
@@ -229,12 +230,17 @@ var ggufNeutral = map[string][]any{
 	"attention.key_length_mla": nil, "attention.value_length_mla": nil, "attention.gate_lora_rank": nil,
 	"attn_logit_softcapping": nil, "router_logit_softcapping": nil, "final_logit_softcapping": nil,
 	"logit_scale": {1.0}, "residual_scale": {1.0}, "embedding_scale": {1.0}, "use_parallel_residual": nil, "pooling_type": nil,
-	"rope.scaling.attn_factor": {1.0}, "rope.scaling.alpha": nil, "rope.scaling.yarn_log_multiplier": nil, "rope.scaling.yarn_ext_factor": {-1.0},
+	"rope.scaling.attn_factor": {1.0}, "rope.scaling.alpha": nil, "rope.scaling.yarn_log_multiplier": nil,
+	"rope.scaling.yarn_ext_factor":  {-1.0},
 	"rope.scaling.yarn_attn_factor": {1.0}, "rope.dimension_sections": nil,
-	"expert_group_scale": nil, "experts_per_group": nil, "moe_every_n_layers": {1.0}, "interleave_moe_layer_step": {1.0}, "moe_latent_size": nil,
-	"expert_chunk_feed_forward_length": nil, "n_deepstack_layers": nil, "swin_norm": nil, "rescale_every_n_layers": nil, "full_attention_interval": {1.0},
-	"activation_sparsity_scale": nil, "altup.num_inputs": nil, "embedding_length_per_layer_input": nil, "swiglu_clamp_exp": nil, "swiglu_clamp_shexp": nil,
-	"decoder_block_count": nil, "token_shift_count": nil, "ssm.state_size": nil, "ssm.inner_size": nil, "wkv.head_size": nil, "shortconv.l_cache": nil,
+	"expert_group_scale": nil, "experts_per_group": nil, "moe_every_n_layers": {1.0}, "interleave_moe_layer_step": {1.0},
+	"moe_latent_size":                  nil,
+	"expert_chunk_feed_forward_length": nil, "n_deepstack_layers": nil, "swin_norm": nil, "rescale_every_n_layers": nil,
+	"full_attention_interval":   {1.0},
+	"activation_sparsity_scale": nil, "altup.num_inputs": nil, "embedding_length_per_layer_input": nil, "swiglu_clamp_exp": nil,
+	"swiglu_clamp_shexp":  nil,
+	"decoder_block_count": nil, "token_shift_count": nil, "ssm.state_size": nil, "ssm.inner_size": nil, "wkv.head_size": nil,
+	"shortconv.l_cache": nil,
 }
 
 // fixed refuses keys of ggufNeutral, and keys that repeat others, with values that change numbers.
@@ -243,8 +249,9 @@ func (k *ggufKeys) fixed(a ggufArch, c Config) {
 		return
 	}
 	head := float64(c.HeadDim())
-	repeated := map[string]float64{"embedding_length_out": float64(c.DModel), "attention.key_length_swa": head, "attention.value_length_swa": head,
-		"rope.dimension_count_swa": head, "rope.freq_base_swa": c.Rope.Theta, "attention.scale": 1 / math.Sqrt(head),
+	repeated := map[string]float64{"embedding_length_out": float64(c.DModel), "attention.key_length_swa": head,
+		"attention.value_length_swa": head,
+		"rope.dimension_count_swa":   head, "rope.freq_base_swa": c.Rope.Theta, "attention.scale": 1 / math.Sqrt(head),
 		"expert_shared_feed_forward_length": float64(c.MoE.Shared * c.MoE.DFF)}
 	for _, key := range slices.Sorted(maps.Keys(repeated)) {
 		k.only(key, repeated[key])

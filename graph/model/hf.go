@@ -47,7 +47,8 @@ func hfClassOf(c Config) (hfClass, error) {
 		}
 		if nearest == nil || len(ds) < fewest {
 			d := ds[0]
-			nearest, fewest = fielderror.New(d.key, d.left, "%s, which %s of Transformers has", fielderror.Text(d.right), class.name), len(ds)
+			nearest, fewest = fielderror.New(d.key, d.left, "%s, which %s of Transformers has", fielderror.Text(d.right), class.name),
+				len(ds)
 		}
 	}
 	if nearest == nil {
@@ -113,7 +114,8 @@ func hfClassNamed(modelType string, architectures []string) (hfClass, error) {
 	var names []string
 	for _, class := range hfClasses() {
 		switch {
-		case class.kind == modelType && len(architectures) > 0 && !slices.Contains(architectures, class.name) && !slices.Contains(architectures, class.inner()):
+		case class.kind == modelType && len(architectures) > 0 && !slices.Contains(architectures, class.name) &&
+			!slices.Contains(architectures, class.inner()):
 			return class, fielderror.New("architectures", architectures, "%s, the class of model_type %s", class.name, modelType)
 		case class.kind == modelType, modelType == "" && slices.Contains(architectures, class.name):
 			return class, nil
@@ -134,10 +136,12 @@ func (c hfClass) inner() string { return strings.TrimSuffix(c.name, "ForCausalLM
 var hfNames = map[string]string{
 	"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads",
 	"ffn.d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm.eps": "rms_norm_eps", "rope.theta": "rope_theta",
-	"tie_embeddings": "tie_word_embeddings", "untrained": "pad_token_id", "attention.head_dim": "head_dim", "attention.window": "sliding_window",
+	"tie_embeddings": "tie_word_embeddings", "untrained": "pad_token_id", "attention.head_dim": "head_dim",
+	"attention.window":  "sliding_window",
 	"attention.pattern": "layer_types", "moe.top_k": "num_experts_per_tok", "moe.d_ff": "moe_intermediate_size",
 	"moe.dense_first": "first_k_dense_replace", "rope.scaling.kind": "rope_scaling",
-	"rope.scaling.factor": "rope_scaling.factor", "rope.scaling.low": "rope_scaling.low_freq_factor", "rope.scaling.high": "rope_scaling.high_freq_factor",
+	"rope.scaling.factor": "rope_scaling.factor", "rope.scaling.low": "rope_scaling.low_freq_factor",
+	"rope.scaling.high":     "rope_scaling.high_freq_factor",
 	"rope.scaling.original": "rope_scaling.original_max_position_embeddings", "rope.scaling.attention": "rope_scaling.attention_factor",
 }
 

@@ -69,7 +69,8 @@ func TestClassOfFeatures(t *testing.T) {
 		{"Qwen3MoeForCausalLM", mixture(), func(c *model.Config) { c.Norm.QK, c.MoE.Balance.Aux = model.QKHead, 0.01 }},
 		{"MixtralForCausalLM", mixture(), func(c *model.Config) { c.MoE.Normalize, c.MoE.Balance.Z = true, 0.01 }},
 		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
-			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance = model.SigmoidScore, 2, 2.5, true, model.Balance{Bias: 1e-3, Proportional: true}
+			c.MoE.Score, c.MoE.Shared, c.MoE.Scale, c.MoE.Normalize, c.MoE.Balance = model.SigmoidScore, 2, 2.5, true,
+				model.Balance{Bias: 1e-3, Proportional: true}
 		}},
 		{"Glm4MoeForCausalLM", mixture(), func(c *model.Config) {
 			c.MoE.Score, c.MoE.Shared, c.MoE.Normalize, c.Norm.QK = model.SigmoidScore, 0, true, model.QKHead
@@ -108,7 +109,10 @@ func TestFeaturesWithoutAClass(t *testing.T) {
 		`norm.qk: found "full", expected "none", which LlamaForCausalLM of Transformers has`: func(c *model.Config) { c.Norm.QK = model.QKFull },
 		`ffn.kind: found "geglu", expected "swiglu"`:                                         func(c *model.Config) { c.FFN.Kind = model.GeGLU },
 		"norm.unit_offset: found true, expected false":                                       func(c *model.Config) { c.Norm.UnitOffset = true },
-		"norm.qk_weight: found false, expected true, which Qwen3ForCausalLM":                 func(c *model.Config) { c.Norm.QK, c.Norm.QKWeight = model.QKHead, false },
+		"norm.qk_weight: found false, expected true, which Qwen3ForCausalLM": func(c *model.Config) {
+			c.Norm.QK,
+				c.Norm.QKWeight = model.QKHead, false
+		},
 		"moe.balance.bias: found 0.001, expected 0, which MixtralForCausalLM": func(c *model.Config) {
 			*c = mixture()
 			c.MoE.Normalize, c.MoE.Balance.Bias = true, 1e-3
@@ -154,8 +158,10 @@ func TestPublishedConfigs(t *testing.T) {
 	olmo3 := good(`"architectures": ["Olmo3ForCausalLM"], "rope_theta": 500000, "rope_scaling": {"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
 		"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "yarn"}`) // the published OLMo 3 7B
 	assert.Equal(t, model.Attention{Window: 4096, Pattern: []string{"local", "local", "local", "full"}}, olmo3.Attention)
-	assert.Equal(t, model.Rope{Theta: 5e5, Scaling: model.Scaling{Kind: "yarn", Factor: 8, Low: 1, High: 32, Original: 8192, Layers: "full"}}, olmo3.Rope)
-	for more, want := range map[string][]int{`"pad_token_id": 5`: {5}, `"pad_token_id": -1`: {127}, `"pad_token_id": null`: nil, `"pad_token_id": 4096`: nil, `"head_dim": 16`: {1}} {
+	assert.Equal(t, model.Rope{Theta: 5e5, Scaling: model.Scaling{Kind: "yarn", Factor: 8, Low: 1, High: 32, Original: 8192,
+		Layers: "full"}}, olmo3.Rope)
+	for more, want := range map[string][]int{`"pad_token_id": 5`: {5}, `"pad_token_id": -1`: {127}, `"pad_token_id": null`: nil,
+		`"pad_token_id": 4096`: nil, `"head_dim": 16`: {1}} {
 		assert.Equal(t, want, good(`"architectures": ["Olmo2ForCausalLM"], `+more).Untrained, more)
 	}
 	smol := good(`"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, "pretraining_tp": 2, "max_window_layers": 28, "sliding_window": null, "use_sliding_window": false,
@@ -233,7 +239,8 @@ func TestNamings(t *testing.T) {
 		names = append(names, list)
 	}
 	assert.Equal(t, [][]string{{"model.layers.0.mlp.experts.up_proj.weight"},
-		{"model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.1.up_proj.weight", "model.layers.0.mlp.experts.2.up_proj.weight",
+		{"model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.1.up_proj.weight",
+			"model.layers.0.mlp.experts.2.up_proj.weight",
 			"model.layers.0.mlp.experts.3.up_proj.weight"}, {"model.layers.0.mlp.experts.gate_up_proj"}}, names)
 	fused := c.Namings()[2].Tensors(gate)[0]
 	matrix := 6 * c.DModel
@@ -247,7 +254,8 @@ func TestConfigsThatAreMutated(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, paths, 12)
 	r := rand.New(rand.NewPCG(1, 2))
-	values := []any{nil, true, "", "x", 0, -1, 1, 2, 7, 0.5, 1 << 12, 1 << 31, math.MaxInt64, 1e300, -1e-300, []any{}, []any{1, 0, 1}, []any{"full_attention"},
+	values := []any{nil, true, "", "x", 0, -1, 1, 2, 7, 0.5, 1 << 12, 1 << 31, math.MaxInt64, 1e300, -1e-300, []any{}, []any{1, 0, 1},
+		[]any{"full_attention"},
 		map[string]any{}, map[string]any{"rope_type": "llama3"}, map[string]any{"full_attention": 1}}
 	var keys []string
 	var configs []map[string]any

@@ -89,7 +89,8 @@ func (h *hfKeys) rope(key string, raw json.RawMessage, c *Config) {
 	case LinearScaling:
 		c.Rope.Scaling = Scaling{Kind: LinearScaling, Factor: float64(p.Factor)}
 	case Llama3Scaling:
-		c.Rope.Scaling = Scaling{Kind: Llama3Scaling, Factor: float64(p.Factor), Low: float64(p.Low), High: float64(p.High), Original: p.Original}
+		c.Rope.Scaling = Scaling{Kind: Llama3Scaling, Factor: float64(p.Factor), Low: float64(p.Low), High: float64(p.High),
+			Original: p.Original}
 		if p.Original == 0 {
 			c.Rope.Scaling.Original = c.SeqLen
 		}
@@ -155,7 +156,8 @@ func (c Config) ropeParameters() ropeParameters {
 	case Llama3Scaling:
 		p.Kind, p.Factor, p.Low, p.High, p.Original = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High), s.Original
 	case YaRNScaling:
-		p.Kind, p.Factor, p.Slow, p.Fast, p.Original, p.Attention = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High), s.Original, hfFloat(s.Attention)
+		p.Kind, p.Factor, p.Slow, p.Fast, p.Original, p.Attention = s.Kind, hfFloat(s.Factor), hfFloat(s.Low), hfFloat(s.High),
+			s.Original, hfFloat(s.Attention)
 	}
 	return p
 }

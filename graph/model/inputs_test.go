@@ -16,7 +16,8 @@ import (
 
 func allInputs() model.Inputs {
 	return model.Inputs{Segments: true, Weights: true, Padding: true, Scalars: 2, Aligned: []graph.Named{
-		{ID: "teacher", Type: graph.T(graph.F32, small().VocabSize)}, {ID: "counts", Type: graph.T(graph.U32)}, {ID: "unread", Type: graph.T(graph.I32, 2)}}}
+		{ID: "teacher", Type: graph.T(graph.F32, small().VocabSize)}, {ID: "counts", Type: graph.T(graph.U32)},
+		{ID: "unread", Type: graph.T(graph.I32, 2)}}}
 }
 
 // distill reads all that a loss can: the cross entropy, and so many times as the token counts, and in the proportion of
@@ -70,7 +71,8 @@ func TestPartsReadInputs(t *testing.T) {
 	for _, v := range c.Variables(allInputs(), 2) {
 		listed = append(listed, fmt.Sprint(v.ID, " ", v.Type))
 	}
-	assert.Equal(t, []string{"tokens u32[2,6]", "targets u32[2,6]", "segments u32[2,6]", "weights f32[2,6]", "real u32[2,6]", "aligned/teacher f32[2,6,11]",
+	assert.Equal(t, []string{"tokens u32[2,6]", "targets u32[2,6]", "segments u32[2,6]", "weights f32[2,6]", "real u32[2,6]",
+		"aligned/teacher f32[2,6,11]",
 		"aligned/counts u32[2,6]", "aligned/unread i32[2,6,2]", "scalars f32[2]"}, listed)
 	ends := [][]string{{}, {"segments"}, {"segments"}, {"aligned/counts", "aligned/teacher", "scalars", "weights"}}
 	for i, s := range parts(t, c, []int{1, 2, 3}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: allInputs(), Loss: distill}) {

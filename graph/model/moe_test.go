@@ -218,7 +218,8 @@ func padded(c model.Config, filled []int) (whole map[string]*graph.Tensor, alone
 // Padding counts neither in loads nor in statistics, losses and gradients: a sequence with padding behind it has those
 // that it has without.
 func TestPaddingDoesNotCount(t *testing.T) {
-	for name, c := range map[string]model.Config{"experts": features()["experts"], "sigmoid": features()["sigmoid"], "all": features()["all"]} {
+	for name, c := range map[string]model.Config{"experts": features()["experts"], "sigmoid": features()["sigmoid"],
+		"all": features()["all"]} {
 		const filled = 4
 		data, alone := padded(c, []int{filled})
 		o := model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1, Inputs: model.Inputs{Weights: true, Padding: true}}
@@ -247,7 +248,8 @@ func TestRoutingOfPaddedSequences(t *testing.T) {
 	c := features()["experts"]
 	filled := []int{5, 2}
 	data, alone := padded(c, filled)
-	g, err := c.Training(model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 1, Inputs: model.Inputs{Weights: true, Padding: true}}, false)
+	g, err := c.Training(model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 1,
+		Inputs: model.Inputs{Weights: true, Padding: true}}, false)
 	require.NoError(t, err)
 	row := run(t, g, data, initial(c, g))["routing"].Data
 	want := make([]float64, len(row))

@@ -24,7 +24,8 @@ func TestStagesInPrecision(t *testing.T) {
 		data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
 		weights := initial(c, parts(t, c, nil, o)[0].Eval)
 		exact, _ := train(t, parts(t, c, nil, o), weights, data, false)
-		for d, unit := range map[graph.DType]float64{graph.F16: 0x1p-11, graph.BF16: 0x1p-8} { // the relative error of a rounding is up to half of it
+		// the relative error of a rounding is up to half of it
+		for d, unit := range map[graph.DType]float64{graph.F16: 0x1p-11, graph.BF16: 0x1p-8} {
 			m := model.InPrecision(c, d)
 			want, losses := train(t, parts(t, m, nil, o), weights, data, false)
 			for _, cuts := range allCuts(c.Units()) {
@@ -111,7 +112,8 @@ func TestStashInPrecision(t *testing.T) {
 // A backward pass that recomputes rounds weights once for the forward pass and once for the gradients, so that it keeps
 // no rounded weights from one to the other.
 func TestRecomputationKeepsNoRoundedWeights(t *testing.T) {
-	s, err := model.InPrecision(small(), graph.BF16).Stage(model.StageOptions{First: 1, Last: 3, Batch: 2, Microbatches: 1, Recompute: true})
+	s, err := model.InPrecision(small(), graph.BF16).Stage(model.StageOptions{First: 1, Last: 3, Batch: 2, Microbatches: 1,
+		Recompute: true})
 	require.NoError(t, err)
 	roundings := 0
 	readers := map[*graph.Value][2]int{} // of rounded weights, in the forward pass and in that of gradients
@@ -121,7 +123,8 @@ func TestRecomputationKeepsNoRoundedWeights(t *testing.T) {
 			backward = 1
 		}
 		for _, v := range n.Inputs {
-			if _, isCast := v.Node.Op.(*op.CastOp); isCast && v.DType == graph.BF16 && len(v.Node.Inputs[0].Node.Inputs) == 0 && len(v.Shape) == 2 {
+			if _, isCast := v.Node.Op.(*op.CastOp); isCast && v.DType == graph.BF16 && len(v.Node.Inputs[0].Node.Inputs) == 0 &&
+				len(v.Shape) == 2 {
 				r := readers[v]
 				r[backward]++
 				readers[v] = r
@@ -185,15 +188,18 @@ func TestWrittenInPrecision(t *testing.T) {
 	for _, v := range s.Stash {
 		stash[v.Type.DType.String()]++
 	}
-	assert.Equal(t, map[string]int{"bf16": 2, "f32": 3}, stash, "what two products share and the head's; the logits, their logsumexp and the loss")
+	assert.Equal(t, map[string]int{"bf16": 2, "f32": 3}, stash,
+		"what two products share and the head's; the logits, their logsumexp and the loss")
 	assert.Equal(t, model.Model(w), model.InPrecision(w, graph.F32))
 }
 
 // writeLinear is an embedding with two matrices on the same input, and a head.
 func writeLinear(batch int) (*model.Draft, error) {
 	d := &model.Draft{Units: []string{"first", "last"}, Parameters: []model.Parameter{
-		{Name: "embed", Type: graph.T(graph.F32, 16, 8), Scope: "first", Std: 0.02}, {Name: "a", Type: graph.T(graph.F32, 8, 8), Scope: "first", Std: 0.02},
-		{Name: "b", Type: graph.T(graph.F32, 8, 8), Scope: "first", Std: 0.02}, {Name: "head", Type: graph.T(graph.F32, 16, 8), Scope: "last", Std: 0.02}}}
+		{Name: "embed", Type: graph.T(graph.F32, 16, 8), Scope: "first", Std: 0.02},
+		{Name: "a", Type: graph.T(graph.F32, 8, 8), Scope: "first", Std: 0.02},
+		{Name: "b", Type: graph.T(graph.F32, 8, 8), Scope: "first", Std: 0.02}, {Name: "head", Type: graph.T(graph.F32, 16, 8),
+			Scope: "last", Std: 0.02}}}
 	g, err := graph.Build(func(b *graph.Builder) {
 		ids := graph.T(graph.U32, batch, 4)
 		var ps []*graph.Value
@@ -205,7 +211,8 @@ func writeLinear(batch int) (*model.Draft, error) {
 		b.Scope("first", func() {
 			x = op.Embedding(ps[0], tokens)
 			flat := op.Reshape(x, batch*4, 8)
-			x = op.Reshape(op.Add(graph.Apply1(&op.MatMulOp{TransB: true}, flat, ps[1]), graph.Apply1(&op.MatMulOp{TransB: true}, flat, ps[2])), batch, 4, 8)
+			x = op.Reshape(op.Add(graph.Apply1(&op.MatMulOp{TransB: true}, flat, ps[1]),
+				graph.Apply1(&op.MatMulOp{TransB: true}, flat, ps[2])), batch, 4, 8)
 		})
 		b.Scope("last", func() { b.Output("logits", op.MatMul(x, ps[3], false, true)) })
 	})

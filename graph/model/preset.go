@@ -27,7 +27,8 @@ func presets() []preset {
 		{"llama3.1-8b", family(128256, 131072, 5e5, 1e-5).llama3(8).sized(4096, 32, 32, 8, 14336)},
 
 		{"mistral-7b-v0.1", family(32000, 32768, 1e4, 1e-5).windows(4096).sized(4096, 32, 32, 8, 14336)},
-		{"mixtral-8x7b", family(32000, 32768, 1e6, 1e-5).experts(MoE{Experts: 8, TopK: 2, DFF: 14336, Normalize: true, Balance: Balance{Aux: 0.02}}).
+		{"mixtral-8x7b", family(32000, 32768, 1e6, 1e-5).experts(MoE{Experts: 8, TopK: 2, DFF: 14336, Normalize: true,
+			Balance: Balance{Aux: 0.02}}).
 			sized(4096, 32, 32, 8, 0)},
 
 		{"qwen3-0.6b", qwen3().tied().sized(1024, 28, 16, 8, 3072)},
@@ -40,7 +41,8 @@ func presets() []preset {
 		{"olmo2-1b", olmo(100352, 4096).sized(2048, 16, 16, 16, 8192)},
 		{"olmo2-7b", olmo(100352, 4096).sized(4096, 32, 32, 32, 11008)},
 		{"olmo2-13b", olmo(100352, 4096).sized(5120, 40, 40, 40, 13824)},
-		{"olmo3-7b", olmo(100278, 8192).windows(4096, LocalLayer, LocalLayer, LocalLayer, FullLayer).sized(4096, 32, 32, 32, 11008)}, // the context of its pretraining
+		// the context of its pretraining
+		{"olmo3-7b", olmo(100278, 8192).windows(4096, LocalLayer, LocalLayer, LocalLayer, FullLayer).sized(4096, 32, 32, 32, 11008)},
 		{"olmoe-1b-7b", family(50304, 4096, 1e4, 1e-5).norms(NormPre, QKFull).
 			experts(MoE{Experts: 64, TopK: 8, DFF: 1024, Balance: Balance{Aux: 0.01, Z: 1e-3}}).sized(2048, 16, 16, 16, 0)},
 

@@ -164,7 +164,8 @@ func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 		return nil
 	}
 	three, err := split.Run(g, passOf, []split.Phase{
-		forward, {Own: []int{inputClass}, Recompute: again, Again: operandOf(m), Stash: "wstash/"}, {Own: []int{weightClass}, Again: operandOf(m)},
+		forward, {Own: []int{inputClass}, Recompute: again, Again: operandOf(m), Stash: "wstash/"},
+		{Own: []int{weightClass}, Again: operandOf(m)},
 	})
 	if err != nil {
 		return err

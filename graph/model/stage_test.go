@@ -44,7 +44,8 @@ func allCuts(units int) (cuts [][]int) {
 
 // slotted reports whether there is one of a variable for each microbatch.
 func slotted(name string) bool {
-	for _, prefix := range []string{"act/", "grad/in", "grad/out", "stash/", "wstash/", "tokens", "targets", "segments", "weights", "aligned/", "scalars"} {
+	for _, prefix := range []string{"act/", "grad/in", "grad/out", "stash/", "wstash/", "tokens", "targets", "segments", "weights",
+		"aligned/", "scalars"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -184,7 +185,8 @@ func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions, all [
 	for _, cuts := range all {
 		for _, o.Recompute = range []bool{false, true} {
 			for _, separate := range []bool{false, true} {
-				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v separate=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute, separate)
+				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v separate=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute,
+					separate)
 				got, each := train(t, parts(t, c, cuts, o), weights, data, separate)
 				assert.Equal(t, losses, each, name)
 				require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)), name)

@@ -35,7 +35,8 @@ func (c Config) blockNorms() (attention, feedForward branchNorms) {
 	case NormPost:
 		return branchNorms{"", "post_attention_layernorm"}, branchNorms{"", "post_feedforward_layernorm"}
 	case NormBoth:
-		return branchNorms{"input_layernorm", "post_attention_layernorm"}, branchNorms{"pre_feedforward_layernorm", "post_feedforward_layernorm"}
+		return branchNorms{"input_layernorm", "post_attention_layernorm"}, branchNorms{"pre_feedforward_layernorm",
+			"post_feedforward_layernorm"}
 	}
 	return branchNorms{"input_layernorm", ""}, branchNorms{"post_attention_layernorm", ""}
 }
@@ -120,7 +121,8 @@ func (t *tensors) layer(i int) {
 // feedForward adds a feed-forward layer's matrices [out, in], or stacks of them: [experts, out, in].
 func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 	add := func(name string, std float64, out, in int) {
-		t.list = append(t.list, Parameter{Name: layerName(i, prefix+"."+name), Type: graph.T(graph.F32, append(slices.Clone(experts), out, in)...),
+		t.list = append(t.list, Parameter{Name: layerName(i, prefix+"."+name), Type: graph.T(graph.F32,
+			append(slices.Clone(experts), out, in)...),
 			Scope: LayerScope(i), Std: std})
 	}
 	if t.FFN.Kind != ReLU2 {
@@ -132,10 +134,12 @@ func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 
 func (t *tensors) mixture(i int) {
 	m := t.MoE
-	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i), Std: InitStd,
+	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i),
+		Std:  InitStd,
 		Role: Router})
 	if m.biased() {
-		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i), Role: BalancingBias,
+		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i),
+			Role:        BalancingBias,
 			BalanceRate: m.Balance.Bias, ProportionalBalance: m.Balance.Proportional})
 	}
 	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)

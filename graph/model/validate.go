@@ -29,11 +29,13 @@ func (c Config) bounds() []bound {
 	bs := []bound{
 		{"vocab_size", c.VocabSize, 1, 1 << 24}, {"d_model", c.DModel, 1, 1 << 20}, {"n_layers", c.NLayers, 1, maxLayers},
 		{"n_heads", c.NHeads, 1, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1, 1 << 12}, {"ffn.d_ff", c.FFN.DFF, 1, maxWidth},
-		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, op.MaxHeadDim}, {"attention.window", c.Attention.Window, 0, 1 << 24},
+		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, op.MaxHeadDim},
+		{"attention.window", c.Attention.Window, 0, 1 << 24},
 		{"moe.experts", c.MoE.Experts, 0, maxExperts},
 	}
 	if m := c.MoE; m.Experts > 0 {
-		bs = append(bs, bound{"moe.top_k", m.TopK, 1, m.Experts}, bound{"moe.d_ff", m.DFF, 1, maxWidth}, bound{"moe.shared", m.Shared, 0, 1 << 12},
+		bs = append(bs, bound{"moe.top_k", m.TopK, 1, m.Experts}, bound{"moe.d_ff", m.DFF, 1, maxWidth},
+			bound{"moe.shared", m.Shared, 0, 1 << 12},
 			bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers - 1})
 		if m.DenseFirst == 0 {
 			bs = slices.DeleteFunc(bs, func(b bound) bool { return b.key == "ffn.d_ff" })
@@ -66,7 +68,8 @@ func (c Config) Validate() error {
 // largest is the largest size that is an axis of a shape.
 func (c Config) largest(s graph.Shape) (key string, value int) {
 	key, value = "d_model", c.DModel
-	for _, b := range []bound{{key: "vocab_size", value: c.VocabSize}, {key: "ffn.d_ff", value: c.FFN.DFF}, {key: "moe.d_ff", value: c.MoE.DFF}} {
+	for _, b := range []bound{{key: "vocab_size", value: c.VocabSize}, {key: "ffn.d_ff", value: c.FFN.DFF},
+		{key: "moe.d_ff", value: c.MoE.DFF}} {
 		if b.value > value && slices.Contains(s, b.value) {
 			key, value = b.key, b.value
 		}
@@ -114,7 +117,8 @@ func (c Config) validateShape() error {
 	case c.DModel%c.NHeads != 0:
 		return fielderror.New("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
 	case c.HeadDim() > op.MaxHeadDim:
-		return fielderror.New("d_model", c.DModel, "at most %d with n_heads (%d): a head, d_model/n_heads, has at most %d", c.NHeads*op.MaxHeadDim, c.NHeads, op.MaxHeadDim)
+		return fielderror.New("d_model", c.DModel, "at most %d with n_heads (%d): a head, d_model/n_heads, has at most %d",
+			c.NHeads*op.MaxHeadDim, c.NHeads, op.MaxHeadDim)
 	case c.HeadDim()%2 != 0:
 		return fielderror.New("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
 			c.DModel, c.NHeads, c.HeadDim())

@@ -63,7 +63,8 @@ func (w *Written) draft(batch int) (*draft, error) {
 	}
 	for i := range max(len(d.Parameters), len(w.params)) {
 		if i >= len(d.Parameters) || i >= len(w.params) || !reflect.DeepEqual(d.Parameters[i], w.params[i]) {
-			return nil, fmt.Errorf("the model has parameter %d as %v for %d sequences, and as %v for one", i, nth(d.Parameters, i), batch, nth(w.params, i))
+			return nil, fmt.Errorf("the model has parameter %d as %v for %d sequences, and as %v for one", i, nth(d.Parameters, i), batch,
+				nth(w.params, i))
 		}
 	}
 	s := d.byUnit()

@@ -39,7 +39,8 @@ const (
 )
 
 // attentionForms lists the inputs of each form besides q, k and v.
-var attentionForms = map[AttentionForm][]string{FromStart: nil, FromPosition: {"position"}, WithinSegments: {"segments"}, FromCaches: {"positions", "slots"}}
+var attentionForms = map[AttentionForm][]string{FromStart: nil, FromPosition: {"position"}, WithinSegments: {"segments"},
+	FromCaches: {"positions", "slots"}}
 
 func (*AttentionOp) Name() string  { return "attention" }
 func (*AttentionOp) TakesFloat16() {}
@@ -100,7 +101,8 @@ func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		return nil, err
 	}
 	if o.Result != graph.F32 && (o.Result != in[0].DType || s.dim%4 != 0) {
-		return nil, fmt.Errorf("q is %v, expected %v and a head dimension that is a multiple of 4 where the result is %v", in[0], o.Result, o.Result)
+		return nil, fmt.Errorf("q is %v, expected %v and a head dimension that is a multiple of 4 where the result is %v", in[0],
+			o.Result, o.Result)
 	}
 	return []graph.Type{{DType: o.Result, Shape: in[0].Shape}, graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
 }

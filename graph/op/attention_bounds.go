@@ -18,7 +18,8 @@ import (
 func (k attentionKernels) firstSeen(top string, rows, step int) string {
 	if k.segments != "" {
 		from := k.ifWindow("%s + ", k.oldest(top+" + 1u")) + "lane"
-		return fmt.Sprintf("%slet start = workgroupUniformLoad(&bound) / %[2]du * %[2]du;\n", k.edge(top, rows, top, from, top, "Min", "x"), step)
+		return fmt.Sprintf("%slet start = workgroupUniformLoad(&bound) / %[2]du * %[2]du;\n",
+			k.edge(top, rows, top, from, top, "Min", "x"), step)
 	}
 	position, _ := k.positionExpr()
 	return k.ifWindow("let start = %s / %[2]du * %[2]du;\n", k.oldest(top+" + "+position+" + 1u"), step)

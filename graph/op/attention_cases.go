@@ -15,23 +15,25 @@ func (*AttentionOp) Cases() []graph.Case {
 		// Queries at the end of a cache that is not full.
 		position := float64(s.keys - s.queries - 2)
 		types := append(s.inputs(), graph.T(graph.U32, 1))
-		cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromPosition}, Inputs: types, Tolerance: 1e-5, NoGrad: true, Fill: func(i, j int) float64 {
-			if i == 3 {
-				return position
-			}
-			return scatter(i, j)
-		}})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromPosition}, Inputs: types, Tolerance: 1e-5, NoGrad: true,
+			Fill: func(i, j int) float64 {
+				if i == 3 {
+					return position
+				}
+				return scatter(i, j)
+			}})
 	}
 	cs = append(cs, slottedAttentions()...)
 	for _, s := range segmentedShapes() {
 		for _, segments := range segmentations() {
 			types := append(s.inputs(), graph.T(graph.U32, s.batch, s.keys))
-			cs = append(cs, graph.Case{Op: &AttentionOp{Form: WithinSegments}, Inputs: types, Tolerance: 1e-5, NoGrad: s.queries > 33, Fill: func(i, j int) float64 {
-				if i == 3 {
-					return segments(j/s.keys, j%s.keys)
-				}
-				return scatter(i, j)
-			}})
+			cs = append(cs, graph.Case{Op: &AttentionOp{Form: WithinSegments}, Inputs: types, Tolerance: 1e-5, NoGrad: s.queries > 33,
+				Fill: func(i, j int) float64 {
+					if i == 3 {
+						return segments(j/s.keys, j%s.keys)
+					}
+					return scatter(i, j)
+				}})
 		}
 	}
 	for _, w := range windowedAttentions() {
@@ -39,11 +41,13 @@ func (*AttentionOp) Cases() []graph.Case {
 			NoGrad: w.queries > 9 || w.operands != graph.F32 || w.form == FromPosition, Fill: w.fill})
 	}
 	for _, h := range float16Attentions() {
-		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form}, Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.form == FromPosition, Fill: h.fill})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form}, Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.form == FromPosition,
+			Fill: h.fill})
 	}
 	for _, h := range roundedAttentions() { // an error of f32 may round to the other neighbor
 		unit := map[graph.DType]float64{graph.F16: 0x1p-10, graph.BF16: 0x1p-7}[h.operands]
-		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form, Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true, Fill: h.fill})
+		cs = append(cs, graph.Case{Op: &AttentionOp{Form: h.form, Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true,
+			Fill: h.fill})
 	}
 	return cs
 }
@@ -65,7 +69,8 @@ func slottedAttentions() (cs []graph.Case) {
 	for _, s := range []attentionShape{{4, 1, 37, 4, 2, 16}, {2, 3, 40, 3, 1, 5}, {1, 1, 1100, 2, 1, 4}} {
 		kv, list := graph.T(graph.F32, 3, s.keys, s.kvHeads, s.dim), graph.T(graph.U32, s.batch)
 		for _, window := range []int{0, 5} {
-			cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromCaches, Window: window}, Inputs: []graph.Type{s.inputs()[0], kv, kv, list, list}, Tolerance: 1e-5, NoGrad: true,
+			cs = append(cs, graph.Case{Op: &AttentionOp{Form: FromCaches, Window: window},
+				Inputs: []graph.Type{s.inputs()[0], kv, kv, list, list}, Tolerance: 1e-5, NoGrad: true,
 				Fill: func(i, j int) float64 {
 					switch {
 					case i == 3 && s.keys > 1000:
@@ -117,19 +122,22 @@ func (*AttentionGradOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, w := range windowedAttentions() {
 		if w.form != FromPosition {
-			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: w.form == WithinSegments, Window: w.window}, Inputs: w.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: w.gradFill})
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: w.form == WithinSegments, Window: w.window}, Inputs: w.gradInputs(),
+				Tolerance: 2e-5, NoGrad: true, Fill: w.gradFill})
 		}
 	}
 	for _, h := range float16Attentions() {
 		if h.form != FromPosition {
-			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: h.gradInputs(), Tolerance: 2e-5,
+				NoGrad: true, Fill: h.gradFill})
 		}
 	}
 	for _, h := range roundedAttentions() {
 		if h.form != FromPosition {
 			types := h.gradInputs()
 			types[3] = types[0]
-			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: h.form == WithinSegments}, Inputs: types, Tolerance: 2e-5,
+				NoGrad: true, Fill: h.gradFill})
 		}
 	}
 	for n, s := range attentionCases() {
@@ -143,12 +151,13 @@ func (*AttentionGradOp) Cases() []graph.Case {
 			lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
 			types := s.inputs()
 			types = append(append(types, types[0], lse, types[0], lse)[:6+n%2], graph.T(graph.U32, s.batch, s.keys))
-			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: true}, Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: func(i, j int) float64 {
-				if i == len(types)-1 {
-					return segments(j/s.keys, j%s.keys)
-				}
-				return gradScatter(i, j)
-			}})
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Segments: true}, Inputs: types, Tolerance: 2e-5, NoGrad: true,
+				Fill: func(i, j int) float64 {
+					if i == len(types)-1 {
+						return segments(j/s.keys, j%s.keys)
+					}
+					return gradScatter(i, j)
+				}})
 		}
 	}
 	return cs

@@ -195,7 +195,8 @@ const DIM = %du;
 const UNITS = %du; // of a vector
 const SCALE = %.9gf;
 const LOWEST = %s;
-`+k.lseOffset()+k.ifWindow("const WINDOW = %du; // of keys that a query sees\n", k.window), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+`+k.lseOffset()+k.ifWindow("const WINDOW = %du; // of keys that a query sees\n", k.window),
+		unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
 }
 
 // lseOffset declares NUMBERS, the index in tmp0 at which delta's copy of the logsumexps begins.

@@ -71,7 +71,8 @@ func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) 
 	if !ok {
 		return nil
 	}
-	return []graph.Variant{{Name: "matrices", Tolerance: k.matrixTolerance(), Scratch: scratch, Passes: []graph.Pass{k.delta(), q.queryGrad(), j.keyGrad()}}}
+	return []graph.Variant{{Name: "matrices", Tolerance: k.matrixTolerance(), Scratch: scratch,
+		Passes: []graph.Pass{k.delta(), q.queryGrad(), j.keyGrad()}}}
 }
 
 func (m matrixKernel) Lanes() int { return m.Bands * m.Subgroup }
@@ -177,7 +178,8 @@ func (m matrixKernel) Sums(name string) string {
 func (m matrixKernel) Add(to, weights, columns string) string {
 	var b strings.Builder
 	for _, c := range m.WeightFactors() {
-		fmt.Fprintf(&b, "{\nlet start = mine * WEIGHTS + %[1]du;\nlet weight = coopLoadT<%[2]s>(&%[3]s[start], WEIGHTS);\n", c*m.Size.K/2, m.Size.WGSL("A"), weights)
+		fmt.Fprintf(&b, "{\nlet start = mine * WEIGHTS + %[1]du;\nlet weight = coopLoadT<%[2]s>(&%[3]s[start], WEIGHTS);\n", c*m.Size.K/2,
+			m.Size.WGSL("A"), weights)
 		for _, u := range m.Units() {
 			fmt.Fprintf(&b, "{\nlet at = %[1]du * STRIDE + %[2]du;\nlet column = coopLoadT<%[3]s>(&%[4]s[at], STRIDE);\n%[5]s%[6]d = coopMultiplyAdd(weight, column, %[5]s%[6]d);\n}\n",
 				c*m.Size.K, u*m.Size.N/2, m.Size.WGSL("B"), columns, to, u)
@@ -223,7 +225,8 @@ func (m matrixKernel) StoreResult() string {
 func (m matrixKernel) eachMatrix(name string, write func(u int) string) string {
 	var b strings.Builder
 	for _, u := range m.Units() {
-		fmt.Fprintf(&b, "workgroupBarrier();\n{\nlet to = mine * SCORES;\ncoopStoreT(%s%d, &ss[to], SCORES);\n}\nworkgroupBarrier();\n%s", name, u, write(u))
+		fmt.Fprintf(&b, "workgroupBarrier();\n{\nlet to = mine * SCORES;\ncoopStoreT(%s%d, &ss[to], SCORES);\n}\nworkgroupBarrier();\n%s",
+			name, u, write(u))
 	}
 	return b.String()
 }

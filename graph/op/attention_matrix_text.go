@@ -184,10 +184,12 @@ const STRIDE = %du;
 const SCORES = %du;
 const WEIGHTS = %du;
 fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16(x.z, x.w)); }
-`, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.LanesPerRow(), m.vectorStride(), m.scoreStride(), m.weightStride())
+`, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.LanesPerRow(), m.vectorStride(), m.scoreStride(),
+		m.weightStride())
 	return graph.Pass{
-		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
-		Body:         body, Uses: slices.Concat(vectors, scalars), Vec4: vectors,
+		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() +
+			m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
+		Body: body, Uses: slices.Concat(vectors, scalars), Vec4: vectors,
 		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: true,
 	}
 }
@@ -246,7 +248,8 @@ func (m matrixKernel) weightArrays(names ...string) string {
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
 		workgroupArrays("f32", m.Rows()*m.LanesPerRow(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
-	p := m.pass(m.forwardBody(), m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p := m.pass(m.forwardBody(), m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"},
+		m.withSegments("out0", "out1")...)
 	p.Declarations += m.narrowing()
 	return p
 }
@@ -258,7 +261,8 @@ func (m matrixKernel) queryGrad() graph.Pass {
 }
 
 func (m matrixKernel) keyGrad() graph.Pass {
-	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps", "ds") + workgroupArrays("f32", m.Cols, "ls", "es")
+	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps", "ds") +
+		workgroupArrays("f32", m.Cols, "ls", "es")
 	_, uses := m.keyLSE("")
 	return m.pass(m.keyGradBody(), m.KeyBlocks()*m.kvHeads*m.batch, m.keyGradMemory(), arrays,
 		[]string{"in0", "in1", "in2", "in5"}, m.withSegments(append(uses, "tmp0", "out1", "out2")...)...)

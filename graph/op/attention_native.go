@@ -63,7 +63,8 @@ func (k attentionKernels) nativeConstants() string {
 		name  string
 		value int
 	}{{"BATCH", k.batch}, {"TQ", k.queries}, {"TK", k.keys}, {"HEADS", k.heads}, {"KV", k.kvHeads}, {"GROUP", k.group()}, {"DIM", k.dim},
-		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}, {"WINDOW", k.window}, {"CACHES", k.caches}} {
+		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)},
+		{"WINDOW", k.window}, {"CACHES", k.caches}} {
 		fmt.Fprintf(&s, "#define %s %d\n", c.name, c.value)
 	}
 	fmt.Fprintf(&s, "#define SCALE ((f32)%v)\n", float32(k.scale()))
@@ -75,7 +76,8 @@ func (k attentionKernels) nativeConstants() string {
 		if e.of.Float16() {
 			element = "u16"
 		}
-		fmt.Fprintf(&s, "typedef %s %s;\n#define widen_%s widen_%v\n#define narrow_%s narrow_%v\n", element, e.name, e.name, e.of, e.name, e.of)
+		fmt.Fprintf(&s, "typedef %s %s;\n#define widen_%s widen_%v\n#define narrow_%s narrow_%v\n", element, e.name, e.name, e.of, e.name,
+			e.of)
 	}
 	return s.String()
 }

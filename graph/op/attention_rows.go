@@ -175,14 +175,16 @@ func (r rowKernel) At(array string, row, u int) string {
 // Load emits the loads of an array of the rows' vectors from global memory.
 func (r rowKernel) Load(array, from string) string {
 	return r.eachUnit(func(x string) string {
-		return array + "[" + x + "] = " + r.read(from, "origin + min(first + "+x+" / OWN * LINES, COUNT - 1u) * PITCH + part + "+x+" % OWN * PARTS") + ";\n"
+		return array + "[" + x + "] = " + r.read(from,
+			"origin + min(first + "+x+" / OWN * LINES, COUNT - 1u) * PITCH + part + "+x+" % OWN * PARTS") + ";\n"
 	})
 }
 
 // Store emits the stores of an array of the rows' vectors to global memory; value is the expression at an index in it.
 func (r rowKernel) Store(value func(x string) string, to string) string {
 	return r.eachUnit(func(x string) string {
-		return "if (first + " + x + " / OWN * LINES < COUNT) { " + to + "[origin + (first + " + x + " / OWN * LINES) * PITCH + part + " + x + " % OWN * PARTS] = " + value(x) + "; }\n"
+		return "if (first + " + x + " / OWN * LINES < COUNT) { " + to + "[origin + (first + " + x + " / OWN * LINES) * PITCH + part + " +
+			x + " % OWN * PARTS] = " + value(x) + "; }\n"
 	})
 }
 

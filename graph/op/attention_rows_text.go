@@ -280,7 +280,8 @@ let ds%[1]d_%[2]d = p%[1]d_%[2]d * dp%[1]d_%[2]d;
 func (r rowKernel) pass(body, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
 	p := graph.Pass{
 		Declarations: r.constants() + r.edgeArrays() + r.layout(count, pitch), Body: body,
-		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(), Inside: true,
+		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups,
+		WorkgroupMemory: r.edgeMemory(), Inside: true,
 	}
 	if r.width() == 4 {
 		p.Vec4 = vectors
@@ -305,16 +306,19 @@ var<workgroup> es: array<f32, %[1]d>;
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	p := r.pass(r.forwardBody(), "TQ", "HEADS * UNITS", 1, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p := r.pass(r.forwardBody(), "TQ", "HEADS * UNITS", 1, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"},
+		r.withSegments(append([]string{"out1"}, uses...)...)...)
 	p.Declarations += r.narrowing()
 	return p
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
-	return r.pass(r.queryGradBody(), "TQ", "HEADS * UNITS", 2, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
+	return r.pass(r.queryGradBody(), "TQ", "HEADS * UNITS", 2, r.QueryBlocks()*r.heads*r.batch,
+		[]string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
 }
 
 func (r rowKernel) keyGrad() graph.Pass {
 	_, uses := r.keyLSE("")
-	return r.pass(r.keyGradBody(), "TK", "KV * UNITS", 2, r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
+	return r.pass(r.keyGradBody(), "TK", "KV * UNITS", 2, r.KeyBlocks()*r.kvHeads*r.batch,
+		[]string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
 }

@@ -37,7 +37,8 @@ func TestAttentionFitsLimits(t *testing.T) {
 			{Op: &op.AttentionGradOp{Segments: true, Window: 70}, Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
 			{Op: &op.AttentionOp{Form: op.WithinSegments}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: &op.AttentionGradOp{Segments: true}, Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
-			{Op: &op.AttentionOp{Form: op.WithinSegments, Result: graph.F16, Window: 70}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: &op.AttentionOp{Form: op.WithinSegments, Result: graph.F16, Window: 70},
+				Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: &op.AttentionGradOp{Segments: true}, Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
 		} {
 			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Float16() || !ok && c.Inputs[3].DType.Float16()) {
@@ -54,7 +55,8 @@ func TestAttentionFitsLimits(t *testing.T) {
 				}
 				assert.Equal(t, byMatrices, variants[len(variants)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
 				if dim%4 == 0 && (len(c.Inputs) != 4 || c.Inputs[3].Shape[0] == 2) { // that is, without a position
-					assert.True(t, slices.ContainsFunc(variants, func(c graph.Variant) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
+					assert.True(t, slices.ContainsFunc(variants,
+						func(c graph.Variant) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
 				}
 				limits.SubgroupSize = 8
 				narrow := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Variants(limits)
@@ -108,13 +110,15 @@ func TestAttentionDecodes(t *testing.T) {
 func checkAttentionDecodes(t *testing.T, window int) {
 	const length, heads, dim, last, cache = 9, 4, 5, 2, 12
 	at := func(i int) float64 { return math.Sin(float64(i * i)) }
-	whole := []*graph.Tensor{graph.NewTensor(reals(1, length, heads, dim)), graph.NewTensor(reals(1, length, 2, dim)), graph.NewTensor(reals(1, length, 2, dim))}
+	whole := []*graph.Tensor{graph.NewTensor(reals(1, length, heads, dim)), graph.NewTensor(reals(1, length, 2, dim)),
+		graph.NewTensor(reals(1, length, 2, dim))}
 	for i, x := range whole {
 		for j := range x.Data {
 			x.Data[j] = at(1000*i + j)
 		}
 	}
-	part := []*graph.Tensor{graph.NewTensor(reals(1, last, heads, dim)), graph.NewTensor(reals(1, cache, 2, dim)), graph.NewTensor(reals(1, cache, 2, dim)), graph.NewTensor(graph.T(graph.U32, 1))}
+	part := []*graph.Tensor{graph.NewTensor(reals(1, last, heads, dim)), graph.NewTensor(reals(1, cache, 2, dim)),
+		graph.NewTensor(reals(1, cache, 2, dim)), graph.NewTensor(graph.T(graph.U32, 1))}
 	copy(part[0].Data, whole[0].Data[(length-last)*heads*dim:])
 	for i := 1; i <= 2; i++ {
 		for j := range part[i].Data {
@@ -175,7 +179,10 @@ func TestWindowsOfWholeSequencesChangeNoKernel(t *testing.T) {
 			products float64
 		}{
 			{[]graph.Type{q, kv, kv}, func(window int) graph.Op { return &op.AttentionOp{Form: form, Window: window} }, 2},
-			{[]graph.Type{q, kv, kv, q, lse, q}, func(window int) graph.Op { return &op.AttentionGradOp{Segments: segments != nil, Window: window} }, 5},
+			{[]graph.Type{q, kv, kv, q, lse, q}, func(window int) graph.Op {
+				return &op.AttentionGradOp{Segments: segments != nil,
+					Window: window}
+			}, 5},
 		} {
 			in := append(c.in, segments...)
 			for _, l := range []target.Limits{{Native: true}, {Software: true}, {MaxInvocations: 256, MaxWorkgroupMemory: 16384}} {
@@ -202,7 +209,8 @@ func TestSegmentsAreTextsOfTheirOwn(t *testing.T) {
 		var part []*graph.Tensor
 		for _, x := range in[:3] {
 			row := len(x.Data) / length
-			part = append(part, &graph.Tensor{Type: reals(1, document[1]-document[0], x.Shape[2], dim), Data: x.Data[document[0]*row : document[1]*row]})
+			part = append(part, &graph.Tensor{Type: reals(1, document[1]-document[0], x.Shape[2], dim),
+				Data: x.Data[document[0]*row : document[1]*row]})
 		}
 		row := heads * dim
 		assert.InDeltaSlice(t, evaluate(t, new(op.AttentionOp), part)[0].Data, whole[document[0]*row:document[1]*row], 1e-12)

@@ -9,9 +9,11 @@ import (
 // catalogue lists the ops: those of each family, which the family's file lists, and others.
 func catalogue() []func() graph.Op {
 	return slices.Concat(
-		activations(), arithmetic(), attentions(), comparisons(), concatenations(), crossEntropies(), embeddings(), generators(), groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(),
+		activations(), arithmetic(), attentions(), comparisons(), concatenations(), crossEntropies(), embeddings(), generators(),
+		groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(),
 		[]func() graph.Op{
-			made[MatMulOp], made[CastOp], made[StopGradientOp], made[RoPEOp], func() graph.Op { return &SoftcapOp{Cap: 1} }, made[StochasticRoundOp],
+			made[MatMulOp], made[CastOp], made[StopGradientOp], made[RoPEOp], func() graph.Op { return &SoftcapOp{Cap: 1} },
+			made[StochasticRoundOp],
 			made[TakeOp], made[TopKOp], made[GroupRowsOp], made[PutRowsOp], made[QROp], made[EighOp],
 		},
 	)

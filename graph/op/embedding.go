@@ -90,7 +90,8 @@ func (o *EmbeddingGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 2); err != nil {
 		return nil, err
 	}
-	if len(in[0].Shape) != 1 || in[0].DType != graph.U32 || len(in[1].Shape) != 2 || in[1].Shape[0] != in[0].Shape[0] || !in[1].DType.Float() {
+	if len(in[0].Shape) != 1 || in[0].DType != graph.U32 || len(in[1].Shape) != 2 || in[1].Shape[0] != in[0].Shape[0] ||
+		!in[1].DType.Float() {
 		return nil, fmt.Errorf("inputs are %v and %v, expected u32 ids [n] and rows [n, width]", in[0], in[1])
 	}
 	if o.Rows < 1 {
@@ -204,7 +205,8 @@ func walk(count, width int, software bool) string {
 		fmt.Fprintf(&rows, "    let x%d = in1[min(j%d, %du) * %du + c];\n", q, q, count-1, width)
 		fmt.Fprintf(&adds, "    sum += select(0.0, x%d, j%d < %du);\n", q, q, count)
 	}
-	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, unroll-1, count-1)
+	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, unroll-1,
+		count-1)
 }
 
 func groupsOf(invocations int) int { return (invocations + embeddingGroup - 1) / embeddingGroup }

@@ -36,7 +36,8 @@ func TestFloat16IsRefused(t *testing.T) {
 }
 
 // gradients are those of y by its inputs, given one for y, as numbers.
-func gradientsOf(t *testing.T, in map[string]*graph.Tensor, y func(b *graph.Builder, in map[string]*graph.Value) *graph.Value) map[string]*graph.Tensor {
+func gradientsOf(t *testing.T, in map[string]*graph.Tensor,
+	y func(b *graph.Builder, in map[string]*graph.Value) *graph.Value) map[string]*graph.Tensor {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {
 		vs := map[string]*graph.Value{}
@@ -93,11 +94,12 @@ func TestGradientOfProductsOfFloat16(t *testing.T) {
 // Casts pass gradients on, through any 16-bit floats and views, in f32 and not rounded.
 func TestGradientOfCasts(t *testing.T) {
 	x := graph.Case{Inputs: []graph.Type{graph.T(graph.F32, 2, 3), graph.T(graph.F16, 6), graph.T(graph.F32, 3, 2)}}.Values(1)
-	got := gradientsOf(t, map[string]*graph.Tensor{"a": x[0], "b": x[1], "dy": x[2]}, func(_ *graph.Builder, in map[string]*graph.Value) *graph.Value {
-		a := op.Reshape(op.Cast(op.Transpose(op.Cast(in["a"], graph.F16)), graph.BF16), 6)
-		y := op.Add(op.Cast(a, graph.F32), op.Cast(in["b"], graph.F32))
-		return op.Reshape(y, 3, 2)
-	})
+	got := gradientsOf(t, map[string]*graph.Tensor{"a": x[0], "b": x[1], "dy": x[2]},
+		func(_ *graph.Builder, in map[string]*graph.Value) *graph.Value {
+			a := op.Reshape(op.Cast(op.Transpose(op.Cast(in["a"], graph.F16)), graph.BF16), 6)
+			y := op.Add(op.Cast(a, graph.F32), op.Cast(in["b"], graph.F32))
+			return op.Reshape(y, 3, 2)
+		})
 	assert.Equal(t, &graph.Tensor{Type: graph.T(graph.F32, 6), Data: x[2].Data}, got["b"])
 	d := x[2].Data
 	assert.Equal(t, &graph.Tensor{Type: graph.T(graph.F32, 2, 3), Data: []float64{d[0], d[2], d[4], d[1], d[3], d[5]}}, got["a"])

@@ -74,7 +74,8 @@ func (o *GroupRowsOp) native(pairs int) graph.Variant {
   for (u64 e = 0; e < experts; e++) out2[e] = out2[e + 1];
   out2[experts] = (u32)pairs;
 `, pairs, o.Experts)
-	return graph.Variant{Name: "native", Passes: []graph.Pass{{Native: true, Body: body, Uses: []string{"in0", "out0", "out1", "out2"}, Workgroup: 1, Groups: 1}}}
+	return graph.Variant{Name: "native", Passes: []graph.Pass{{Native: true, Body: body, Uses: []string{"in0", "out0", "out1", "out2"},
+		Workgroup: 1, Groups: 1}}}
 }
 
 // sortChunk is the number of pairs whose ranks among themselves are counted by comparing each with all earlier ones.
@@ -132,7 +133,8 @@ func (o *GroupRowsOp) sort(pairs int) graph.Variant {
 	counts := graph.T(graph.U32, o.Experts*chunks)
 	return graph.Variant{Name: "sort", Scratch: []graph.Type{counts, counts}, Passes: []graph.Pass{
 		{Body: count, Uses: []string{"in0", "tmp0"}, Workgroup: embeddingGroup, Groups: groupsOf(o.Experts * chunks), Inside: true},
-		{Declarations: fmt.Sprintf("var<workgroup> totals: array<u32, %d>;\n", o.Experts), Body: scan, Uses: []string{"tmp0", "tmp1", "out2"},
+		{Declarations: fmt.Sprintf("var<workgroup> totals: array<u32, %d>;\n", o.Experts), Body: scan,
+			Uses:      []string{"tmp0", "tmp1", "out2"},
 			Workgroup: lanes, Groups: 1, WorkgroupMemory: 4 * o.Experts, Inside: true},
 		{Body: place, Uses: []string{"in0", "tmp1", "out0", "out1"}, Workgroup: embeddingGroup, Groups: groupsOf(pairs), Inside: true},
 	}}
@@ -144,7 +146,8 @@ func (*GroupRowsOp) Cases() []graph.Case {
 		n, k, experts int
 		id            func(j int) int
 	}{
-		{1, 1, 1, func(int) int { return 0 }}, {5, 2, 8, func(j int) int { return j * 3 % 8 }}, {300, 3, 7, func(j int) int { return j * j % 7 }},
+		{1, 1, 1, func(int) int { return 0 }}, {5, 2, 8, func(j int) int { return j * 3 % 8 }},
+		{300, 3, 7, func(j int) int { return j * j % 7 }},
 		{70, 8, 64, func(j int) int { return j * 11 % 64 }}, {257, 1, 3, func(int) int { return 1 }}, // one hot expert and two idle ones
 		{9, 2, 2, func(j int) int { return j % 5 }}, // ids past the experts
 	} {

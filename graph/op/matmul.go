@@ -44,10 +44,12 @@ func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	m, ka := matrix(a.Shape, o.TransA)
 	kb, n := matrix(b.Shape, o.TransB)
 	if ka != kb {
-		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v): inner extents %d and %d differ", a, b, o.TransA, o.TransB, ka, kb)
+		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v): inner extents %d and %d differ", a, b, o.TransA, o.TransB, ka,
+			kb)
 	}
 	if o.Symmetric && (o.TransA || o.TransB || m != n || !a.Shape.Equal(b.Shape)) {
-		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v), expected square matrices of one shape for a symmetric product", a, b, o.TransA, o.TransB)
+		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v), expected square matrices of one shape for a symmetric product",
+			a, b, o.TransA, o.TransB)
 	}
 	batch := batchA
 	if len(batch) == 0 {
@@ -148,7 +150,8 @@ func symmetricMatMuls() []graph.Case {
 	for _, s := range []graph.Shape{{3, 3}, {2, 33, 33}, {3, 70, 70}, {128, 128}} {
 		n := s[len(s)-1]
 		cs = append(cs, graph.Case{
-			Op: &MatMulOp{Symmetric: true}, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.F32, s...), graph.T(graph.F32, s...)},
+			Op: &MatMulOp{Symmetric: true}, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.F32, s...),
+				graph.T(graph.F32, s...)},
 			Fill: func(input, j int) float64 {
 				apart := max(j/n%n, j%n) - min(j/n%n, j%n)
 				return math.Sin(float64(1 + 2*input + j/(n*n) + 3*min(apart, n-apart)))

@@ -113,7 +113,8 @@ func (s putRows) whole(in []*graph.Value) []*graph.Value {
 	here := Less(row, Scalar(b, graph.U32, float64(s.rows)))
 	index := Add(row, Mul(Iota(b, graph.U32, 0, s.batch, s.positions), Scalar(b, graph.U32, float64(s.rows))))
 	fresh := Embedding(Reshape(rows, s.batch*s.rows, s.width), index)
-	return []*graph.Value{Reshape(Where(Reshape(here, s.batch, s.positions, 1), fresh, Reshape(cache, s.batch, s.positions, s.width)), cache.Shape...)}
+	return []*graph.Value{Reshape(Where(Reshape(here, s.batch, s.positions, 1), fresh, Reshape(cache, s.batch, s.positions, s.width)),
+		cache.Shape...)}
 }
 
 const putRowsLanes = 64
@@ -182,7 +183,8 @@ func (*PutRowsOp) Cases() []graph.Case {
 				return c.slots[j]
 			}
 			return scatter(i, j)
-		}, Inputs: []graph.Type{graph.T(graph.F32, c.cache...), graph.T(graph.F32, c.rows...), graph.T(graph.U32, c.rows[0]), graph.T(graph.U32, c.rows[0])}})
+		}, Inputs: []graph.Type{graph.T(graph.F32, c.cache...), graph.T(graph.F32, c.rows...), graph.T(graph.U32, c.rows[0]),
+			graph.T(graph.U32, c.rows[0])}})
 	}
 	return cs
 }

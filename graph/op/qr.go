@@ -93,7 +93,8 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 		if l.Native {
 			passes = qrNative(rows, cols, batch, l)
 		}
-		return []graph.Variant{{Name: "householder", Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)}, Passes: passes}}
+		return []graph.Variant{{Name: "householder", Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)},
+			Passes: passes}}
 	}}
 }
 
@@ -150,8 +151,9 @@ for (var k = 0u; k < N; k++) {
 func qrFactor(rows, cols, batch int) graph.Pass {
 	blocks := (cols + columnLanes - 1) / columnLanes
 	return graph.Pass{
-		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\nconst LANES = %du;\nconst BLOCKS = %du;\n", rows, cols, columnLanes, blocks) + fourRows("tmp0") + fourRows("out0"),
-		Uses:         []string{"tmp0", "tmp1", "out0"}, Workgroup: columnLanes, Groups: batch * blocks,
+		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\nconst LANES = %du;\nconst BLOCKS = %du;\n", rows, cols, columnLanes,
+			blocks) + fourRows("tmp0") + fourRows("out0"),
+		Uses: []string{"tmp0", "tmp1", "out0"}, Workgroup: columnLanes, Groups: batch * blocks,
 		Body: `let j = group % BLOCKS * LANES + lane;
 if (j >= N) { return; }
 let base = group / BLOCKS * M * N;

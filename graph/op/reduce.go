@@ -101,10 +101,12 @@ func reductionCases(make func(reduction) graph.Op, tolerance float64) []graph.Ca
 		{graph.Shape{5, 1, 3}, []int{1}}, {graph.Shape{2, 3, 1, 4, 2}, []int{0, 1, 2, 3, 4}}, {graph.Shape{70001}, []int{0}},
 		{graph.Shape{3, 1000}, []int{1}}, {graph.Shape{1000, 67}, []int{0}}, {graph.Shape{65536, 2}, []int{1}},
 	} {
-		cs = append(cs, graph.Case{Op: make(reduction{c.axes}), Inputs: []graph.Type{{DType: graph.F32, Shape: c.shape}}, Tolerance: tolerance})
+		cs = append(cs, graph.Case{Op: make(reduction{c.axes}), Inputs: []graph.Type{{DType: graph.F32, Shape: c.shape}},
+			Tolerance: tolerance})
 	}
 	for _, d := range []graph.DType{graph.I32, graph.U32} {
-		cs = append(cs, graph.Case{Op: make(reduction{[]int{1}}), Inputs: []graph.Type{graph.T(d, 6, 37)}, Fill: wideIntegers(d), NoGrad: true})
+		cs = append(cs, graph.Case{Op: make(reduction{[]int{1}}), Inputs: []graph.Type{graph.T(d, 6, 37)}, Fill: wideIntegers(d),
+			NoGrad: true})
 	}
 	return cs
 }

@@ -41,7 +41,8 @@ func TestEveryOpIsRegistered(t *testing.T) {
 					assert.True(t, registered[n.Name.Name], "%s: %s is not registered", f.Name(), n.Name.Name)
 				}
 			case *ast.FuncDecl:
-				if r := n.Type.Results; n.Recv == nil && n.Type.TypeParams == nil && len(n.Type.Params.List) == 0 && r != nil && len(r.List) == 1 {
+				if r := n.Type.Results; n.Recv == nil && n.Type.TypeParams == nil && len(n.Type.Params.List) == 0 && r != nil &&
+					len(r.List) == 1 {
 					if s, ok := r.List[0].Type.(*ast.SelectorExpr); ok && s.Sel.Name == "Op" {
 						makers = append(makers, n.Name.Name)
 					}

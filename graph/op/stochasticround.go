@@ -96,7 +96,8 @@ func (*StochasticRoundOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for i, s := range []graph.Shape{{}, {1}, {2}, {7}, {3, 5}, {2, 3, 4}, {70001}} {
 		cs = append(cs, graph.Case{
-			Op: &StochasticRoundOp{Stream: uint32(i)}, Inputs: []graph.Type{{DType: graph.F32, Shape: s}, graph.T(graph.U32, 1), graph.T(graph.U32, 1)},
+			Op: &StochasticRoundOp{Stream: uint32(i)}, Inputs: []graph.Type{{DType: graph.F32, Shape: s}, graph.T(graph.U32, 1),
+				graph.T(graph.U32, 1)},
 			NoGrad: true, Tolerance: exact,
 			Fill: func(i, j int) float64 {
 				if i > 0 {

@@ -22,7 +22,8 @@ func (*StopGradientOp) Eval(in, out []*graph.Tensor) { copy(out[0].Data, in[0].D
 
 func (*StopGradientOp) Cases() []graph.Case {
 	var cs []graph.Case
-	for _, t := range []graph.Type{graph.T(graph.F32), graph.T(graph.F32, 3, 5), graph.T(graph.U32, 7), graph.T(graph.BF16, 7), graph.T(graph.F32, 70001)} {
+	for _, t := range []graph.Type{graph.T(graph.F32), graph.T(graph.F32, 3, 5), graph.T(graph.U32, 7), graph.T(graph.BF16, 7),
+		graph.T(graph.F32, 70001)} {
 		cs = append(cs, graph.Case{Op: new(StopGradientOp), Inputs: []graph.Type{t}, NoGrad: true})
 	}
 	return cs

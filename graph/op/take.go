@@ -28,7 +28,8 @@ func (*TakeOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		return nil, fmt.Errorf("inputs are %v and %v, expected rows [rows,width] and a u32 index", x, index)
 	}
 	if inverse.DType != graph.U32 || len(inverse.Shape) != 2 || inverse.Shape[0] != x.Shape[0] || inverse.Shape.Len() != index.Shape.Len() {
-		return nil, fmt.Errorf("the inverse is %v, expected u32 with %d rows and %d elements, as many as the index has", inverse, x.Shape[0], index.Shape.Len())
+		return nil, fmt.Errorf("the inverse is %v, expected u32 with %d rows and %d elements, as many as the index has", inverse,
+			x.Shape[0], index.Shape.Len())
 	}
 	return []graph.Type{{DType: x.DType, Shape: append(index.Shape.Clone(), x.Shape[1])}}, nil
 }
@@ -88,7 +89,8 @@ func (*TakeOp) Cases() []graph.Case {
 			}})
 	}
 	return append(cs, graph.Case{Op: new(TakeOp), NoGrad: true, Tolerance: exact, // numbers past the end
-		Inputs: []graph.Type{graph.T(graph.F32, 3, 2), graph.T(graph.U32, 6), graph.T(graph.U32, 3, 2)}, Fill: func(_, j int) float64 { return float64(j) }})
+		Inputs: []graph.Type{graph.T(graph.F32, 3, 2), graph.T(graph.U32, 6), graph.T(graph.U32, 3, 2)},
+		Fill:   func(_, j int) float64 { return float64(j) }})
 }
 
 // Take is x[index]: rows of x [M, D] by an index u32 […], as […, D]. The inverse, u32 [M, c], lists for each row of x

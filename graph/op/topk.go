@@ -109,7 +109,8 @@ func (o *TopKOp) Kernel(n *graph.Node) graph.Kernel {
     out1[row * %du + i] = id;
   }
 `, group, rows, o.K, columns, columns, o.K, columns, o.K)
-	pass := graph.Pass{Declarations: topKKey, Body: body, Uses: []string{"in0", "out0", "out1"}, Workgroup: group, Groups: groupsOf(rows), Inside: true}
+	pass := graph.Pass{Declarations: topKKey, Body: body, Uses: []string{"in0", "out0", "out1"}, Workgroup: group, Groups: groupsOf(rows),
+		Inside: true}
 	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
 		if l.Native {
 			return []graph.Variant{{Name: "native", Passes: []graph.Pass{o.native(rows, columns)}}}
@@ -124,8 +125,10 @@ var nativeTopK string
 // native is the pass for CPUs.
 func (o *TopKOp) native(rows, columns int) graph.Pass {
 	share := max(1, nativeElements/(o.K*columns))
-	return graph.Pass{Native: true, Declarations: nativeDefine("K", o.K, "COLUMNS", columns) + nativeTopK, Workgroup: 1, Groups: (rows + share - 1) / share,
-		Uses: []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) + "    for (u64 row = begin; row < end; row++) top(out0 + row * K, out1 + row * K, in0 + row * COLUMNS);\n"}
+	return graph.Pass{Native: true, Declarations: nativeDefine("K", o.K, "COLUMNS", columns) + nativeTopK, Workgroup: 1,
+		Groups: (rows + share - 1) / share,
+		Uses:   []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) +
+			"    for (u64 row = begin; row < end; row++) top(out0 + row * K, out1 + row * K, in0 + row * COLUMNS);\n"}
 }
 
 // nativeElements is how many elements a workgroup on a CPU computes, so that it is worth handing to a thread.
@@ -155,9 +158,12 @@ func (*TopKOp) Cases() []graph.Case {
 	}
 	special := []float64{math.NaN(), 1, math.Inf(1), 1, math.Inf(-1), 0, math.Copysign(0, -1), -1, math.NaN(), math.MaxFloat32, -1e-30}
 	return append(cs,
-		graph.Case{Op: &TopKOp{5}, Inputs: []graph.Type{graph.T(graph.F32, 9, 7)}, NoGrad: true, Fill: func(_, j int) float64 { return float64(j % 3) }},
-		graph.Case{Op: &TopKOp{6}, Inputs: []graph.Type{graph.T(graph.F32, 11, 6)}, NoGrad: true, Fill: func(_, j int) float64 { return special[j%len(special)] }},
-		graph.Case{Op: &TopKOp{2}, Inputs: []graph.Type{graph.T(graph.F32, 3, 8)}, NoGrad: true, Fill: func(int, int) float64 { return math.NaN() }})
+		graph.Case{Op: &TopKOp{5}, Inputs: []graph.Type{graph.T(graph.F32, 9, 7)}, NoGrad: true,
+			Fill: func(_, j int) float64 { return float64(j % 3) }},
+		graph.Case{Op: &TopKOp{6}, Inputs: []graph.Type{graph.T(graph.F32, 11, 6)}, NoGrad: true,
+			Fill: func(_, j int) float64 { return special[j%len(special)] }},
+		graph.Case{Op: &TopKOp{2}, Inputs: []graph.Type{graph.T(graph.F32, 3, 8)}, NoGrad: true,
+			Fill: func(int, int) float64 { return math.NaN() }})
 }
 
 // TopK selects the k largest elements of each row of x f32 [N, E]: values f32 [N, k], through which gradients flow, and

@@ -9,7 +9,8 @@ import (
 )
 
 func unary() []func() graph.Op {
-	return []func() graph.Op{neg, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, abs, square, reciprocal, made[ClampOp], made[ScaleOp], made[ShiftOp]}
+	return []func() graph.Op{neg, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, abs, square, reciprocal, made[ClampOp], made[ScaleOp],
+		made[ShiftOp]}
 }
 
 // one adapts a gradient rule of one input.

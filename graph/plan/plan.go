@@ -299,7 +299,8 @@ func (p *planner) baseStorage(v *graph.Value) (Storage, error) {
 	case size > p.lim.MaxBindingSize:
 		return Storage{}, &TooLarge{v.String(), size, p.lim.MaxBindingSize}
 	case s.Offset%p.lim.OffsetAlignment != 0:
-		return Storage{}, fmt.Errorf("%v begins at byte %d of its variable, the device binds at multiples of %d", v, s.Offset, p.lim.OffsetAlignment)
+		return Storage{}, fmt.Errorf("%v begins at byte %d of its variable, the device binds at multiples of %d", v, s.Offset,
+			p.lim.OffsetAlignment)
 	}
 	return s, nil
 }

@@ -117,7 +117,8 @@ func TestCheck(t *testing.T) {
 		{"b0[0u] is f32, the value 1u is u32", []scalar.Stmt{scalar.Assign{To: b0(scalar.U(0)), Value: scalar.U(1)}}},
 		{"b1[0u] is f32, of an array of u32", []scalar.Stmt{scalar.Let{Name: "x", Value: scalar.At("b1", scalar.F32, scalar.U(0))}}},
 		{"the variable x is declared twice", []scalar.Stmt{scalar.Let{Name: "x", Value: one}, scalar.Let{Name: "x", Value: one}}},
-		{"x is assigned to, expected a variable or an element", []scalar.Stmt{scalar.Let{Name: "x", Value: one}, scalar.Assign{To: f("x"), Value: one}}},
+		{"x is assigned to, expected a variable or an element", []scalar.Stmt{scalar.Let{Name: "x", Value: one},
+			scalar.Assign{To: f("x"), Value: one}}},
 		{"the variable x is u32, declared f32", []scalar.Stmt{scalar.Let{Name: "x", Value: one}, scalar.Let{Name: "y", Value: u("x")}}},
 	} {
 		err := scalar.Kernel{Bindings: arrays, Lanes: 1, Groups: 1, Grid: [3]int{1, 1, 1}, Body: c.body}.Check(true)
@@ -136,7 +137,8 @@ func TestSums(t *testing.T) {
 		return scalar.Count("i", 1, scalar.U(0), scalar.U(10), scalar.U(1), body...)
 	}
 	add, largest := scalar.Assign{To: acc, Value: acc.Add(x)}, scalar.Assign{To: top, Value: scalar.Max(top, x)}
-	assert.Equal(t, []scalar.Sum{{Variable: "acc", Operator: "+"}, {Variable: "top", Operator: "max"}}, loop(scalar.Let{Name: "y", Value: x}, add, largest).Sums())
+	assert.Equal(t, []scalar.Sum{{Variable: "acc", Operator: "+"}, {Variable: "top", Operator: "max"}},
+		loop(scalar.Let{Name: "y", Value: x}, add, largest).Sums())
 	assert.Empty(t, loop(add, scalar.Assign{To: x, Value: acc}).Sums())
 	assert.Empty(t, loop(scalar.Assign{To: acc, Value: acc.Add(acc.Mul(x))}).Sums())
 	n := u("n")

@@ -70,7 +70,8 @@ func (x *Expr) side(i int) string {
 	if a.Kind != Operation {
 		return a.operand()
 	}
-	if level := levels[x.Name]; slices.Contains(takes[level], levels[a.Name]) || i == 0 && level == levels[a.Name] && level != shift && level != comparison {
+	if level := levels[x.Name]; slices.Contains(takes[level], levels[a.Name]) || i == 0 && level == levels[a.Name] && level != shift &&
+		level != comparison {
 		return a.String()
 	}
 	return a.operand()
@@ -97,7 +98,8 @@ var levels = map[string]level{
 }
 
 // takes lists the levels that operands of a level may have without parentheses.
-var takes = map[level][]level{sum: {product}, comparison: {product, sum, shift}, both: {product, sum, comparison}, either: {product, sum, comparison}}
+var takes = map[level][]level{sum: {product}, comparison: {product, sum, shift}, both: {product, sum, comparison},
+	either: {product, sum, comparison}}
 
 // WGSL is the kernel as a module.
 func (k Kernel) WGSL() string {
@@ -120,7 +122,8 @@ func (k Kernel) WGSL() string {
 // invocation in it.
 func Main(lanes, groups int, grid [3]int) string {
 	w := &wgsl{}
-	w.line("@compute @workgroup_size(%d) fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lane: u32) {", lanes)
+	w.line("@compute @workgroup_size(%d) fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lane: u32) {",
+		lanes)
 	w.indent = "  "
 	if grid[1] == 1 {
 		w.line("let group = wid.x;")

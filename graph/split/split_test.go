@@ -158,7 +158,8 @@ func TestWhatIsAssignedIsKeptToo(t *testing.T) {
 	p, err := plan.Run(r, func(*fuse.Group) []int64 { return nil },
 		target.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
 	require.NoError(t, err)
-	assert.Equal(t, []plan.Copy{{From: plan.Storage{Space: plan.Variable, Name: "v", Size: 16}, To: plan.Storage{Space: plan.Variable, Name: "s/0", Size: 16}}}, p.Copies)
+	assert.Equal(t, []plan.Copy{{From: plan.Storage{Space: plan.Variable, Name: "v", Size: 16},
+		To: plan.Storage{Space: plan.Variable, Name: "s/0", Size: 16}}}, p.Copies)
 	assert.Empty(t, p.Chunks, "nothing else takes memory")
 	vars := map[string]*graph.Tensor{"x": values(typ), "v": graph.NewTensor(typ), "s/0": graph.NewTensor(typ)}
 	_, err = eval.Run(programs[0].Graph, nil, vars)
@@ -192,7 +193,8 @@ func TestRunRefuses(t *testing.T) {
 			e := in(b, "0", func() *graph.Value { return op.Exp(v) })
 			b.Assign(v, in(b, "0", func() *graph.Value { return op.Neg(e) }))
 			b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(e) }))
-		}, []split.Phase{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}}}, `phase 1 reads variable "v" f32[4], which phase 0 has assigned`},
+		}, []split.Phase{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}}},
+			`phase 1 reads variable "v" f32[4], which phase 0 has assigned`},
 		"backwards": {func(b *graph.Builder) {
 			e := in(b, "1", func() *graph.Value { return op.Exp(b.Input("x", typ)) })
 			b.Output("y", in(b, "0", func() *graph.Value { return op.Neg(e) }))

@@ -34,7 +34,8 @@ func Make(dir string) error {
 		return err
 	}
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
+		return fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir,
+			info.Mode().Perm())
 	}
 	if foreign(info, os.Getuid()) {
 		return fmt.Errorf("%s belongs to another user, and what lies in it is run as machine code", dir)

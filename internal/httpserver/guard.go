@@ -38,7 +38,8 @@ func (s *Server) handler() http.Handler {
 			timed.Header().Set("WWW-Authenticate", "Bearer")
 			s.o.Refuse(timed, http.StatusUnauthorized, "the header Authorization: Bearer TOKEN is missing, or its token is wrong")
 		case r.ContentLength > s.o.MaxBody:
-			s.o.Refuse(timed, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body: found %d bytes, expected at most %d", r.ContentLength, s.o.MaxBody))
+			s.o.Refuse(timed, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body: found %d bytes, expected at most %d",
+				r.ContentLength, s.o.MaxBody))
 		default:
 			timed.Header().Set("X-Content-Type-Options", "nosniff")
 			s.o.Handler.ServeHTTP(timed, r)

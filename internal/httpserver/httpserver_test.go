@@ -92,8 +92,9 @@ func TestToken(t *testing.T) {
 
 func TestForeignHostsAndOriginsAreRefused(t *testing.T) {
 	s := started(t, Options{Hosts: []string{"proxy.example"}})
-	for host, want := range map[string]int{"": 200, "localhost": 200, "LOCALHOST:1": 200, "127.0.0.9:80": 200, "[::1]:80": 200, "proxy.example": 200,
-		"evil.example": 403, "localhost.evil.example": 403, "10.0.0.1": 403} {
+	for host, want := range map[string]int{"": 200, "localhost": 200, "LOCALHOST:1": 200, "127.0.0.9:80": 200, "[::1]:80": 200,
+		"proxy.example": 200,
+		"evil.example":  403, "localhost.evil.example": 403, "10.0.0.1": 403} {
 		status, _ := request(t, s, "GET", "", func(r *http.Request) { r.Host = host })
 		assert.Equal(t, want, status, host)
 	}
@@ -123,20 +124,21 @@ func TestBodiesAreLimited(t *testing.T) {
 // A client that does not read is disconnected, and a response may take longer than the timeout of a write.
 func TestSlowClients(t *testing.T) {
 	ended := make(chan error, 1)
-	s := started(t, Options{WriteTimeout: 50 * time.Millisecond, BodyTimeout: 50 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "GET" {
-			time.Sleep(120 * time.Millisecond)
-			fmt.Fprint(w, r.Context().Err())
-			return
-		}
-		chunk := make([]byte, 1<<20)
-		for {
-			if _, err := w.Write(chunk); err != nil {
-				ended <- err
+	s := started(t, Options{WriteTimeout: 50 * time.Millisecond, BodyTimeout: 50 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				time.Sleep(120 * time.Millisecond)
+				fmt.Fprint(w, r.Context().Err())
 				return
 			}
-		}
-	})})
+			chunk := make([]byte, 1<<20)
+			for {
+				if _, err := w.Write(chunk); err != nil {
+					ended <- err
+					return
+				}
+			}
+		})})
 	status, text := request(t, s, "GET", "", nil)
 	assert.Equal(t, "200 <nil>", fmt.Sprint(status, " ", text))
 	c := dial(t, s)
@@ -182,16 +184,17 @@ func TestConnectionsAreLimited(t *testing.T) {
 func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	begun := make(chan bool)
-	s, err := Start(Options{Address: "0", Shutdown: 200 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		begun <- true
-		switch r.Method {
-		case "GET":
-			<-Closing(r.Context())
-			fmt.Fprint(w, "done")
-		default:
-			<-r.Context().Done()
-		}
-	})})
+	s, err := Start(Options{Address: "0", Shutdown: 200 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			begun <- true
+			switch r.Method {
+			case "GET":
+				<-Closing(r.Context())
+				fmt.Fprint(w, "done")
+			default:
+				<-r.Context().Done()
+			}
+		})})
 	require.NoError(t, err)
 	answers := make(chan string, 2)
 	for _, method := range []string{"GET", "DELETE"} {
@@ -222,7 +225,8 @@ func TestClose(t *testing.T) {
 
 func TestReadToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
-	for text, good := range map[string]bool{"0123456789abcdef\n": true, "short": false, "": false, "0123456789 abcdef": false, strings.Repeat("x", 2000): false} {
+	for text, good := range map[string]bool{"0123456789abcdef\n": true, "short": false, "": false, "0123456789 abcdef": false,
+		strings.Repeat("x", 2000): false} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		token, err := ReadToken(path)
 		assert.Equal(t, good, err == nil, "%q", text)

@@ -124,7 +124,8 @@ func (n name) folder() string { return models + strings.ReplaceAll(n.String(), "
 
 // absent is the error of a model that is not in the cache.
 func (n name) absent(path string) error {
-	advice := fmt.Sprintf("gpupipe downloads nothing; \"hf download %s --local-dir %s\" does, and then name the folder %s", n, n.model, n.model)
+	advice := fmt.Sprintf("gpupipe downloads nothing; \"hf download %s --local-dir %s\" does, and then name the folder %s", n, n.model,
+		n.model)
 	switch {
 	case n.explicit:
 		return fmt.Errorf("%s: the model %s is not in the cache %s: %s", path, n, cache(), advice)
@@ -216,7 +217,8 @@ func inFolder(dir string) (string, error) {
 	}
 	found, err := filepath.Glob(filepath.Join(userpath.Literal(dir), models+"*"))
 	if err == nil && len(found) > 0 {
-		return "", fmt.Errorf("%s: found the Hub's cache, expected a model: name one, such as %s", dir, strings.Join(found[:min(len(found), 5)], ", "))
+		return "", fmt.Errorf("%s: found the Hub's cache, expected a model: name one, such as %s", dir,
+			strings.Join(found[:min(len(found), 5)], ", "))
 	}
 	return dir, err
 }
@@ -244,18 +246,22 @@ func (n name) snapshot(dir string) (string, error) {
 	switch {
 	case slices.Contains(commits, commit):
 	case len(commits) == 0:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache without a snapshot (refs/%s names %q): the download did not finish: %s", dir, n.revision, commit, Advice(dir))
+		return "", fmt.Errorf("%s: a folder of the Hub's cache without a snapshot (refs/%s names %q): the download did not finish: %s",
+			dir, n.revision, commit, Advice(dir))
 	case n.revision != mainRevision:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache without the revision %s: found the snapshots %s", dir, n.revision, strings.Join(commits, ", "))
+		return "", fmt.Errorf("%s: a folder of the Hub's cache without the revision %s: found the snapshots %s", dir, n.revision,
+			strings.Join(commits, ", "))
 	case len(commits) > 1:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache with %d snapshots and none of refs/main: name one, such as %s", dir, len(commits),
+		return "", fmt.Errorf("%s: a folder of the Hub's cache with %d snapshots and none of refs/main: name one, such as %s", dir,
+			len(commits),
 			filepath.Join(dir, snapshots, commits[0]))
 	default:
 		commit = commits[0]
 	}
 	path := filepath.Join(dir, snapshots, commit, filepath.FromSlash(n.file))
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s: not in the Hub's cache, which has %s of this model: %s", path, Contents(filepath.Join(dir, snapshots, commit)), Advice(dir))
+		return "", fmt.Errorf("%s: not in the Hub's cache, which has %s of this model: %s", path,
+			Contents(filepath.Join(dir, snapshots, commit)), Advice(dir))
 	}
 	return path, nil
 }

@@ -17,8 +17,10 @@ func makeCache(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("HF_HUB_CACHE", "hub")
 	for path, text := range map[string]string{
-		"hub/models--o--m/refs/main": "b\n", "hub/models--o--m/refs/v1": "a", "hub/models--o--m/snapshots/a/x.json": "", "hub/models--o--m/snapshots/b/x.json": "",
-		"hub/models--g/snapshots/c/x.json": "", "hub/models--o--two/snapshots/a/x": "", "hub/models--o--two/snapshots/b/x": "", "hub/models--o--none/refs/main": "abc",
+		"hub/models--o--m/refs/main": "b\n", "hub/models--o--m/refs/v1": "a", "hub/models--o--m/snapshots/a/x.json": "",
+		"hub/models--o--m/snapshots/b/x.json": "",
+		"hub/models--g/snapshots/c/x.json":    "", "hub/models--o--two/snapshots/a/x": "", "hub/models--o--two/snapshots/b/x": "",
+		"hub/models--o--none/refs/main":    "abc",
 		"hub/datasets--o--d/snapshots/a/x": "", "here/x.json": "", "elsewhere/snapshots/a/x.json": "", "runs/a/x": "",
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
@@ -30,11 +32,15 @@ func TestLocate(t *testing.T) {
 	makeCache(t)
 	const main = "hub/models--o--m/snapshots/b"
 	for path, want := range map[string]string{
-		"here": "here", "here/x.json": "here/x.json", "hub/models--o--m": main, "hub/models--o--m/": main, "hub/models--o--m/snapshots": main,
-		"hub/models--o--m/snapshots/a": "hub/models--o--m/snapshots/a", "elsewhere": "elsewhere/snapshots/a", "o/m": main, "o/m@v1": "hub/models--o--m/snapshots/a",
-		"o/m@a": "hub/models--o--m/snapshots/a", "models--o--m": main, "g": "hub/models--g/snapshots/c", "hf:o/m": main, "hf://o/m": main,
-		"hf://o/m/x.json": main + "/x.json", "hf://o/m@v1/x.json": "hub/models--o--m/snapshots/a/x.json", "https://huggingface.co/o/m": main,
-		"https://huggingface.co/o/m/": main, "http://hf.co/o/m?library=x": main, "huggingface.co/o/m": main, "https://huggingface.co/g": "hub/models--g/snapshots/c",
+		"here": "here", "here/x.json": "here/x.json", "hub/models--o--m": main, "hub/models--o--m/": main,
+		"hub/models--o--m/snapshots":   main,
+		"hub/models--o--m/snapshots/a": "hub/models--o--m/snapshots/a", "elsewhere": "elsewhere/snapshots/a", "o/m": main,
+		"o/m@v1": "hub/models--o--m/snapshots/a",
+		"o/m@a":  "hub/models--o--m/snapshots/a", "models--o--m": main, "g": "hub/models--g/snapshots/c", "hf:o/m": main, "hf://o/m": main,
+		"hf://o/m/x.json": main + "/x.json", "hf://o/m@v1/x.json": "hub/models--o--m/snapshots/a/x.json",
+		"https://huggingface.co/o/m":  main,
+		"https://huggingface.co/o/m/": main, "http://hf.co/o/m?library=x": main, "huggingface.co/o/m": main,
+		"https://huggingface.co/g":             "hub/models--g/snapshots/c",
 		"https://huggingface.co/o/m/tree/main": main, "https://huggingface.co/o/m/blob/v1/x.json": "hub/models--o--m/snapshots/a/x.json",
 		"https://huggingface.co/o/m/resolve/main/x.json?download=true": main + "/x.json",
 	} {
@@ -42,7 +48,8 @@ func TestLocate(t *testing.T) {
 		require.NoError(t, err, path)
 		assert.Equal(t, filepath.FromSlash(want), filepath.Clean(got), path)
 	}
-	for path, want := range map[string]bool{"o/m": true, "g": true, "models--o--m": true, "hf:p/q": true, "https://huggingface.co/p/q": true, "p/q": false, "nothing": false, "runs/b": false} {
+	for path, want := range map[string]bool{"o/m": true, "g": true, "models--o--m": true, "hf:p/q": true,
+		"https://huggingface.co/p/q": true, "p/q": false, "nothing": false, "runs/b": false} {
 		assert.Equal(t, want, IsName(path), path)
 	}
 	assert.Equal(t, "o/m", Name(main))

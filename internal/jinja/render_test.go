@@ -100,19 +100,25 @@ func rendered(text string, variables *Dict) (string, error) {
 // What is not here is refused by name, when the template is read where that is known then.
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
-		"{% include 'x' %}": "line 1: the tag include is not supported", "\n{% import 'x' as y %}": "line 2: the tag import is not supported",
-		"{% extends 'x' %}": "the tag extends is not supported", "{{ x | random }}": `the filter "random" is not supported`,
-		"{{ x is escaped }}": `the test "escaped" is not supported`, "{% nothing %}": `found the tag "nothing"`, "{{ x": "expected the end of the tag",
-		"{% if x %}": "expected the tag elif or else or endif", "{{ 1 + }}": "found the end of the tag, expected an expression", "{# x": "a comment has no end",
+		"{% include 'x' %}":       "line 1: the tag include is not supported",
+		"\n{% import 'x' as y %}": "line 2: the tag import is not supported",
+		"{% extends 'x' %}":       "the tag extends is not supported", "{{ x | random }}": `the filter "random" is not supported`,
+		"{{ x is escaped }}": `the test "escaped" is not supported`, "{% nothing %}": `found the tag "nothing"`,
+		"{{ x":       "expected the end of the tag",
+		"{% if x %}": "expected the tag elif or else or endif", "{{ 1 + }}": "found the end of the tag, expected an expression",
+		"{# x":                       "a comment has no end",
 		"{{ 99999999999999999999 }}": "more than 64 bits", "{{ 'x }}": "a string has no end",
 	} {
 		_, err := Parse(text)
 		assert.ErrorContains(t, err, want, text)
 	}
 	for text, want := range map[string]string{
-		"{{ x.y }}": "'x' is undefined", "{{ raise_exception('no') }}": "no", "{{ [].append(1) }}": "the attribute 'append' of a list is not supported",
-		"{{ 'x'.encode() }}": "the attribute 'encode' of a str is not supported", "{{ ''.__class__ }}": "unsafe", "{{ range(1000000) }}": "range too big",
-		"{{ '%x' % 3 }}": "the format %x is not supported", "{{ strftime_now('%U') }}": "the format %U of strftime_now is not supported", "{{ lipsum() }}": "lipsum",
+		"{{ x.y }}": "'x' is undefined", "{{ raise_exception('no') }}": "no",
+		"{{ [].append(1) }}": "the attribute 'append' of a list is not supported",
+		"{{ 'x'.encode() }}": "the attribute 'encode' of a str is not supported", "{{ ''.__class__ }}": "unsafe",
+		"{{ range(1000000) }}": "range too big",
+		"{{ '%x' % 3 }}":       "the format %x is not supported", "{{ strftime_now('%U') }}": "the format %U of strftime_now is not supported",
+		"{{ lipsum() }}": "lipsum",
 	} {
 		_, err := rendered(text, &Dict{})
 		assert.ErrorContains(t, err, want, text)
@@ -126,14 +132,19 @@ func TestLimits(t *testing.T) {
 	}
 	for _, text := range []string{
 		"{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-		"{{ 'x' * 10000000000 }}", "{{ [0] * 10000000000 }}", "{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
+		"{{ 'x' * 10000000000 }}", "{{ [0] * 10000000000 }}",
+		"{% set n = namespace(s='x') %}{% for i in range(100) %}{% set n.s = n.s + n.s %}{% endfor %}",
 		"{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
 		"{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
 		"{% set n = namespace(l=[], k=[]) %}{% for i in range(90) %}{% set n.l = [n.l, n.l] %}{% set n.k = [n.k, n.k] %}{% endfor %}{{ n.l == n.k }}",
-		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{% for i in [1] recursive %}{{ loop([i]) }}{% endfor %}", "{{ 2 ** 1000000000 }}",
-		"{{ '%1000000000d' % 3 }}", "{{ 'x'.ljust(100000000000) }}", "{{ ('x' * 9999999).replace('x', 'xxxxxxxxxx') }}", "{{ 'x' | indent(10000000000) }}" + "{{ [['x' * 1000000] * 1000000] }}",
-		nested(100000, "(", "{{", ""), "{{ " + nested(100000, "(", "1", ")") + " }}", "{{ " + nested(100000, "[", "", "]") + " }}", "{{ " + nested(100000, "not ", "1", "") + " }}",
-		"{{ " + nested(100000, "-", "1", "") + " }}", "{{ 1" + nested(100000, "", "", "+1") + " }}", "{{ x" + nested(100000, "", "", ".x") + " }}", "{{ x" + nested(100000, "", "", "|list") + " }}",
+		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{% for i in [1] recursive %}{{ loop([i]) }}{% endfor %}",
+		"{{ 2 ** 1000000000 }}",
+		"{{ '%1000000000d' % 3 }}", "{{ 'x'.ljust(100000000000) }}", "{{ ('x' * 9999999).replace('x', 'xxxxxxxxxx') }}",
+		"{{ 'x' | indent(10000000000) }}" + "{{ [['x' * 1000000] * 1000000] }}",
+		nested(100000, "(", "{{", ""), "{{ " + nested(100000, "(", "1", ")") + " }}", "{{ " + nested(100000, "[", "", "]") + " }}",
+		"{{ " + nested(100000, "not ", "1", "") + " }}",
+		"{{ " + nested(100000, "-", "1", "") + " }}", "{{ 1" + nested(100000, "", "", "+1") + " }}", "{{ x" +
+			nested(100000, "", "", ".x") + " }}", "{{ x" + nested(100000, "", "", "|list") + " }}",
 		nested(100000, "{% if x %}", "", "{% endif %}"), "{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}",
 	} {
 		_, err := rendered(text, &Dict{})
@@ -148,7 +159,8 @@ func TestLimits(t *testing.T) {
 
 // Any text is a template or an error.
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"{{ x[1:2] }}", "{% for a, b in x %}{{ a|f(1) }}{% endfor %}", "{%- raw -%}x{% endraw %}", "{# #}", "{{ {'a': 1}.b }}", "{% set x.y = '\\x41' %}"} {
+	for _, text := range []string{"{{ x[1:2] }}", "{% for a, b in x %}{{ a|f(1) }}{% endfor %}", "{%- raw -%}x{% endraw %}", "{# #}",
+		"{{ {'a': 1}.b }}", "{% set x.y = '\\x41' %}"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -135,10 +135,12 @@ func Problems(found map[string][]string, stated map[string]string) []string {
 				path, strings.Join(ids, " AND ")))
 			continue
 		case !slices.Equal(identifiers(expression), ids):
-			problems = append(problems, fmt.Sprintf("%s is listed as %q, but its license files hold %s", path, expression, strings.Join(ids, ", ")))
+			problems = append(problems, fmt.Sprintf("%s is listed as %q, but its license files hold %s", path, expression,
+				strings.Join(ids, ", ")))
 		}
 		if !allowed(expression) {
-			problems = append(problems, fmt.Sprintf("%s: license %q is not compatible: expected one of %s", path, expression, strings.Join(Compatible, ", ")))
+			problems = append(problems, fmt.Sprintf("%s: license %q is not compatible: expected one of %s", path, expression,
+				strings.Join(Compatible, ", ")))
 		}
 	}
 	for path := range stated {

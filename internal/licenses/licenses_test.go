@@ -55,9 +55,11 @@ example.org/choice      FTL OR GPL-2.0       Ann
 See example.org/other for more.
 wasm/example.wasm       GPL-3.0              Ann
 `)
-	assert.Equal(t, map[string]string{"example.org/mit": "MIT", "example.org/both": "MIT AND Apache-2.0", "example.org/choice": "FTL OR GPL-2.0"}, notice)
+	assert.Equal(t, map[string]string{"example.org/mit": "MIT", "example.org/both": "MIT AND Apache-2.0",
+		"example.org/choice": "FTL OR GPL-2.0"}, notice)
 	found := func() map[string][]string {
-		return map[string][]string{"example.org/mit": {"MIT"}, "example.org/both": {"Apache-2.0", "MIT"}, "example.org/choice": {"FTL", "GPL-2.0"}}
+		return map[string][]string{"example.org/mit": {"MIT"}, "example.org/both": {"Apache-2.0", "MIT"},
+			"example.org/choice": {"FTL", "GPL-2.0"}}
 	}
 	assert.Empty(t, Problems(found(), notice))
 

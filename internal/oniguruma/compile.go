@@ -195,7 +195,8 @@ func (c *compiler) repeat(n *node) {
 	}
 	if least, _ := n.body.width(); least == 0 && (n.max > 1 || n.min > 1) {
 		// Whether Oniguruma ends the loop at an empty repetition depends on the size of the body.
-		c.err = fmt.Errorf("the quantifier %s of a group that can match nothing: expected one of at least one character, or *, + or ?", n.counts())
+		c.err = fmt.Errorf("the quantifier %s of a group that can match nothing: expected one of at least one character, or *, + or ?",
+			n.counts())
 	}
 	for range n.min {
 		if c.here() >= maxProgram {

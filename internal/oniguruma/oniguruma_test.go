@@ -58,8 +58,11 @@ func TestRefused(t *testing.T) {
 	for pattern, reason := range map[string]string{
 		"(?~abc)": "absent operator", "(?(1)a|b)": "conditional", `(a)\g<1>`: "call of a group", "(?{x})": "callout", "(*FAIL)": "callout",
 		`(?i:(a)\1)`: "back reference that ignores case", "(?I)a": "whole pattern", `\x{61 62}`: "several characters", "(?s:.)": "option",
-		`\p{Nope}`: `the property "Nope"`, "[[:nope:]]": "[:nope:]", "[z-a]": "the range z-a", "[a": "without its ]", "(a": "without its )", "a)": "without its group",
-		"*a": "quantifier without", "^*": "quantifier of an anchor", `a\`: `\ at the end`, `(?:a?b?){2}`: "the quantifier {2} of a group that can match nothing: expected", `(?:a*b*){2,3}`: "{2,3}", `(?:a*b?){2,}?`: "{2,}", `[\w-.]`: "begins with a set",
+		`\p{Nope}`: `the property "Nope"`, "[[:nope:]]": "[:nope:]", "[z-a]": "the range z-a", "[a": "without its ]",
+		"(a": "without its )", "a)": "without its group",
+		"*a": "quantifier without", "^*": "quantifier of an anchor", `a\`: `\ at the end`,
+		`(?:a?b?){2}`: "the quantifier {2} of a group that can match nothing: expected", `(?:a*b*){2,3}`: "{2,3}",
+		`(?:a*b?){2,}?`: "{2,}", `[\w-.]`: "begins with a set",
 		"(?<=a(?=b))": "look-behind", `\2(a)`: "group 2 of 1", "[a[^\\p{Any}]]": "Oniguruma is wrong", "(?:(?:a|bb){500}){500}": "steps",
 	} {
 		_, err := Compile(pattern)
@@ -81,12 +84,18 @@ func TestAnchorsAndCase(t *testing.T) {
 		pattern, text string
 		want          [][]int
 	}{
-		{`^`, "a\nb\n", [][]int{{0, 0}, {2, 2}}}, {`$`, "a\n", [][]int{{1, 1}, {2, 2}}}, {`a\Z`, "a\na\n", [][]int{{2, 3}}}, {`a\z`, "aa", [][]int{{1, 2}}},
-		{`\pL`, "LpL", [][]int{{1, 3}}}, {`\h+`, "xA0g", [][]int{{1, 3}}}, {`\R`, "\r\n\n", [][]int{{0, 2}, {2, 3}}}, {`\X`, "e\u0301a", [][]int{{0, 3}, {3, 4}}},
-		{`a?+a`, "aa", [][]int{{0, 2}}}, {`a++a`, "aaa", nil}, {`a{1,2}+b`, "aaaab", [][]int{{0, 5}}}, {`(?i:s)`, "ſS", [][]int{{0, 2}, {2, 3}}},
-		{`(?i:k)`, "\u212a", [][]int{{0, 3}}}, {`(?i:ss)`, "ß", [][]int{{0, 2}}}, {`(?i:ß)`, "sS", [][]int{{0, 2}}}, {`(?i:[ß])`, "ss", [][]int{{0, 2}}},
-		{`[a-z&&[^aeiou]]+`, "abcde", [][]int{{1, 4}}}, {`a(?i)b|c`, "aBaC", [][]int{{0, 2}, {2, 4}}}, {`(?<=a|bc)d`, "adbcdd", [][]int{{1, 2}, {4, 5}}},
-		{`a\Kb`, "ab", [][]int{{1, 2}}}, {`(a|b)\1`, "abb", [][]int{{1, 3}}}, {`(?x) a b # c`, "ab", [][]int{{0, 2}}}, {`(?W:\w+)`, "aé", [][]int{{0, 1}}},
+		{`^`, "a\nb\n", [][]int{{0, 0}, {2, 2}}}, {`$`, "a\n", [][]int{{1, 1}, {2, 2}}}, {`a\Z`, "a\na\n", [][]int{{2, 3}}},
+		{`a\z`, "aa", [][]int{{1, 2}}},
+		{`\pL`, "LpL", [][]int{{1, 3}}}, {`\h+`, "xA0g", [][]int{{1, 3}}}, {`\R`, "\r\n\n", [][]int{{0, 2}, {2, 3}}},
+		{`\X`, "e\u0301a", [][]int{{0, 3}, {3, 4}}},
+		{`a?+a`, "aa", [][]int{{0, 2}}}, {`a++a`, "aaa", nil}, {`a{1,2}+b`, "aaaab", [][]int{{0, 5}}},
+		{`(?i:s)`, "ſS", [][]int{{0, 2}, {2, 3}}},
+		{`(?i:k)`, "\u212a", [][]int{{0, 3}}}, {`(?i:ss)`, "ß", [][]int{{0, 2}}}, {`(?i:ß)`, "sS", [][]int{{0, 2}}},
+		{`(?i:[ß])`, "ss", [][]int{{0, 2}}},
+		{`[a-z&&[^aeiou]]+`, "abcde", [][]int{{1, 4}}}, {`a(?i)b|c`, "aBaC", [][]int{{0, 2}, {2, 4}}},
+		{`(?<=a|bc)d`, "adbcdd", [][]int{{1, 2}, {4, 5}}},
+		{`a\Kb`, "ab", [][]int{{1, 2}}}, {`(a|b)\1`, "abb", [][]int{{1, 3}}}, {`(?x) a b # c`, "ab", [][]int{{0, 2}}},
+		{`(?W:\w+)`, "aé", [][]int{{0, 1}}},
 	} {
 		re, err := Compile(c.pattern)
 		require.NoError(t, err, c.pattern)

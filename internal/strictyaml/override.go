@@ -78,7 +78,8 @@ func (d *Document) asTyped(n *yaml.Node, v reflect.Value, key string) bool {
 	switch {
 	case v.Kind() == reflect.String:
 		v.SetString(t.text)
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String && n.Kind != yaml.SequenceNode && !strings.HasPrefix(t.text, "[") && !isNull(n):
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String && n.Kind != yaml.SequenceNode &&
+		!strings.HasPrefix(t.text, "[") && !isNull(n):
 		v.Set(reflect.Append(reflect.MakeSlice(v.Type(), 0, 1), reflect.ValueOf(t.text).Convert(v.Type().Elem())))
 	default:
 		return false
@@ -184,7 +185,8 @@ func (d *Document) bring(n *yaml.Node, origin string) {
 // replace gives n, the node of a dotted key, another value.
 func (d *Document) replace(key string, n, value *yaml.Node, origin string) {
 	if dropped := missing(n, value); origin != "" && len(dropped) > 0 {
-		d.replaced = append(d.replaced, fmt.Sprintf("%s: it replaces the whole section %s, without its %s", origin, key, strings.Join(dropped, ", ")))
+		d.replaced = append(d.replaced, fmt.Sprintf("%s: it replaces the whole section %s, without its %s", origin, key,
+			strings.Join(dropped, ", ")))
 	}
 	*n = *d.adopt(value, d)
 	delete(d.typed, n)

@@ -28,7 +28,8 @@ func overridden(t *testing.T, text string, overrides ...string) (o lists, err er
 
 // Whatever YAML means by a text, a key that holds one takes it as it is.
 func TestTextsAreTakenAsTyped(t *testing.T) {
-	for _, text := range []string{"runs/hash #1", "#1", "*.txt", "@a", "!a", "!!str a", "&a b", "%a", "`a`", "010", "1e3", "yes", "null", "~/gpt", "~", "true", "2026-01-02", "a: b", "a:", "- a",
+	for _, text := range []string{"runs/hash #1", "#1", "*.txt", "@a", "!a", "!!str a", "&a b", "%a", "`a`", "010", "1e3", "yes", "null",
+		"~/gpt", "~", "true", "2026-01-02", "a: b", "a:", "- a",
 		"[a]", "{a: b}", "a, b", "C:\\x", "|", ">", "? a", "it's", "\"", "[", "a\tb"} {
 		o, err := overridden(t, "name: old\n", "name="+text)
 		require.NoError(t, err, text)
@@ -64,7 +65,8 @@ func TestOverriddenElements(t *testing.T) {
 		require.NoError(t, err, c.set)
 		assert.Equal(t, c.want, o.Texts, c.set)
 	}
-	o, err := overridden(t, "inner: [{steps: 1}, {steps: 2, rates: [1, 2]}]\n", "inner[1].steps=7", "inner[1].rates[1]=5", "inner[2].steps=9")
+	o, err := overridden(t, "inner: [{steps: 1}, {steps: 2, rates: [1, 2]}]\n", "inner[1].steps=7", "inner[1].rates[1]=5",
+		"inner[2].steps=9")
 	require.NoError(t, err)
 	assert.Equal(t, []inner{{Steps: 1}, {7, []float64{1, 5}}, {Steps: 9}}, o.Inner)
 	for set, want := range map[string]string{

@@ -77,7 +77,8 @@ func TestPutNamesItsOrigin(t *testing.T) {
 	assert.Equal(t, []float64{0.5}, o.Inner.Rates)
 	require.NoError(t, d.Put("inner.steps", es[1].Value, "g.yaml:2: set"))
 	assert.EqualError(t, d.Decode(&o), `g.yaml:2: set: inner.steps: found text "none", expected an integer`)
-	assert.EqualError(t, d.Put("pairs.a.x", es[1].Value, "g.yaml:2: set"), "g.yaml:2: set: pairs.a is a list, not a section: pairs.a[0] is its first element")
+	assert.EqualError(t, d.Put("pairs.a.x", es[1].Value, "g.yaml:2: set"),
+		"g.yaml:2: set: pairs.a is a list, not a section: pairs.a[0] is its first element")
 }
 
 func TestClonesAreIndependent(t *testing.T) {
@@ -88,7 +89,8 @@ func TestClonesAreIndependent(t *testing.T) {
 	var o outer
 	require.NoError(t, d.Decode(&o))
 	assert.Equal(t, 5, o.Inner.Steps)
-	assert.EqualError(t, c.Decode(&o), `--set inner.steps=many: inner.steps: found text "many", expected an integer`, "and they remember origins")
+	assert.EqualError(t, c.Decode(&o), `--set inner.steps=many: inner.steps: found text "many", expected an integer`,
+		"and they remember origins")
 	under := d.Under(find(d.root, "inner"))
 	var i inner
 	require.NoError(t, under.Decode(&i))

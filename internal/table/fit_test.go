@@ -15,7 +15,8 @@ func TestFit(t *testing.T) {
 	fitted, ok := table.Fit(rows, 40)
 	assert.True(t, ok)
 	assert.LessOrEqual(t, table.Total(fitted), 40)
-	assert.Equal(t, [][]string{{"SCHEDULE", "LARGEST STAGE", "NOTE"}, {"1f1b", "12.52 MiB", ""}, {"2bw", "16.1 MiB", "the fastest of"}, {"", "", "all of them"}}, fitted)
+	assert.Equal(t, [][]string{{"SCHEDULE", "LARGEST STAGE", "NOTE"}, {"1f1b", "12.52 MiB", ""}, {"2bw", "16.1 MiB", "the fastest of"},
+		{"", "", "all of them"}}, fitted)
 	fitted, ok = table.Fit(rows, 32)
 	assert.True(t, ok)
 	assert.Equal(t, []string{"", "STAGE", ""}, fitted[1], "headers are broken, too")

@@ -11,7 +11,8 @@ import (
 
 func TestColumnsAlignByDisplayWidth(t *testing.T) {
 	var b strings.Builder
-	require.NoError(t, table.Write(&b, [][]string{{"NAME", "LOSS"}, {"模型", "1.5"}, {"e\u0301te\u0301", "2", "diverged"}, {"", ""}, {"one"}}))
+	require.NoError(t, table.Write(&b, [][]string{{"NAME", "LOSS"}, {"模型", "1.5"}, {"e\u0301te\u0301", "2", "diverged"}, {"", ""},
+		{"one"}}))
 	assert.Equal(t, "NAME  LOSS\n模型  1.5\ne\u0301te\u0301   2     diverged\n\none\n", b.String())
 	for line := range strings.Lines(b.String()) {
 		if at := strings.IndexAny(line, "L12"); at > 0 {

@@ -161,7 +161,8 @@ func At(runDir string, step int) (*Checkpoint, error) {
 	case len(steps) == 0:
 		return nil, fmt.Errorf("%s: %w: there is none", runDir, ErrNone)
 	}
-	return nil, fmt.Errorf("%s: %w of step %d: those that there are are of steps %s", runDir, ErrNone, step, strings.Join(slices.Compact(steps), ", "))
+	return nil, fmt.Errorf("%s: %w of step %d: those that there are are of steps %s", runDir, ErrNone, step,
+		strings.Join(slices.Compact(steps), ", "))
 }
 
 // Model opens the model's tensors. The caller closes the reader.

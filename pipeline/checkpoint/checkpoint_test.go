@@ -236,8 +236,9 @@ func TestDamageFallsBack(t *testing.T) {
 		"longer file": {func(d string) error { return os.Truncate(filepath.Join(d, "state.json"), 1000) }, "state.json: found 1000 bytes"},
 		"flipped bit": {func(d string) error { return flip(filepath.Join(d, "optimizer.safetensors"), -1) },
 			"optimizer.safetensors: altered: sha256 is "},
-		"flipped bit in header": {func(d string) error { return flip(filepath.Join(d, "model.safetensors"), 20) }, "model.safetensors: altered"},
-		"missing file":          {func(d string) error { return os.Remove(filepath.Join(d, "config.json")) }, "config.json: missing"},
+		"flipped bit in header": {func(d string) error { return flip(filepath.Join(d, "model.safetensors"), 20) },
+			"model.safetensors: altered"},
+		"missing file": {func(d string) error { return os.Remove(filepath.Join(d, "config.json")) }, "config.json: missing"},
 		"file is a folder": {func(d string) error {
 			p := filepath.Join(d, "config.json")
 			return errors.Join(os.Remove(p), os.Mkdir(p, 0o755))
@@ -258,7 +259,8 @@ func TestDamageFallsBack(t *testing.T) {
 		"another step":   {overwrite(`{"version":1,"step":21,"files":[]}`), "manifest.json is of step 21"},
 		"huge step":      {overwrite(`{"version":1,"step":1e400,"files":[]}`), "cannot unmarshal number 1e400"},
 		"lists nothing":  {overwrite(`{"version":1,"step":20,"files":[]}`), "does not list config.json"},
-		"huge manifest":  {func(d string) error { return os.Truncate(filepath.Join(d, manifestFile), 1<<40) }, "at most 16777216 are allowed"},
+		"huge manifest": {func(d string) error { return os.Truncate(filepath.Join(d, manifestFile), 1<<40) },
+			"at most 16777216 are allowed"},
 		"path traversal": {listing("../step-10/state.json", "1"), `file "../step-10/state.json" is not a name within the checkpoint`},
 		"absolute path":  {listing("/etc/passwd", "1"), "is not a name within"},
 		"backslashes":    {listing(`..\x`, "1"), "is not a name within"},
@@ -267,7 +269,8 @@ func TestDamageFallsBack(t *testing.T) {
 		"huge size":      {listing("state.json", "9223372036854775807"), "the manifest has 9223372036854775807"},
 		"size of 2^64":   {listing("state.json", "18446744073709551616"), "cannot unmarshal number"},
 		"negative size":  {listing("state.json", "-1"), "size is -1"},
-		"bad checksum":   {overwrite(`{"version":1,"step":20,"files":[{"name":"state.json","size":1,"sha256":"00"}]}`), "expected 64 hexadecimal digits"},
+		"bad checksum": {overwrite(`{"version":1,"step":20,"files":[{"name":"state.json","size":1,"sha256":"00"}]}`),
+			"expected 64 hexadecimal digits"},
 		"everything lost": {func(d string) error {
 			return errors.Join(os.RemoveAll(d), os.Mkdir(d, 0o755))
 		}, "manifest.json: no such file"},
@@ -351,7 +354,8 @@ func TestSaveRefuses(t *testing.T) {
 			`model.safetensors: tensor "model.norm.weight": device lost`},
 		"length": {func(c *Contents) { c.Model[1].Data = func() ([]byte, error) { return make([]byte, 27), nil } },
 			`tensor "model.norm.weight": got 27 bytes, shape [7] of F32 takes 28`},
-		"dtype":         {func(c *Contents) { c.Optimizer[0].DType = "F13" }, `optimizer: tensor "momentum.model.norm.weight": unknown dtype "F13"`},
+		"dtype": {func(c *Contents) { c.Optimizer[0].DType = "F13" },
+			`optimizer: tensor "momentum.model.norm.weight": unknown dtype "F13"`},
 		"twice":         {func(c *Contents) { c.Model[0].Name = c.Model[1].Name }, "the name is taken"},
 		"state":         {func(c *Contents) { c.State = math.NaN() }, "state.json: json: unsupported value: NaN"},
 		"config":        {func(c *Contents) { c.Config = func() {} }, "config.json: json: unsupported type"},

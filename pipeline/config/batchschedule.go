@@ -25,7 +25,8 @@ func (b *BatchSchedule) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key str
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		var step, size int
 		name, value := n.Content[i], n.Content[i+1]
-		if name.ShortTag() != "!!int" || name.Decode(&step) != nil || step < 0 || value.ShortTag() != "!!int" || value.Decode(&size) != nil {
+		if name.ShortTag() != "!!int" || name.Decode(&step) != nil || step < 0 || value.ShortTag() != "!!int" ||
+			value.Decode(&size) != nil {
 			return d.Errorf(name, key, "found %s: %s, %s", name.Value, strictyaml.Describe(value), expected)
 		}
 		if _, twice := (*b)[step]; twice {
@@ -40,7 +41,8 @@ func (b *BatchSchedule) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key str
 func (b BatchSchedule) MarshalYAML() (any, error) {
 	n := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 	for _, step := range b.Steps() {
-		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(step)}, &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(b[step])})
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(step)},
+			&yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(b[step])})
 	}
 	return n, nil
 }
@@ -59,7 +61,8 @@ func (t *Train) completeBatches(d *strictyaml.Document) error {
 	case !ok:
 		t.BatchSchedule[0] = t.BatchSize
 	case d.Given("train.batch_size") && t.BatchSize != first && !(d.Overridden(batchScheduleKey) && d.FromFile("train.batch_size")):
-		return fmt.Errorf("%s: train.batch_size: found %d, expected %d, the first size of %s, or no such key", d.At("train.batch_size"), t.BatchSize, first, batchScheduleKey)
+		return fmt.Errorf("%s: train.batch_size: found %d, expected %d, the first size of %s, or no such key", d.At("train.batch_size"),
+			t.BatchSize, first, batchScheduleKey)
 	default:
 		t.BatchSize = first
 	}
@@ -76,10 +79,12 @@ func (c Config) validateBatches() error {
 			return Invalid(batchScheduleKey, size, "from step %d on an integer from 1 to %d", step, 1<<20)
 		}
 		if size%rows != 0 {
-			return Invalid(batchScheduleKey, size, "from step %d on a multiple of %d, the sequences of a microbatch (train.batch_size / train.microbatches), which stay as many", step, rows)
+			return Invalid(batchScheduleKey, size,
+				"from step %d on a multiple of %d, the sequences of a microbatch (train.batch_size / train.microbatches), which stay as many", step, rows)
 		}
 		if err := c.At(step).validatePipeline(); err != nil {
-			return Invalid(batchScheduleKey, size, "a size that %d microbatches of %d sequences allow from step %d on: %v", size/rows, rows, step, err)
+			return Invalid(batchScheduleKey, size, "a size that %d microbatches of %d sequences allow from step %d on: %v", size/rows,
+				rows, step, err)
 		}
 	}
 	return nil

@@ -9,7 +9,8 @@ import (
 )
 
 func scheduled(overrides ...string) (config.Config, error) {
-	return config.Parse("test", nil, append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}", "data.train=[a.txt]", "run.dir=r",
+	return config.Parse("test", nil, append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
+		"data.train=[a.txt]", "run.dir=r",
 		"train={microbatches: 2}"}, overrides...))
 }
 
@@ -44,8 +45,9 @@ func TestBatchScheduleRefuses(t *testing.T) {
 	for want, overrides := range map[string][]string{
 		"train.batch_schedule: found 7, expected from step 5 on a multiple of 2, the sequences of a microbatch": {"train.batch_schedule={0: 4, 5: 7}"},
 		"train.batch_schedule: found 0, expected from step 5 on an integer from 1":                              {"train.batch_schedule={0: 4, 5: 0}"},
-		"train.batch_size: found 16, expected 4, the first size of train.batch_schedule":                        {"train.batch_size=16", "train.batch_schedule={0: 4}"},
-		"train.batch_schedule: found the integer 64, expected sizes of batches by the step":                     {"train.batch_schedule=64"},
+		"train.batch_size: found 16, expected 4, the first size of train.batch_schedule": {"train.batch_size=16",
+			"train.batch_schedule={0: 4}"},
+		"train.batch_schedule: found the integer 64, expected sizes of batches by the step": {"train.batch_schedule=64"},
 		"train.batch_schedule: found -1": {"train.batch_schedule={-1: 4}"},
 		"train.batch_schedule: found a":  {"train.batch_schedule={a: 4}"},
 		"train.batch_schedule: found 2, expected a size that 1 microbatches of 2 sequences allow from step 5 on: train.microbatches: found 1": {"train.batch_schedule={0: 4, 5: 2}", "pipeline={schedule: 2bw, stages: 2}"},

@@ -124,14 +124,16 @@ type Run struct {
 func defaults() Config {
 	return Config{
 		Init: Init{Seed: 1},
-		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat, SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever,
+		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat,
+			SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever,
 			Separator: SeparatorAuto},
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
 		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
-		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone, StaleMicrobatches: StaleAuto,
-			Depth: DepthAuto, Recompute: RecomputeAuto, Wire: Wire{wire.F32.String(), wire.F32.String()},
+		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone,
+			StaleMicrobatches: StaleAuto,
+			Depth:             DepthAuto, Recompute: RecomputeAuto, Wire: Wire{wire.F32.String(), wire.F32.String()},
 			Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
 	}
 }
@@ -286,7 +288,8 @@ func (c Config) validate() error {
 	if err := c.Model.Validate(); err != nil {
 		return fielderror.In("model", err)
 	}
-	for _, check := range []func() error{c.validateData, c.validateDocuments, c.validateLoop, c.validateLR, c.validatePipeline, c.validateBatches, c.validateHooks} {
+	for _, check := range []func() error{c.validateData, c.validateDocuments, c.validateLoop, c.validateLR, c.validatePipeline,
+		c.validateBatches, c.validateHooks} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -327,7 +330,8 @@ func (c Config) validateLoop() error {
 	}{
 		{"train.steps", t.Steps, 0, schedule.MaxBatches}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
 		{"train.microbatches", t.Microbatches, 1, 1 << 20}, {"train.eval_every", t.EvalEvery, 0, 1 << 30},
-		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.eval_questions", t.EvalQuestions, 0, 1 << 30}, {"train.save_every", t.SaveEvery, 0, 1 << 30},
+		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.eval_questions", t.EvalQuestions, 0, 1 << 30},
+		{"train.save_every", t.SaveEvery, 0, 1 << 30},
 		{"train.keep", t.Keep, 0, 1 << 30},
 	} {
 		if n.value < n.from || n.value > n.max {

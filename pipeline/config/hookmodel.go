@@ -41,8 +41,9 @@ type HookModule struct {
 // ModelJSON is config.json of the model that the hook builds; sha256 is of its module.
 func (h Hook) ModelJSON(size model.Size, sha256, dtype string) []byte {
 	text, err := json.MarshalIndent(HookModel{
-		Architectures: []string{"GpupipeHookModel"}, ModelType: hookModelType, VocabSize: size.VocabSize, SeqLen: size.SeqLen, TorchDType: dtype,
-		Module: HookModule{ModuleFile, sha256, h.Config.JSON(), h.Seed, h.MemoryMB, h.Seconds}}, "", "  ")
+		Architectures: []string{"GpupipeHookModel"}, ModelType: hookModelType, VocabSize: size.VocabSize, SeqLen: size.SeqLen,
+		TorchDType: dtype,
+		Module:     HookModule{ModuleFile, sha256, h.Config.JSON(), h.Seed, h.MemoryMB, h.Seconds}}, "", "  ")
 	if err != nil {
 		panic(err) // plain fields, and JSON
 	}
@@ -76,7 +77,8 @@ func (m *HookModel) Hook(dir string) (Hook, error) {
 	fail := func(err error) (Hook, error) {
 		return Hook{}, fmt.Errorf("%s: %w", filepath.Join(dir, "config.json"), err)
 	}
-	h := Hook{File: filepath.Join(dir, ModuleFile), Hook: hook.BuildModel, Seed: m.Module.Seed, MemoryMB: m.Module.MemoryMB, Seconds: m.Module.Seconds}
+	h := Hook{File: filepath.Join(dir, ModuleFile), Hook: hook.BuildModel, Seed: m.Module.Seed, MemoryMB: m.Module.MemoryMB,
+		Seconds: m.Module.Seconds}
 	d := json.NewDecoder(bytes.NewReader(m.Module.Config))
 	d.UseNumber() // a float64 has too few digits for large integers
 	if err := d.Decode(&h.Config.values); err != nil {

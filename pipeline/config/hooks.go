@@ -129,7 +129,8 @@ func (c Config) validateHooks() error {
 	case n == 0 && c.Model.FromHook():
 		return Invalid("hooks", "none of "+hook.BuildModel, "one: model.arch is %s, a model that a hook writes", ArchHook)
 	case n > 0 && !c.Model.FromHook():
-		return Invalid("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
+		return Invalid("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel),
+			"none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
 			c.Model.Arch, ArchHook)
 	}
 	for _, k := range hook.Kinds() {

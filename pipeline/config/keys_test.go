@@ -26,7 +26,8 @@ func TestEveryKeyIsExplained(t *testing.T) {
 	for name := range values() {
 		assert.True(t, names[name], "%s has values, but is no key", name)
 	}
-	for name, want := range map[string]string{"train.steps": "500", "model.d_model": "", "pipeline.watchdog": "5m", "lr.decay": "0", "data.shuffle": "true"} {
+	for name, want := range map[string]string{"train.steps": "500", "model.d_model": "", "pipeline.watchdog": "5m", "lr.decay": "0",
+		"data.shuffle": "true"} {
 		k, ok := FindKey(name)
 		require.True(t, ok, name)
 		assert.Equal(t, want, k.Default, name)
@@ -54,7 +55,8 @@ func check(t *testing.T, text []byte) error {
 }
 
 func TestTheSchemaAcceptsConfigs(t *testing.T) {
-	for _, pattern := range []string{"../../examples/*/config.yaml", "../train/testdata/golden/*/*.yaml", "../train/testdata/golden/*/stale/*.yaml"} {
+	for _, pattern := range []string{"../../examples/*/config.yaml", "../train/testdata/golden/*/*.yaml",
+		"../train/testdata/golden/*/stale/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
@@ -74,7 +76,8 @@ func TestTheSchemaAcceptsConfigs(t *testing.T) {
 
 func TestTheSchemaRefusesMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"trian: {}": "trian", "train: {stepz: 5}": "stepz", "train: {steps: many}": "/train/steps", "optimizer: {name: adam}": "/optimizer/name",
+		"trian: {}": "trian", "train: {stepz: 5}": "stepz", "train: {steps: many}": "/train/steps",
+		"optimizer: {name: adam}":            "/optimizer/name",
 		"optimizer: {adamw: {betas: [0.9]}}": "/optimizer/adamw/betas", "hooks: [{fil: a}]": "fil", "data: {train: [5]}": "/data/train/0",
 		"pipeline: {stale_microbatches: 1.5}": "/pipeline/stale_microbatches",
 		"pipeline: {depth: [2]}":              "/pipeline/depth",
@@ -103,9 +106,11 @@ func TestTemplatesAreConfigs(t *testing.T) {
 func TestChangedListsWhatDiffersFromTheDefaults(t *testing.T) {
 	changed := func(overrides ...string) []string { return parsed(t, overrides...).Changed() }
 	assert.Equal(t, []string{"model.preset: tiny", "data.train: [a.txt]", "run.dir: r"}, changed("model.preset=tiny"))
-	assert.Equal(t, []string{"model.preset: tiny", "data.train: [a.txt]", "train.microbatches: 4", "train.precision: f16", "optimizer.name: lion", "optimizer.lr: 0.5",
+	assert.Equal(t, []string{"model.preset: tiny", "data.train: [a.txt]", "train.microbatches: 4", "train.precision: f16",
+		"optimizer.name: lion", "optimizer.lr: 0.5",
 		"pipeline.schedule: 2bw", "pipeline.stages: 2", "run.dir: r"},
-		changed("model.preset=tiny", "train.microbatches=4", "train.precision=f16", "optimizer={name: lion, lr: 0.5}", "pipeline={schedule: 2bw, stages: 2}"))
+		changed("model.preset=tiny", "train.microbatches=4", "train.precision=f16", "optimizer={name: lion, lr: 0.5}",
+			"pipeline={schedule: 2bw, stages: 2}"))
 	assert.Contains(t, changed(sizes, "data.tokenizer=gpt2"), "model.vocab_size: 50257")
 	saved, err := Parse("kept.yaml", parsed(t, "model.preset=tiny").YAML(), nil)
 	require.NoError(t, err)

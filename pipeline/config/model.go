@@ -64,7 +64,8 @@ func (m *Model) completeFromHook(d *strictyaml.Document) error {
 		if !d.Given("model." + key) {
 			return nil
 		}
-		return fmt.Errorf("%s: %w", d.At("model."+key), Invalid("model."+key, found, "nothing: with arch: %s the module decides, which has a config of its own", ArchHook))
+		return fmt.Errorf("%s: %w", d.At("model."+key),
+			Invalid("model."+key, found, "nothing: with arch: %s the module decides, which has a config of its own", ArchHook))
 	}
 	if err := refuse("preset", m.Preset); err != nil {
 		return err
@@ -144,12 +145,14 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	if err != nil {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}
-	found.SeqLen, found.ZeroInit, found.MoE.Balance, found.Untrained = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance, c.Model.Untrained
+	found.SeqLen, found.ZeroInit, found.MoE.Balance, found.Untrained = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance,
+		c.Model.Untrained
 	if c.Init.ExtendVocab {
 		found.VocabSize = max(found.VocabSize, c.Model.VocabSize)
 	}
 	if key, mine, theirs := c.Model.Canonical().Diff(found.Canonical()); key != "" {
-		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine), c.Init.From, fielderror.Text(theirs))
+		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine),
+			c.Init.From, fielderror.Text(theirs))
 	}
 	return nil
 }

@@ -42,7 +42,8 @@ const (
 )
 
 func defaultOptimizer() Optimizer {
-	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Router: RouterSame, Moments: graph.F32.String()}
+	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay,
+		Router: RouterSame, Moments: graph.F32.String()}
 	for _, c := range optim.Corrections() {
 		o.Corrections = append(o.Corrections, c.New())
 	}
@@ -108,7 +109,8 @@ func (o *Optimizer) Fields() []Field {
 
 // routerField is the key router of an optimizer that does not take all parameters.
 func routerField(router *string) Field {
-	return Field{routerKey, optim.Field{Name: routerKey, About: "optimizer of the matrices that score experts: same as for other matrices, or adamw",
+	return Field{routerKey, optim.Field{Name: routerKey,
+		About: "optimizer of the matrices that score experts: same as for other matrices, or adamw",
 		Value: router, Choices: []string{RouterSame, RouterAdamW}, Shapes: true}}
 }
 
@@ -118,7 +120,8 @@ func momentsField(dtype *string) Field {
 	for _, d := range optim.MomentTypes() {
 		names = append(names, d.String())
 	}
-	return Field{momentsKey, optim.Field{Name: momentsKey, About: "dtype of the stored moments and of the correction's buffer; bf16 is rounded stochastically",
+	return Field{momentsKey, optim.Field{Name: momentsKey,
+		About: "dtype of the stored moments and of the correction's buffer; bf16 is rounded stochastically",
 		Value: dtype, Choices: names, Shapes: true}}
 }
 
@@ -268,7 +271,8 @@ func at(e strictyaml.Entry, section string, err error) error {
 // given to an optimizer without them are meant for AdamW.
 func (o *Optimizer) decodeForeign(d *strictyaml.Document, e strictyaml.Entry, fields []optim.Field, section string) (err error) {
 	if e.Value.Kind == yaml.SequenceNode && len(e.Value.Content) > 0 && !strings.Contains(e.Key, ".") {
-		return d.Errorf(e.Value, section+"."+e.Key, "found a list, expected none with %s: AdamW's are %s.%s.%s", o.Name(), section, adamWSection, e.Key)
+		return d.Errorf(e.Value, section+"."+e.Key, "found a list, expected none with %s: AdamW's are %s.%s.%s", o.Name(), section,
+			adamWSection, e.Key)
 	}
 	for _, f := range fields {
 		if err = decode(d, e, f, section); err == nil {

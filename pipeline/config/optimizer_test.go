@@ -69,7 +69,8 @@ func TestEveryHyperparameterIsAKey(t *testing.T) {
 
 // The sections that older configs have are of fields that there are.
 func TestSectionedFieldsExist(t *testing.T) {
-	for _, key := range []string{"soap.shampoo_beta", "soap.precondition_frequency", "soap.max_precond_dim", "adamw.lr", "adamw.betas", "adamw.eps"} {
+	for _, key := range []string{"soap.shampoo_beta", "soap.precondition_frequency", "soap.max_precond_dim", "adamw.lr", "adamw.betas",
+		"adamw.eps"} {
 		assert.Contains(t, optimizerKeyNames(), key)
 	}
 }
@@ -180,7 +181,8 @@ func TestOptimizerErrors(t *testing.T) {
 		_, err := Parse("c.yaml", []byte(smallConfig), []string{override})
 		assert.ErrorContains(t, err, want, override)
 	}
-	for _, override := range []string{"optimizer=", "optimizer={adamw: }", "optimizer={name: , lr: }", "optimizer={name: adan, betas: []}"} {
+	for _, override := range []string{"optimizer=", "optimizer={adamw: }", "optimizer={name: , lr: }",
+		"optimizer={name: adan, betas: []}"} {
 		c := parseSmall(t, override)
 		assert.Equal(t, optim.Optimizers()[slices.Index(optim.OptimizerNames(), c.Optimizer.Name())].New(), c.Optimizer.Algorithm)
 	}

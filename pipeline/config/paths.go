@@ -84,7 +84,8 @@ func withoutStart(d *strictyaml.Document, file string, text []byte) (note string
 	if err != nil || elsewhere(c.Run.StartedIn) == "" || c.besideRun(file) {
 		return "", nil // its faults are found later
 	}
-	note = fmt.Sprintf("run.started_in: %s is of the run that %s was copied from: relative paths begin at the working directory", c.Run.StartedIn, file)
+	note = fmt.Sprintf("run.started_in: %s is of the run that %s was copied from: relative paths begin at the working directory",
+		c.Run.StartedIn, file)
 	return note, d.Put("run.started_in", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str"}, file)
 }
 

@@ -166,7 +166,8 @@ func TestPathsOfAFileOfRuns(t *testing.T) {
 		again, err := ParseSaved("again", c.SavedYAML())
 		require.NoError(t, err)
 		assert.Equal(t, project, again.Run.StartedIn)
-		for _, path := range [][2]string{{c.Data.Train[0], again.Data.Train[0]}, {c.Data.Val[0], again.Data.Val[0]}, {c.Hooks[0].File, again.Hooks[0].File}} {
+		for _, path := range [][2]string{{c.Data.Train[0], again.Data.Train[0]}, {c.Data.Val[0], again.Data.Val[0]},
+			{c.Hooks[0].File, again.Hooks[0].File}} {
 			assert.True(t, userpath.SameFolder(path[0], path[1]), path)
 		}
 		assert.Equal(t, filepath.Join(project, "..", "elsewhere", "x.jsonl"), again.Train.EvalTasks[0])
@@ -183,7 +184,8 @@ func TestACopiedConfigIsOfTheWorkingDirectory(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "./a.txt", c.Data.Train[0])
 	assert.Equal(t, "./runs/a", c.Run.Dir)
-	assert.Equal(t, []string{"run.started_in: " + project + " is of the run that mine.yaml was copied from: relative paths begin at the working directory"}, c.Notes())
+	assert.Equal(t, []string{"run.started_in: " + project +
+		" is of the run that mine.yaml was copied from: relative paths begin at the working directory"}, c.Notes())
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	assert.Contains(t, string(c.SavedYAML()), "started_in: "+here)
@@ -204,7 +206,8 @@ func TestHomeAndVariablesInPaths(t *testing.T) {
 	t.Setenv("HOME", home)
 	t.Setenv("USERPROFILE", home)
 	t.Setenv("MINE", filepath.Join(home, "mine"))
-	set := []string{"model.preset=tiny", "data.train=$MINE/a.txt", "train.eval_tasks=$MINE/#1.jsonl", "hooks=[{file: '${MINE}/h.wasm', hook: on_metrics}]", "run.dir=~/gpt #1"}
+	set := []string{"model.preset=tiny", "data.train=$MINE/a.txt", "train.eval_tasks=$MINE/#1.jsonl",
+		"hooks=[{file: '${MINE}/h.wasm', hook: on_metrics}]", "run.dir=~/gpt #1"}
 	c, err := Load("", set)
 	require.NoError(t, err)
 	assert.Equal(t, filepath.Join(home, "gpt #1"), c.Run.Dir)

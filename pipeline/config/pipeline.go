@@ -96,7 +96,8 @@ func (c Config) validatePipeline() error {
 		value, from, max int
 	}{
 		{"pipeline.stages", p.Stages, 1, 1 << 12}, {"pipeline.chunks", p.Chunks, 1, 1 << 12},
-		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1}, {"pipeline.restarts", p.Processes.Restarts, 0, 1 << 20},
+		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1},
+		{"pipeline.restarts", p.Processes.Restarts, 0, 1 << 20},
 	} {
 		if n.value < n.from || n.value > n.max {
 			return Invalid(n.key, n.value, "an integer from %d to %d", n.from, n.max)
@@ -122,7 +123,8 @@ func (c Config) validatePipeline() error {
 	case c.Train.Microbatches%p.Replicas != 0:
 		return Invalid("train.microbatches", c.Train.Microbatches, "a multiple of pipeline.replicas (%d)", p.Replicas)
 	case len(p.Devices) > ranks:
-		return Invalid("pipeline.devices", listed(p.Devices), "at most %d, one for each of %d stages of %d replicas", ranks, p.Stages, p.Replicas)
+		return Invalid("pipeline.devices", listed(p.Devices), "at most %d, one for each of %d stages of %d replicas", ranks, p.Stages,
+			p.Replicas)
 	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
 		return Invalid("pipeline.cut", listed(p.Cut), "%d units at which chunks begin (%d stages of %d chunks), or []: automatic",
 			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
@@ -145,12 +147,14 @@ func listed[T any](list []T) string { return strings.ReplaceAll(fmt.Sprint(list)
 func (p Pipeline) CheckUnits(m model.Model) error {
 	units := m.Units()
 	if p.Stages*p.Chunks > units {
-		return Invalid("pipeline.stages", p.Stages, "at most one chunk per unit: the model has %d (%s) for %d stages of %d chunks", units, unitNames(m), p.Stages, p.Chunks)
+		return Invalid("pipeline.stages", p.Stages, "at most one chunk per unit: the model has %d (%s) for %d stages of %d chunks", units,
+			unitNames(m), p.Stages, p.Chunks)
 	}
 	before := 0
 	for _, u := range p.Cut {
 		if u <= before || u >= units {
-			return Invalid("pipeline.cut", listed(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0), units-1, m.UnitScope(units-1))
+			return Invalid("pipeline.cut", listed(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0),
+				units-1, m.UnitScope(units-1))
 		}
 		before = u
 	}
@@ -212,7 +216,8 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 	for _, n := range []struct {
 		key        string
 		file, here int
-	}{{"pipeline.stages", s.Stages, p.Stages}, {"pipeline.chunks", s.Chunks, p.Chunks}, {"train.microbatches (a replica)", s.Microbatches, c.MicrobatchesPerReplica()}} {
+	}{{"pipeline.stages", s.Stages, p.Stages}, {"pipeline.chunks", s.Chunks, p.Chunks},
+		{"train.microbatches (a replica)", s.Microbatches, c.MicrobatchesPerReplica()}} {
 		if n.file != n.here {
 			return nil, fmt.Errorf("%s: it has %d where %s is %d", p.Schedule, n.file, n.key, n.here)
 		}
@@ -231,7 +236,8 @@ func (c Config) ScheduleProblem(err error) error {
 	if c.Train.BatchSize%need != 0 {
 		batch = fmt.Sprintf(" and train.batch_size to a multiple of %d", need)
 	}
-	return Invalid("train.microbatches", c.Train.Microbatches, "%s. To use %s, set train.microbatches to %d%s", e.Expected, c.Pipeline.Schedule, need, batch)
+	return Invalid("train.microbatches", c.Train.Microbatches, "%s. To use %s, set train.microbatches to %d%s", e.Expected,
+		c.Pipeline.Schedule, need, batch)
 }
 
 func (c Config) validateSchedule() error {
@@ -251,7 +257,8 @@ func (c Config) validateSchedule() error {
 		if problem := c.ScheduleProblem(err); problem != err {
 			return problem
 		}
-		return Invalid("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.MicrobatchesPerReplica(), err)
+		return Invalid("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages,
+			p.Chunks, c.MicrobatchesPerReplica(), err)
 	}
 	if d := g.Head().Delay; d != p.Delay {
 		return Invalid("pipeline.delay", p.Delay, "%d, the delay of schedule %s", d, p.Schedule)

@@ -83,11 +83,13 @@ func (c Config) KeepStale(saved Config) (Config, error) {
 	}
 	n := saved.Stale()
 	if n < c.Pipeline.Stages-1 {
-		return c, Invalid("pipeline.stages", c.Pipeline.Stages, "at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d",
+		return c, Invalid("pipeline.stages", c.Pipeline.Stages,
+			"at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d",
 			n+1, n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
 	}
 	if n < c.Pipeline.leastStale() {
-		return c, Invalid("pipeline.depth", c.Pipeline.Depth, "at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d and the depth",
+		return c, Invalid("pipeline.depth", c.Pipeline.Depth,
+			"at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d and the depth",
 			n-(c.Pipeline.Stages-1), n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
 	}
 	if n != c.Stale() {

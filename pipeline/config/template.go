@@ -40,7 +40,8 @@ const commentWidth = 100
 
 // Template returns a commented config that trains on data in the folder dir.
 func (t Target) Template(data []string, dir string) []byte {
-	set := map[string]string{"data.train": inYAML(data), "data.val_fraction": "0.01", "run.dir": inYAML(dir), "optimizer.name": defaultOptimizer().Name()}
+	set := map[string]string{"data.train": inYAML(data), "data.val_fraction": "0.01", "run.dir": inYAML(dir),
+		"optimizer.name": defaultOptimizer().Name()}
 	for _, s := range t.set {
 		set[s.key] = s.value
 	}

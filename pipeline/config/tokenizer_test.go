@@ -39,7 +39,8 @@ func TestTheVocabularyIsTheTokenizers(t *testing.T) {
 
 func TestATextIsAListOfOne(t *testing.T) {
 	c := parsed(t, "model.preset=tiny", "data.val=b.txt", "data.val_fraction=0", "data.aligned=t.safetensors", "pipeline.devices=null:0")
-	assert.Equal(t, [][]string{{"a.txt"}, {"b.txt"}, {"t.safetensors"}, {"null:0"}}, [][]string{c.Data.Train, c.Data.Val, c.Data.Aligned, c.Pipeline.Devices})
+	assert.Equal(t, [][]string{{"a.txt"}, {"b.txt"}, {"t.safetensors"}, {"null:0"}},
+		[][]string{c.Data.Train, c.Data.Val, c.Data.Aligned, c.Pipeline.Devices})
 	again, err := Parse("kept.yaml", c.YAML(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, string(c.YAML()), string(again.YAML()))

@@ -43,7 +43,8 @@ func TestAlignedRowsFollowTheTokens(t *testing.T) {
 	text := write(t, "a.txt", words(300)[:300])
 	path := tensors(t, rowsOf("teacher", safetensors.F32, 300, 2), rowsOf("ids", safetensors.U32, 300))
 	more := tensors(t, rowsOf("deep", safetensors.I32, 300, 2, 3))
-	train, val, err := load(t, Options{Train: []string{text}, ValFraction: 0.2, SeqLen: 7, Vocab: 256, Tokenizer: byteTok{}, Aligned: []string{path, more}})
+	train, val, err := load(t, Options{Train: []string{text}, ValFraction: 0.2, SeqLen: 7, Vocab: 256, Tokenizer: byteTok{},
+		Aligned: []string{path, more}})
 	require.NoError(t, err)
 	b := batcher(t, train, BatchConfig{SeqLen: 7, BatchSize: 3, Shuffle: true, Seed: 5})
 	names := ""
@@ -80,7 +81,8 @@ func TestAlignedTensorsResume(t *testing.T) {
 	was := open(tensors(t, rowsOf("x", safetensors.U32, 300))).Position(4)
 	_, err := open(tensors(t, rowsOf("x", safetensors.U32, 300))).Resume(was, was.BatchSize)
 	assert.NoError(t, err)
-	for _, other := range [][]string{nil, {tensors(t, rowsOf("y", safetensors.U32, 300))}, {tensors(t, rowsOf("x", safetensors.I32, 300))}, {tensors(t, rowsOf("x", safetensors.F32, 300))}} {
+	for _, other := range [][]string{nil, {tensors(t, rowsOf("y", safetensors.U32, 300))},
+		{tensors(t, rowsOf("x", safetensors.I32, 300))}, {tensors(t, rowsOf("x", safetensors.F32, 300))}} {
 		_, err := open(other...).Resume(was, was.BatchSize)
 		assert.ErrorContains(t, err, "the checkpoint's data differ: the hash of the aligned tensors was sha256:")
 	}
@@ -91,14 +93,15 @@ func TestAlignedTensorsThatAreRefused(t *testing.T) {
 	x := rowsOf("x", safetensors.U32, 300)
 	for want, files := range map[string][]string{
 		`tensor "x": it has 299 rows, expected 300, one for each training token`: {tensors(t, rowsOf("x", safetensors.U32, 299))},
-		`tensor "x": its dtype is I64, expected F32, I32 or U32`:                 {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.I64, Shape: []int{300}, Data: make([]byte, 2400)})},
-		`its shape is [300 1 1 1], expected 1 to 3 extents`:                      {tensors(t, rowsOf("x", safetensors.U32, 300, 1, 1, 1))},
-		`its shape is [300 0]: it is empty`:                                      {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.F32, Shape: []int{300, 0}})},
-		`tensor "x/y": expected a name of at most 64 letters`:                    {tensors(t, rowsOf("x/y", safetensors.U32, 300))},
-		"has one of this name":                                                   {tensors(t, x), tensors(t, x)},
-		"no such file":                                                           {"none.safetensors"},
-		"a.txt":                                                                  {text},
-		"33 tensors, at most 32 ":                                                {tensors(t, many(33)...)},
+		`tensor "x": its dtype is I64, expected F32, I32 or U32`: {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.I64,
+			Shape: []int{300}, Data: make([]byte, 2400)})},
+		`its shape is [300 1 1 1], expected 1 to 3 extents`:   {tensors(t, rowsOf("x", safetensors.U32, 300, 1, 1, 1))},
+		`its shape is [300 0]: it is empty`:                   {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.F32, Shape: []int{300, 0}})},
+		`tensor "x/y": expected a name of at most 64 letters`: {tensors(t, rowsOf("x/y", safetensors.U32, 300))},
+		"has one of this name":                                {tensors(t, x), tensors(t, x)},
+		"no such file":                                        {"none.safetensors"},
+		"a.txt":                                               {text},
+		"33 tensors, at most 32 ":                             {tensors(t, many(33)...)},
 	} {
 		_, _, err := load(t, Options{Train: []string{text}, SeqLen: 7, Vocab: 256, Tokenizer: byteTok{}, Aligned: files})
 		require.Error(t, err, want)

@@ -80,7 +80,9 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 			n = int64(len(rows.rows) - 1)
 		}
 		if n < 1 && len(c.spans) > 1 {
-			return nil, fielderror.Wrap("seq_len", fmt.Errorf("found %d, but mix[%d] has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, i, s.len(), cfg.SeqLen+1))
+			return nil, fielderror.Wrap("seq_len",
+				fmt.Errorf("found %d, but mix[%d] has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, i,
+					s.len(), cfg.SeqLen+1))
 		}
 		b.sources = append(b.sources, source{s.from, b.n, n, rows})
 		b.n += n
@@ -224,7 +226,8 @@ func (b *Batcher) Drawn(windows int64) []SourcePosition {
 // from the same tokens, dealt in the same way, and returns the step to go on with.
 func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
 	if p.Step < 0 || p.BatchSize < 1 || p.Step > math.MaxInt64/int64(max(p.BatchSize, batchSize)) {
-		return 0, fmt.Errorf("data position: step is %d of batches of %d: expected steps from 0 to %d", p.Step, p.BatchSize, math.MaxInt64/int64(max(p.BatchSize, batchSize, 1)))
+		return 0, fmt.Errorf("data position: step is %d of batches of %d: expected steps from 0 to %d", p.Step, p.BatchSize,
+			math.MaxInt64/int64(max(p.BatchSize, batchSize, 1)))
 	}
 	if p.Window == 0 {
 		p.Window = p.Step * int64(p.BatchSize)
@@ -234,7 +237,8 @@ func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
 	}
 	now := b.position(p.Step, p.Window)
 	differ := func(what string, was, is any) (int64, error) {
-		return 0, fmt.Errorf("the checkpoint's data differ: %s was %v, is %v: resume with the data of the run, or start a new run", what, was, is)
+		return 0, fmt.Errorf("the checkpoint's data differ: %s was %v, is %v: resume with the data of the run, or start a new run", what,
+			was, is)
 	}
 	switch {
 	case p.Corpus != now.Corpus:

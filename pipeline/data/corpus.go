@@ -350,7 +350,8 @@ func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err er
 	for i, s := range c.spans {
 		w := (s.len() - 1) / int64(seqLen)
 		if w < 2 {
-			err := fmt.Errorf("found %d, but %d tokens are %d windows of it, expected at least 2, of which val_fraction holds one out", seqLen, s.len(), w)
+			err := fmt.Errorf("found %d, but %d tokens are %d windows of it, expected at least 2, of which val_fraction holds one out",
+				seqLen, s.len(), w)
 			if c.mixed {
 				err = fmt.Errorf("mix[%d]: %w", i, err)
 			}

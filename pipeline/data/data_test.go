@@ -17,7 +17,8 @@ import (
 func TestTextIsItsBytes(t *testing.T) {
 	a, b := write(t, "a.txt", "hello\n"), write(t, "b.txt", "wörld")
 	var done, total int64
-	train, val, err := load(t, Options{Train: []string{a, b}, Tokenizer: byteTok{}, Vocab: 256, Progress: func(d, n int64) { done, total = d, n }})
+	train, val, err := load(t, Options{Train: []string{a, b}, Tokenizer: byteTok{}, Vocab: 256,
+		Progress: func(d, n int64) { done, total = d, n }})
 	require.NoError(t, err)
 	assert.Nil(t, val)
 	want := []int32{}
@@ -130,7 +131,8 @@ func TestBadFiles(t *testing.T) {
 		{write(t, "a.jsonl", "{\"text\":\"a\"}\nnope\n"), "a.jsonl: line 2: not a JSON object"},
 		{write(t, "a.jsonl", "{\"txt\":\"a\"}\n"), `line 1: no field "text", found ["txt"]`},
 		{write(t, "a.jsonl", "{\"text\":7}\n"), `line 1: field "text" is 7: expected a string`},
-		{shard(iota32(10), 300, func(b []byte) []byte { return b[:len(b)-3] }), "truncated: 1041 bytes found, 1044 expected for the 10 tokens"},
+		{shard(iota32(10), 300, func(b []byte) []byte { return b[:len(b)-3] }),
+			"truncated: 1041 bytes found, 1044 expected for the 10 tokens"},
 		{shard(iota32(10), 300, func(b []byte) []byte { return append(b, 0) }), "too long: 1045 bytes found, 1044 expected"},
 		{shard(iota32(10), 300, func(b []byte) []byte { return b[:7] }), "7 bytes: expected a header of 1024"},
 		{shard(iota32(10), 300, func(b []byte) []byte { b[0]++; return b }), "magic 20240521, version 1: expected"},
@@ -188,7 +190,8 @@ func TestBinRoundTrip(t *testing.T) {
 		assert.Equal(t, tokensOf(t, memory), tokensOf(t, c))
 		assert.Equal(t, memory.Hash(), c.Hash(), "a hash is of the tokens, not of their form")
 	}
-	assert.ErrorContains(t, WriteBin(filepath.Join(t.TempDir(), "x.bin"), []uint32{5}, 5), "token 5 at position 0 is outside the vocabulary of 5")
+	assert.ErrorContains(t, WriteBin(filepath.Join(t.TempDir(), "x.bin"), []uint32{5}, 5),
+		"token 5 at position 0 is outside the vocabulary of 5")
 	assert.ErrorContains(t, WriteBin("x.bin", nil, 5), "0 tokens")
 }
 

@@ -54,7 +54,8 @@ func TestWhatIsNoDocumentIsCounted(t *testing.T) {
 // TestAbsentFields checks that an object without the field counts as null, as it does in the Parquet file that pandas or
 // datasets make of the same lines, and that a file in which no object has it is refused.
 func TestAbsentFields(t *testing.T) {
-	for _, content := range []string{"{\"n\":1}\n{\"text\":\"a\"}\n{}\n{\"text\":null}\n", "[{},{\"text\":\"a\"},{\"n\":{}},{\"text\":null}]"} {
+	for _, content := range []string{"{\"n\":1}\n{\"text\":\"a\"}\n{}\n{\"text\":null}\n",
+		"[{},{\"text\":\"a\"},{\"n\":{}},{\"text\":null}]"} {
 		got, found := findings(t, write(t, "a.json", content))
 		assert.Equal(t, "a", got)
 		assert.Equal(t, Tally{Nulls: 3}, found.Tally)
@@ -65,7 +66,8 @@ func TestAbsentFields(t *testing.T) {
 
 func TestJSONInTextFilesIsReported(t *testing.T) {
 	for content, want := range map[string]bool{
-		"{\"text\":\"a\"}\n{\"text\":\"b\"}\n": true, "{\"a\":1}": true, "{\n \"a\": [NaN]\n}\n": true, "[{\"a\":1}, {\"a\":2}]": true, "[a]": false, "[1]": false,
+		"{\"text\":\"a\"}\n{\"text\":\"b\"}\n": true, "{\"a\":1}": true, "{\n \"a\": [NaN]\n}\n": true, "[{\"a\":1}, {\"a\":2}]": true,
+		"[a]": false, "[1]": false,
 		"{": false, "{}{": false, "{not JSON}": false, "text {\"a\":1}": false, "{\"a\":1} text": false,
 	} {
 		path := write(t, "a.log", content)
@@ -76,8 +78,10 @@ func TestJSONInTextFilesIsReported(t *testing.T) {
 }
 
 func TestEmptyFilesAreSkipped(t *testing.T) {
-	files := []string{write(t, "a.txt", "a"), write(t, "b.txt", ""), write(t, "c.txt", "\uFEFF"), write(t, "d.json", "[]"), write(t, "e.jsonl", "\n\n"),
-		write(t, "f.jsonl", "{\"text\":null}"), write(t, "g.txt.gz", string(gzipped(t, nil))), write(t, "h.jl.zst", ""), write(t, "i.txt", "i")}
+	files := []string{write(t, "a.txt", "a"), write(t, "b.txt", ""), write(t, "c.txt", "\uFEFF"), write(t, "d.json", "[]"),
+		write(t, "e.jsonl", "\n\n"),
+		write(t, "f.jsonl", "{\"text\":null}"), write(t, "g.txt.gz", string(gzipped(t, nil))), write(t, "h.jl.zst", ""),
+		write(t, "i.txt", "i")}
 	got, found := findings(t, files...)
 	assert.Equal(t, "ai", got)
 	assert.Equal(t, int64(7), found.EmptyFiles)
@@ -130,7 +134,8 @@ func TestInvalidUTF8(t *testing.T) {
 		assert.ErrorContains(t, err, c.name+": ")
 		assert.ErrorContains(t, err, "bytes are not UTF-8, the first, ")
 	}
-	_, _, err := load(t, Options{Train: []string{write(t, "sjis.jsonl", "{\"text\":\"\x93\xfa\x96\x7b\"}")}, Tokenizer: byteTok{}, Vocab: 256})
+	_, _, err := load(t, Options{Train: []string{write(t, "sjis.jsonl", "{\"text\":\"\x93\xfa\x96\x7b\"}")}, Tokenizer: byteTok{},
+		Vocab: 256})
 	assert.ErrorContains(t, err, "sjis.jsonl: 3 of 4 bytes are not UTF-8, the first, 0x93, in the object at offset 0: expected UTF-8 text")
 }
 
@@ -165,8 +170,10 @@ func TestByteOrderMarks(t *testing.T) {
 func TestOtherFilesAreRefused(t *testing.T) {
 	zip := func(first string) string { return "PK\x03\x04" + strings.Repeat("\x00", 26) + first }
 	for name, want := range map[string]string{
-		"a.csv": `pandas.read_csv("`, "a.TSV.gz": `sep="\t"`, "a.xlsx": "a spreadsheet", "a.docx": "a Word document", "a.pdf": "a PDF document", "a.png": "an image",
-		"a.zip": "a ZIP archive: expected the files in it", "a.tar.zst": "a tar archive", "a.pkl": "a pickle", "a.npy": "an array of numbers",
+		"a.csv": `pandas.read_csv("`, "a.TSV.gz": `sep="\t"`, "a.xlsx": "a spreadsheet", "a.docx": "a Word document",
+		"a.pdf": "a PDF document", "a.png": "an image",
+		"a.zip": "a ZIP archive: expected the files in it", "a.tar.zst": "a tar archive", "a.pkl": "a pickle",
+		"a.npy":         "an array of numbers",
 		"a.safetensors": "a model", "a.jsonl.bz2": "compressed in another way", "a.avro": "a file of records: expected .jsonl or .parquet",
 	} {
 		_, err := Expand([]string{write(t, name, "text")})
@@ -175,11 +182,13 @@ func TestOtherFilesAreRefused(t *testing.T) {
 	}
 	for content, want := range map[string]string{
 		"PK\x03\x04\x00": "begins as a ZIP archive", zip("[Content_Types].xml"): "begins as an office document (.docx, .xlsx or .pptx)",
-		zip("mimetypeapplication/epub+zip"): "begins as an electronic book", zip("a.txt"): "begins as a ZIP archive", "{\\rtf1\\ansi": "begins as an RTF document",
-		"FEA1\x00\x00": "begins as Feather version 1", "\xD0\xCF\x11\xE0\xA1": "begins as an office document of before 2007",
+		zip("mimetypeapplication/epub+zip"): "begins as an electronic book", zip("a.txt"): "begins as a ZIP archive",
+		"{\\rtf1\\ansi": "begins as an RTF document",
+		"FEA1\x00\x00":  "begins as Feather version 1", "\xD0\xCF\x11\xE0\xA1": "begins as an office document of before 2007",
 		"\x89PNG\r\n\x1a\n\x00": "begins as a PNG image", "\x93NUMPY\x01\x00": "begins as a NumPy array",
-		"\x80\x04\x95\x10\x00": "begins as a pickle", "%PDF-1.7\n": "begins as a PDF document", "\x1f\x8b\x08\x00": "expected a name that ends in .gz",
-		"PAR1\x15\x00": "expected a name that ends in .parquet", "a" + strings.Repeat("b", 200) + "\x00": "a NUL byte at offset 201",
+		"\x80\x04\x95\x10\x00": "begins as a pickle", "%PDF-1.7\n": "begins as a PDF document",
+		"\x1f\x8b\x08\x00": "expected a name that ends in .gz",
+		"PAR1\x15\x00":     "expected a name that ends in .parquet", "a" + strings.Repeat("b", 200) + "\x00": "a NUL byte at offset 201",
 	} {
 		for _, name := range []string{"a", "a.txt", "a.jsonl", "a.md"} {
 			_, err := Expand([]string{write(t, name, content)})
@@ -192,7 +201,8 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		_, err := Expand([]string{write(t, name, "version https://git-lfs.github.com/spec/v1\noid sha256:0\n")})
 		assert.ErrorContains(t, err, name+": found a Git LFS pointer of 56 bytes")
 	}
-	for _, s := range []string{"/a/path", "<html>", "PAR1 is a word", "RIFF", "GIF8 and more", "naïve", strings.Repeat("x", headSize-1) + "é"} {
+	for _, s := range []string{"/a/path", "<html>", "PAR1 is a word", "RIFF", "GIF8 and more", "naïve", strings.Repeat("x", headSize-1) +
+		"é"} {
 		_, err := Expand([]string{write(t, "a.txt", s)})
 		assert.NoError(t, err, s)
 	}
@@ -209,9 +219,11 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 	t.Chdir(dir)
 	t.Setenv("SUB", "s")
 	for pattern, want := range map[string]string{
-		"**/*.txt": "[x]/h.txt a.txt s/b.txt s/t/c.txt s/t/u/d.txt", "s/**/*.txt": "s/b.txt s/t/c.txt s/t/u/d.txt", "s/**/u/*": "s/t/u/d.txt",
-		"**/t/**": "s/t/c.txt s/t/e.md s/t/u/d.txt", "s/**/**/c.txt": "s/t/c.txt", "?/**/*.md": "s/t/e.md", "$SUB/**/[cd].txt": "s/t/c.txt s/t/u/d.txt",
-		"**/.g.txt": "s/.g.txt", `\[x]/*.txt`: "[x]/h.txt",
+		"**/*.txt": "[x]/h.txt a.txt s/b.txt s/t/c.txt s/t/u/d.txt", "s/**/*.txt": "s/b.txt s/t/c.txt s/t/u/d.txt",
+		"s/**/u/*": "s/t/u/d.txt",
+		"**/t/**":  "s/t/c.txt s/t/e.md s/t/u/d.txt", "s/**/**/c.txt": "s/t/c.txt", "?/**/*.md": "s/t/e.md",
+		"$SUB/**/[cd].txt": "s/t/c.txt s/t/u/d.txt",
+		"**/.g.txt":        "s/.g.txt", `\[x]/*.txt`: "[x]/h.txt",
 	} {
 		files, err := Expand([]string{pattern})
 		require.NoError(t, err, pattern)
@@ -222,7 +234,8 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 		assert.Equal(t, want, strings.Join(slashed, " "), pattern)
 	}
 	for pattern, want := range map[string]string{
-		"**/none": "no file matches", "none/**": "no file matches", "**/[": "syntax error in pattern", "$NONE/**": "variable NONE is not set",
+		"**/none": "no file matches", "none/**": "no file matches", "**/[": "syntax error in pattern",
+		"$NONE/**":       "variable NONE is not set",
 		"~someone/*.txt": "home folder of another user", "[x]/*.txt": `no file matches: the folder [x] is written \[x] in a glob`,
 		"[x]/*/*.txt": `written \[x] in a glob`, "[x]": `a glob such as \[x]/*.txt`, "[y]/*.txt": "[y]/*.txt: no file matches",
 	} {

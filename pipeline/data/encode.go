@@ -32,7 +32,8 @@ const groupSize = 1 << 16
 
 // encodeAll calls sink with encoded pieces, in order. Groups of pieces are encoded on all cores; the result depends on
 // the pieces only. At most a few groups a core are in memory.
-func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded, sink func(encoded) error) error {
+func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded,
+	sink func(encoded) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	workers := runtime.GOMAXPROCS(0)

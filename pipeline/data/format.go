@@ -60,11 +60,14 @@ var notDocuments = []struct {
 	{"a tar archive", filesInIt, []string{".tar", ".tgz", ".tbz2", ".txz"}},
 	{"a 7z archive", filesInIt, []string{".7z"}},
 	{"a RAR archive", filesInIt, []string{".rar"}},
-	{"a file compressed in another way", "expected text or .jsonl, plain or as .gz or .zst", []string{".xz", ".bz2", ".lz4", ".br", ".lzma", ".z", ".snappy"}},
+	{"a file compressed in another way", "expected text or .jsonl, plain or as .gz or .zst",
+		[]string{".xz", ".bz2", ".lz4", ".br", ".lzma", ".z", ".snappy"}},
 	{"a pickle", "expected .jsonl or .parquet", []string{".pkl", ".pickle", ".joblib"}},
-	{"an array of numbers", "expected text, or token shards (.bin) as llm.c or gpupipe data write them", []string{".npy", ".npz", ".mat", ".h5", ".hdf5", ".zarr"}},
+	{"an array of numbers", "expected text, or token shards (.bin) as llm.c or gpupipe data write them",
+		[]string{".npy", ".npz", ".mat", ".h5", ".hdf5", ".zarr"}},
 	{"a model", "expected text", []string{".pt", ".pth", ".ckpt", ".safetensors", ".gguf", ".onnx"}},
-	{"a file of records", "expected .jsonl or .parquet", []string{".avro", ".orc", ".tfrecord", ".mds", ".msgpack", ".sqlite", ".db", ".duckdb", ".lmdb"}},
+	{"a file of records", "expected .jsonl or .parquet", []string{".avro", ".orc", ".tfrecord", ".mds", ".msgpack", ".sqlite", ".db",
+		".duckdb", ".lmdb"}},
 	{"a program", "expected text", []string{".exe", ".dll", ".so", ".dylib", ".o", ".a", ".pyc", ".wasm"}},
 }
 

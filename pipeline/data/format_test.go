@@ -130,7 +130,8 @@ func TestFormatsLoadTheSameTokens(t *testing.T) {
 	var want []int32
 	for name, files := range sameDocuments(t) {
 		var done, total int64
-		c, _, err := load(t, Options{Train: files, Tokenizer: wordTok{vocab: 5000}, Vocab: 5000, Progress: func(d, t int64) { done, total = d, t }})
+		c, _, err := load(t, Options{Train: files, Tokenizer: wordTok{vocab: 5000}, Vocab: 5000,
+			Progress: func(d, t int64) { done, total = d, t }})
 		require.NoError(t, err, name)
 		assert.Equal(t, total, done, name)
 		if want == nil {
@@ -138,9 +139,10 @@ func TestFormatsLoadTheSameTokens(t *testing.T) {
 		}
 		assert.Equal(t, want, tokensOf(t, c), name)
 		assert.Equal(t, int64(39), c.Stats().Documents, name)
-		mapped, _, err := load(t, Options{Train: files, Tokenizer: wordTok{vocab: 5000}, Vocab: 5000, Map: mapFunc(func(_ int64, text []byte) ([][]byte, error) {
-			return [][]byte{text}, nil
-		})})
+		mapped, _, err := load(t, Options{Train: files, Tokenizer: wordTok{vocab: 5000}, Vocab: 5000,
+			Map: mapFunc(func(_ int64, text []byte) ([][]byte, error) {
+				return [][]byte{text}, nil
+			})})
 		require.NoError(t, err, name)
 		assert.Equal(t, want, tokensOf(t, mapped), name)
 	}

@@ -85,7 +85,8 @@ func (m *Manifest) endsAlike(end int64) bool { return m.End == nil || *m.End == 
 
 func newManifest(ctx context.Context, o PrepareOptions, inputs, val []string) (*Manifest, error) {
 	end := endOf(o.Tokenizer)
-	m := &Manifest{End: &end, Version: manifestVersion, Tokenizer: o.Tokenizer.Name(), TokenizerID: o.Tokenizer.Hash(), Vocab: o.Tokenizer.VocabSize(),
+	m := &Manifest{End: &end, Version: manifestVersion, Tokenizer: o.Tokenizer.Name(), TokenizerID: o.Tokenizer.Hash(),
+		Vocab:       o.Tokenizer.VocabSize(),
 		SpecialText: o.Framing.SpecialText, BOS: o.Framing.BOS, Field: o.Field, ShardTokens: o.ShardTokens, ValTokens: o.ValTokens}
 	for _, list := range []struct {
 		paths []string

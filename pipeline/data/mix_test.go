@@ -134,7 +134,8 @@ func TestMixHoldsOut(t *testing.T) {
 	require.NoError(t, err)
 	cfg := BatchConfig{SeqLen: 4, BatchSize: 1, Shuffle: true, Seed: 1}
 	targets := map[int32]string{}
-	for name, b := range map[string]*Batcher{"train": batcher(t, train, cfg), "val": batcher(t, val, BatchConfig{SeqLen: 4, BatchSize: 1})} {
+	for name, b := range map[string]*Batcher{"train": batcher(t, train, cfg),
+		"val": batcher(t, val, BatchConfig{SeqLen: 4, BatchSize: 1})} {
 		early := map[int32]bool{}
 		for step := range int64(400) {
 			_, batch, err := b.Batch(step)
@@ -166,7 +167,10 @@ func TestMixesThatAreRefused(t *testing.T) {
 		"listed twice":                                                                    func(o *Options) { o.Mix[1].Train = o.Mix[0].Train },
 		"mix: found 2, expected no sources beside train":                                  func(o *Options) { o.Train = []string{"a"} },
 		"seq_len: mix[1]: found 4, but 7 tokens are 1 windows of it, expected at least 2": func(o *Options) { o.ValFraction = 0.1 },
-		fmt.Sprintf("mix: found %d, expected at most 1024 sources", maxSources+1):         func(o *Options) { o.Mix = make([]Source, maxSources+1) },
+		fmt.Sprintf("mix: found %d, expected at most 1024 sources", maxSources+1): func(o *Options) {
+			o.Mix = make([]Source,
+				maxSources+1)
+		},
 	} {
 		o, _ := mixed(t, []float64{1, 1}, 401, 7)
 		change(&o)

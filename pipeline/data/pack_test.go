@@ -33,7 +33,8 @@ func TestBestFitLearnsEachTokenOnce(t *testing.T) {
 		shuffle            bool
 	}{{5000, 30, 32, false}, {5000, 30, 32, true}, {3000, 400, 64, true}, {2000, 5, 7, false}, {1000, 100, 1, true}, {40, 100, 128, true}} {
 		ids, document := textOf(uint64(c.length), c.n, c.longest)
-		b := batcher(t, fromInts(t, ids, 10_000), BatchConfig{SeqLen: c.length, BatchSize: 3, Shuffle: c.shuffle, Seed: 4, Pack: PackBestFit, DocumentMask: true})
+		b := batcher(t, fromInts(t, ids, 10_000), BatchConfig{SeqLen: c.length, BatchSize: 3, Shuffle: c.shuffle, Seed: 4,
+			Pack: PackBestFit, DocumentMask: true})
 		want := 0
 		lengths := map[int]int{}
 		for i, id := range ids {
@@ -128,7 +129,8 @@ func TestDocumentMask(t *testing.T) {
 // Each of several tokens ends a document, in windows and in packed rows.
 func TestSeveralEnds(t *testing.T) {
 	ids := []uint32{5, 6, 1, 7, 8, 2, 9, 9, 9, 1, 4, 4, 4}
-	for pack, want := range map[string][]uint32{PackConcat: {0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1}, PackBestFit: {0, 0, 1, 1, 1, 2, 0, 0, 1, 1, 2, 2}} {
+	for pack, want := range map[string][]uint32{PackConcat: {0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1},
+		PackBestFit: {0, 0, 1, 1, 1, 2, 0, 0, 1, 1, 2, 2}} {
 		cfg := BatchConfig{SeqLen: 6, BatchSize: 2, Pack: pack, DocumentMask: true}
 		cfg.SetEnds([]uint32{1, 2})
 		b := batcher(t, fromInts(t, ids, 100), cfg)

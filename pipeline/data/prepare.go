@@ -88,7 +88,8 @@ func (o *PrepareOptions) prepare(ctx context.Context, inputs, val []string) (*Ma
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range []*stream{{split: "val", files: m.Val, found: &m.found, log: log}, {split: "train", files: m.Inputs, found: &m.found, log: log}} {
+	for _, s := range []*stream{{split: "val", files: m.Val, found: &m.found, log: log},
+		{split: "train", files: m.Inputs, found: &m.found, log: log}} {
 		if err := o.run(ctx, m, s); err != nil {
 			if !begun && (len(m.Shards) == 0 || errors.Is(err, ErrTooShort)) { // nothing to go on from
 				return nil, errors.Join(err, log.remove(), m.remove(o.OutDir))

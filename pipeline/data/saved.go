@@ -53,7 +53,8 @@ func notSaved(dir string) error {
 		Splits []string `json:"splits"`
 	}
 	if err := readSaved(filepath.Join(dir, savedSplits), &splits); err == nil && len(splits.Splits) > 0 {
-		return fmt.Errorf("%s: a data set with the splits %q: expected one of them, as %s", dir, splits.Splits, filepath.Join(dir, splits.Splits[0]))
+		return fmt.Errorf("%s: a data set with the splits %q: expected one of them, as %s", dir, splits.Splits,
+			filepath.Join(dir, splits.Splits[0]))
 	}
 	return fmt.Errorf("%s: a folder: expected files, a glob such as %s, or a folder that datasets' save_to_disk wrote", dir, allTexts(dir))
 }

@@ -55,7 +55,8 @@ func (c *shardChecker) check(path string) error {
 			path, m.Tokenizer, short(m.TokenizerID), c.tok.Name(), short(c.tok.Hash()), manifestName)
 	}
 	if end := endOf(c.tok); !m.endsAlike(end) {
-		return fmt.Errorf("%s: found documents that end with %s, expected %s, as the tokenizer %q says", path, endName(*m.End), endName(end), c.tok.Name())
+		return fmt.Errorf("%s: found documents that end with %s, expected %s, as the tokenizer %q says", path, endName(*m.End),
+			endName(end), c.tok.Name())
 	}
 	if c.framing == nil {
 		return nil
@@ -65,7 +66,8 @@ func (c *shardChecker) check(path string) error {
 		{"bos", m.framing().BOS, c.framing.BOS},
 	} {
 		if f.found != f.expected {
-			return fmt.Errorf("%s: found shards that were made with %s %s, expected %s %s, as data.%s says", path, f.key, f.found, f.key, f.expected, f.key)
+			return fmt.Errorf("%s: found shards that were made with %s %s, expected %s %s, as data.%s says", path, f.key, f.found, f.key,
+				f.expected, f.key)
 		}
 	}
 	return nil

@@ -42,7 +42,8 @@ func TestShardsOfAnotherEnd(t *testing.T) {
 func TestShardsOfAnotherTokenizer(t *testing.T) {
 	dir := t.TempDir()
 	lines := write(t, "a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"two\"}")
-	prepare(t, PrepareOptions{Inputs: []string{lines}, OutDir: dir, Tokenizer: byteTok{}, ShardTokens: 4, Framing: tokenizer.Framing{BOS: tokenizer.BOSAuto}})
+	prepare(t, PrepareOptions{Inputs: []string{lines}, OutDir: dir, Tokenizer: byteTok{}, ShardTokens: 4,
+		Framing: tokenizer.Framing{BOS: tokenizer.BOSAuto}})
 	shards := []string{filepath.Join(dir, "train_*.bin")}
 	text := []string{write(t, "a.txt", "text")}
 	const want = `/train_000001.bin: found tokens of the tokenizer "bytes" (bytes), expected those of "other" (other); the shards' manifest.json names their tokenizer`
@@ -58,7 +59,8 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 		_, _, err = load(t, o)
 		assert.NoError(t, err)
 	}
-	o := Options{Train: shards, Tokenizer: byteTok{}, Vocab: 256, Framing: &tokenizer.Framing{SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever}}
+	o := Options{Train: shards, Tokenizer: byteTok{}, Vocab: 256, Framing: &tokenizer.Framing{SpecialText: tokenizer.SpecialAsToken,
+		BOS: tokenizer.BOSNever}}
 	_, _, err := load(t, o)
 	assert.ErrorContains(t, err, "train_000001.bin: found shards that were made with bos auto, expected bos false, as data.bos says")
 	o.Framing.BOS = tokenizer.BOSAuto
@@ -76,7 +78,8 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 		_, _, err = load(t, o)
 		assert.NoError(t, err)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(alone), manifestName), []byte(`{"shards":[{"name":"train_000001.bin"}]}`), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(alone), manifestName), []byte(`{"shards":[{"name":"train_000001.bin"}]}`),
+		0o644))
 	o.Train = []string{alone}
 	_, _, err = load(t, o)
 	assert.NoError(t, err)

@@ -45,7 +45,8 @@ func TestStatistics(t *testing.T) {
 		{six, 7, 6, 150, 4}, // shards that end where documents do
 	} {
 		dir := t.TempDir()
-		m := prepare(t, PrepareOptions{Inputs: []string{write(t, "a.jsonl", c.lines)}, Val: []string{write(t, "b.txt", "document 3 of a few words")},
+		m := prepare(t, PrepareOptions{Inputs: []string{write(t, "a.jsonl", c.lines)},
+			Val:    []string{write(t, "b.txt", "document 3 of a few words")},
 			OutDir: dir, Tokenizer: wordTok{vocab: 5000}, ShardTokens: c.shard})
 		want := Statistics{Documents: c.documents, Bytes: c.bytes, Duplicates: &c.duplicates}
 		for _, s := range m.Shards {
@@ -63,7 +64,8 @@ func TestStatisticsOfAResumedRun(t *testing.T) {
 	for i := range 400 {
 		fmt.Fprintf(&lines, "{\"text\": %q}\n", fmt.Sprint("document ", i%90, " of a few words"))
 	}
-	o := PrepareOptions{Inputs: []string{write(t, "a.jsonl", lines.String())}, Val: []string{write(t, "b.txt", "document 3 of a few words")},
+	o := PrepareOptions{Inputs: []string{write(t, "a.jsonl", lines.String())},
+		Val:       []string{write(t, "b.txt", "document 3 of a few words")},
 		Tokenizer: wordTok{vocab: 5000}, ShardTokens: 777, OutDir: t.TempDir()}
 	want := prepare(t, o)
 	assert.EqualValues(t, 401-90, *want.Statistics.Duplicates)

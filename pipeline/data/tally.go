@@ -84,10 +84,12 @@ func (f *Findings) Notes() (notes []string) {
 		notes = append(notes, f.JSONText+" holds JSON and is read as plain text, because of its name: of a file named .jsonl a field would be read")
 	}
 	if f.NotUTF8 > 0 {
-		notes = append(notes, fmt.Sprintf("%d bytes of text are not UTF-8: they are kept, and halves of surrogate pairs become U+FFFD", f.NotUTF8))
+		notes = append(notes, fmt.Sprintf("%d bytes of text are not UTF-8: they are kept, and halves of surrogate pairs become U+FFFD",
+			f.NotUTF8))
 	}
 	if f.WithoutEnd && f.Documents > 1 {
-		notes = append(notes, fmt.Sprintf("the tokenizer has no token that ends a document: %d documents are joined without one", f.Documents))
+		notes = append(notes, fmt.Sprintf("the tokenizer has no token that ends a document: %d documents are joined without one",
+			f.Documents))
 	}
 	return notes
 }

@@ -96,7 +96,8 @@ func (c *channels) connect(e *Engine) error {
 			next := e.ranks[r.replica()*l.Stages+(v+1)%l.Stages]
 			if err := errors.Join(
 				c.open(e.ranks, channelKey{stage.Activation, v + 1, r.index, next.index}, r.slots, chunkVariable(model.ActOut, chunk)),
-				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots, chunkVariable(model.GradIn, (v+1)/l.Stages))); err != nil {
+				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots,
+					chunkVariable(model.GradIn, (v+1)/l.Stages))); err != nil {
 				return err
 			}
 		}
@@ -158,7 +159,8 @@ func (c *channels) open(ranks []*rank, key channelKey, most int, variables ...st
 			c.unshared += size * int64(most-len(ch.buffers))
 			return nil
 		}
-		s, err := ch.stage(fmt.Sprintf("%s to %s", from.name(), to.name()), size, alignment, from.device.(device.Importer), to.device.(device.Importer))
+		s, err := ch.stage(fmt.Sprintf("%s to %s", from.name(), to.name()), size, alignment, from.device.(device.Importer),
+			to.device.(device.Importer))
 		switch {
 		case errors.Is(err, device.ErrLost), errors.Is(err, device.ErrClosed):
 			return err

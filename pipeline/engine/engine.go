@@ -83,7 +83,8 @@ func New(o Options) (*Engine, error) {
 	if d := sample.Head().Delay; d != o.Layout.Delay {
 		panic(fmt.Sprintf("engine: a schedule with delay %d for a layout with delay %d", d, o.Layout.Delay))
 	}
-	e := &Engine{options: o, stale: sample.Head().Stale, exchanges: o.planExchanges(), backwards: backwardsOf(sample, o.Layout.Stages), failure: newFailure()}
+	e := &Engine{options: o, stale: sample.Head().Stale, exchanges: o.planExchanges(), backwards: backwardsOf(sample, o.Layout.Stages),
+		failure: newFailure()}
 	for i, dev := range o.Devices {
 		r := &rank{engine: e, index: i, device: dev}
 		r.slots = schedule.Slots(sample.Actions(r.stage()))

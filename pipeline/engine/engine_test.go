@@ -28,7 +28,8 @@ type setup struct {
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("%s p=%d v=%d m=%d r=%d tied=%v halved=%v imports=%d", s.schedule, s.stages, s.chunks, s.microbatches, s.replicas, s.tied, s.halved,
+	return fmt.Sprintf("%s p=%d v=%d m=%d r=%d tied=%v halved=%v imports=%d", s.schedule, s.stages, s.chunks, s.microbatches, s.replicas,
+		s.tied, s.halved,
 		s.imports)
 }
 
@@ -53,7 +54,8 @@ func (s setup) options(t *testing.T) Options {
 	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen, c.TieEmbeddings = 8, 4, 3, 1, 1, 4, 4, s.tied
 	s.chunks, s.replicas = max(s.chunks, 1), max(s.replicas, 1)
 	o := Options{Model: c, MicrobatchSize: 1, Microbatches: s.microbatches, Schedule: func(batches int) (*schedule.Generator, error) {
-		g, err := schedule.New(s.schedule, schedule.Options{Stages: s.stages, Chunks: s.chunks, Microbatches: s.microbatches, Batches: batches})
+		g, err := schedule.New(s.schedule, schedule.Options{Stages: s.stages, Chunks: s.chunks, Microbatches: s.microbatches,
+			Batches: batches})
 		if err == nil && s.halved {
 			g = g.SplitBackward()
 		}
@@ -68,7 +70,8 @@ func (s setup) options(t *testing.T) Options {
 		last := len(all) - 1
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[last], Contributions: all[:last]})
 	}
-	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1, Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay,
+	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1,
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay,
 		Schedule: optim.Schedule{Name: "constant", Steps: 100}}, params)
 	require.NoError(t, err)
 	for rank := range s.stages * s.replicas {

@@ -127,7 +127,8 @@ func TestDeviceErrors(t *testing.T) {
 				_, err := clean.live(t, p)
 				require.NoError(t, err)
 			})
-			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read, faulty.Transfer,
+			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read,
+				faulty.Transfer,
 				faulty.Transfer, faulty.Wait, faulty.Wait)
 			for i := range at {
 				synctest.Test(t, func(t *testing.T) {
@@ -206,7 +207,8 @@ func TestDataErrors(t *testing.T) {
 				e, data := p.load(t)
 				source := failingSource{data, 2, func() error { return errInjected }}
 				var reported []int
-				reached, err := e.Train(t.Context(), source, 0, 5, func(m Measured) error { reported = append(reported, m.Batch); return nil })
+				reached, err := e.Train(t.Context(), source, 0, 5,
+					func(m Measured) error { reported = append(reported, m.Batch); return nil })
 				require.ErrorIs(t, err, errInjected)
 				assert.Regexp(t, `stage \d+: F\d+\.2(:\d)?: injected`, err.Error())
 				assert.Zero(t, reached)

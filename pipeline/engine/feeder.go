@@ -31,7 +31,8 @@ func (f *feeder) data(batch, microbatch int, v graph.Named) ([]byte, error) {
 	}
 	size, all := int(v.Type.Bytes()), f.batch[v.ID]
 	if n := f.work.replicas * f.work.microbatches; len(all) != n*size {
-		return nil, fmt.Errorf("batch %d has %d bytes of %q, expected %d: %v for each of %d microbatches", batch, len(all), v.ID, n*size, v.Type, n)
+		return nil, fmt.Errorf("batch %d has %d bytes of %q, expected %d: %v for each of %d microbatches", batch, len(all), v.ID, n*size,
+			v.Type, n)
 	}
 	at := (f.replica*f.work.microbatches + microbatch) * size
 	return all[at : at+size], nil

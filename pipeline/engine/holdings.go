@@ -146,7 +146,8 @@ func (o Options) planExchanges() exchanges {
 				x.add(o, g)
 			}
 		}
-		if rank >= o.Layout.Stages { // a stage of a further replica has an exchange, maybe an empty one, with the stage of the first replica
+		// a stage of a further replica has an exchange, maybe an empty one, with the stage of the first replica
+		if rank >= o.Layout.Stages {
 			to(rank % o.Layout.Stages)
 		}
 		stage := rank % o.Layout.Stages

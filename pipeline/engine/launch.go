@@ -56,7 +56,8 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	if len(r.optimizer.Params()) == 0 { // a rank without parameters checks only the loss
 		return program, nil
 	}
-	return program, r.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(w.segment.task.hyperparameters(batch, initialized)))
+	return program, r.session.SetInput(program, optim.HyperparametersInput,
+		exec.F32Bytes(w.segment.task.hyperparameters(batch, initialized)))
 }
 
 // measure enqueues the reads of the results of a run that belong to its batch: losses and routing, and the norm and the

@@ -59,7 +59,8 @@ type trial struct {
 }
 
 func (s trial) String() string {
-	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d but for %d, correction %s, %d replicas, tied %v, inputs %v", s.schedule, s.Stages, s.Cut,
+	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d but for %d, correction %s, %d replicas, tied %v, inputs %v",
+		s.schedule, s.Stages, s.Cut,
 		s.Recompute, s.Delay, s.current, s.correction, s.Replicas, s.tied, s.inputs)
 }
 
@@ -178,13 +179,16 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 	var params []optim.Param
 	for _, p := range o.Model.Parameters() {
 		all := o.Contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Decay: len(p.Type.Shape) == 2})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+			Contributions: all[:len(all)-1],
+			Decay:         len(p.Type.Shape) == 2})
 	}
 	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))
 	require.NoError(t, err)
-	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, WeightDecay: 0.1, Clip: clip,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Correction: c, LossScale: scale, Schedule: optim.Schedule{Name: "constant"}}, params)
+	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, WeightDecay: 0.1,
+		Clip:   clip,
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Correction: c, LossScale: scale,
+		Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }
@@ -261,7 +265,8 @@ func (r *rank) agrees(t *testing.T, owned trained) (copies int) {
 		for v := range Version(r.engine.options.Layout.Delay + 1) {
 			if h.owner != r.index {
 				copies++
-				assert.Equal(t, r.engine.options.Wire.copied(owned[fmt.Sprint(h.param, " ", v)]), wait(t)(r.session.ReadAt(h.param, r.version(v))), "%s of %s", h.param, r.name())
+				assert.Equal(t, r.engine.options.Wire.copied(owned[fmt.Sprint(h.param, " ", v)]),
+					wait(t)(r.session.ReadAt(h.param, r.version(v))), "%s of %s", h.param, r.name())
 			}
 		}
 	}

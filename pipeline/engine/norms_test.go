@@ -67,7 +67,8 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 	l := newLender(t)
 	for _, delay := range []int{0, 1} {
 		var want [2]trained
-		layouts := []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}}, {Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}},
+		layouts := []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}},
+			{Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}},
 			{Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{3}}}
 		if delay == 0 { // with a delay a replica needs a microbatch per stage
 			layouts = append(layouts, Layout{Stages: 3, Replicas: 2, Cut: []int{1, 2}})
@@ -76,10 +77,13 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 			for _, microbatch := range []int{0, microbatches - 1} { // of the first replica, and of the last
 				layout.Chunks, layout.Delay = 1, delay
 				name := fmt.Sprintf("%+v, microbatch %d", layout, microbatch)
-				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas, Loss: shifted,
-					Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}}, Devices: l.take(t, layout.ranks())}
+				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas,
+					Loss:    shifted,
+					Inputs:  model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}},
+					Devices: l.take(t, layout.ranks())}
 				o.Schedule = func(batches int) (*schedule.Generator, error) {
-					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1, Microbatches: o.Microbatches, Stale: delay * o.Microbatches, Batches: batches})
+					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1,
+						Microbatches: o.Microbatches, Stale: delay * o.Microbatches, Batches: batches})
 				}
 				o.Optimizer = skipping(t, o)
 				e, err := New(o)
@@ -119,10 +123,12 @@ func skipping(t *testing.T, o Options) *optim.Optimizer {
 	var params []optim.Param
 	for _, p := range o.Model.Parameters() {
 		all := o.Contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+			Contributions: all[:len(all)-1]})
 	}
 	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, SkipNonfinite: true, Schedule: optim.Schedule{Name: "constant"}}, params)
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, SkipNonfinite: true,
+		Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }

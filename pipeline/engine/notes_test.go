@@ -42,7 +42,8 @@ func TestStagingBuffersLeaveTheHostRoom(t *testing.T) {
 				assert.Empty(t, e.Notes())
 			} else {
 				assert.Equal(t, []string{fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %s of staging buffers: "+
-					"transfers without one take the slower path through the memory of each device", units.Bytes(int64(page*(wanted-buffers))))}, e.Notes())
+					"transfers without one take the slower path through the memory of each device",
+					units.Bytes(int64(page*(wanted-buffers))))}, e.Notes())
 			}
 			_, err = e.Train(t.Context(), zeros(o.Microbatches*o.Model.Size().SeqLen), 0, 4, ignore)
 			require.NoError(t, err)

@@ -97,7 +97,8 @@ func (p programs) addChunk(r *rank, chunk int) error {
 	o := r.engine.options
 	first, last := r.units(chunk)
 	s, err := o.Model.Stage(model.StageOptions{First: first, Last: last, Batch: o.MicrobatchSize,
-		Microbatches: o.Microbatches * o.Layout.Replicas, Recompute: o.Layout.recompute(r.stage()), Loss: o.Loss, Inputs: o.Inputs, Scale: o.scale()})
+		Microbatches: o.Microbatches * o.Layout.Replicas, Recompute: o.Layout.recompute(r.stage()), Loss: o.Loss, Inputs: o.Inputs,
+		Scale: o.scale()})
 	if err != nil {
 		return err
 	}

@@ -190,11 +190,13 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g, err = g.Communicate(schedule.Copies{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && l.Replicas > 1}); err != nil {
+	if g, err = g.Communicate(schedule.Copies{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 &&
+		l.Replicas > 1}); err != nil {
 		return nil, err
 	}
 	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},
-		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, QueueDepth: e.options.QueueDepth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, QueueDepth: e.options.QueueDepth,
+		Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		evaluated := r.version(e.Evaluated())[weightsClass]
 		c.Delay, c.Roles.Older, c.Roles.Newest, c.FeedAll = 0, evaluated, evaluated, e.options.Inputs.EvaluationReads(model.SegmentsInput)

@@ -148,7 +148,8 @@ func (c *Collector) addRouting(p *partial, x Result) error {
 	case x.Microbatch < 0 || x.Microbatch >= c.microbatches:
 		return fmt.Errorf("routing of microbatch %d of batch %d: expected 0 to %d", x.Microbatch, x.Batch, c.microbatches-1)
 	case len(x.Routing) != c.routers[i].Values:
-		return fmt.Errorf("routing of microbatch %d of batch %d: found %d values, expected %d", x.Microbatch, x.Batch, len(x.Routing), c.routers[i].Values)
+		return fmt.Errorf("routing of microbatch %d of batch %d: found %d values, expected %d", x.Microbatch, x.Batch, len(x.Routing),
+			c.routers[i].Values)
 	case p.routing[i][x.Microbatch] != nil:
 		return fmt.Errorf("routing of microbatch %d of batch %d: found it a second time", x.Microbatch, x.Batch)
 	}

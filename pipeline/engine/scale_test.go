@@ -14,7 +14,8 @@ import (
 func TestLossScaleChangesNoBit(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {
-		for _, layout := range []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}}, {Stages: 2, Replicas: 2, Cut: []int{3}}} {
+		for _, layout := range []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}},
+			{Stages: 2, Replicas: 2, Cut: []int{3}}} {
 			s.Stages, s.Replicas, s.Cut = layout.Stages, layout.Replicas, layout.Cut
 			s.scale = nil
 			want := l.train(t, s, nil)

@@ -159,7 +159,8 @@ func (e *Engine) stateRanks(name string) (ls []*rank) {
 	}
 	for _, i := range e.owners {
 		r := e.ranks[i]
-		if name == optim.HaltedVariable || name == optim.InitializedVariable || slices.ContainsFunc(r.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
+		if name == optim.HaltedVariable || name == optim.InitializedVariable || slices.ContainsFunc(r.optimizer.State(),
+			func(v graph.Named) bool { return v.ID == name }) {
 			ls = append(ls, r)
 		}
 	}

@@ -97,5 +97,6 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 
 // evaluations is the schedule of forwards only.
 func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
-	return schedule.New(schedule.Eval, schedule.Options{Stages: e.options.Layout.Stages, Chunks: e.options.Layout.Chunks, Microbatches: 1, Batches: batches})
+	return schedule.New(schedule.Eval, schedule.Options{Stages: e.options.Layout.Stages, Chunks: e.options.Layout.Chunks, Microbatches: 1,
+		Batches: batches})
 }

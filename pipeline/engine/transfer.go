@@ -195,7 +195,8 @@ func (p port) write(tensors []tensor, s *stagingBuffer, payload [][]byte) ([]dev
 }
 
 // copy enqueues a copy for each tensor. In a staging buffer tensors lie one behind the other.
-func (p port) copy(tensors []tensor, ends func(tensor device.Range, offset int64) (from, to device.Range)) (copies []device.Pending, err error) {
+func (p port) copy(tensors []tensor, ends func(tensor device.Range, offset int64) (from, to device.Range)) (copies []device.Pending,
+	err error) {
 	offset := int64(0)
 	for _, t := range tensors {
 		b, err := p.session.(sharedSession).Buffer(t.name, t.at)

@@ -44,7 +44,8 @@ type encoding struct {
 // encoding is the encoding of a message to a rank.
 func (e *Engine) encoding(m stage.Message, to int, evaluates bool) encoding {
 	o, formats := e.options, []wire.Format(nil)
-	position := wire.Position{Seed: o.Wire.Seed, Batch: m.Batch, Microbatch: m.From/o.Layout.Stages*o.Microbatches + m.Microbatch, VirtualStage: m.VirtualStage}
+	position := wire.Position{Seed: o.Wire.Seed, Batch: m.Batch, Microbatch: m.From/o.Layout.Stages*o.Microbatches + m.Microbatch,
+		VirtualStage: m.VirtualStage}
 	switch m.Kind {
 	case stage.Activation, stage.Gradient:
 		formats = sharedFormats([]wire.Format{o.Wire.Activations})

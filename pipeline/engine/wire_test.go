@@ -69,7 +69,8 @@ func TestPayloadsOfOthersAreNotPooled(t *testing.T) {
 
 // Each message of a run has a key of its own. Evaluations have others than training.
 func TestEncodingKeys(t *testing.T) {
-	e := &Engine{options: Options{Layout: Layout{Stages: 2, Chunks: 1, Replicas: 2}, Microbatches: 2, Wire: Wire{Activations: wire.Int8, Seed: 5}}}
+	e := &Engine{options: Options{Layout: Layout{Stages: 2, Chunks: 1, Replicas: 2}, Microbatches: 2,
+		Wire: Wire{Activations: wire.Int8, Seed: 5}}}
 	seen := map[wire.Key]stage.Message{}
 	for _, kind := range []stage.MessageKind{stage.Activation, stage.Gradient} {
 		for _, batch := range []int{0, 1} {

@@ -45,7 +45,8 @@ func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	slots := slices.MaxFunc(e.ranks, func(a, b *rank) int { return cmp.Compare(a.slots, b.slots) }).slots
 	most := 64 + 8*(slots*e.options.Layout.Chunks+len(e.ranks)+e.options.QueueDepth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
-		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, inputs: e.options.Inputs, replica: r.replica()}, timeline: newTimeline(e.tracer, r.name())}
+		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, inputs: e.options.Inputs, replica: r.replica()},
+		timeline: newTimeline(e.tracer, r.name())}
 	w.finished.Store(int64(seg.gate.begun + 1))
 	if r.optimizer != nil {
 		w.normSquares = make([]float32, len(e.options.Model.Parameters())+1)
@@ -158,7 +159,8 @@ func (w *worker) send(e stage.Effect) error {
 		to = engine.owners
 	}
 	began := time.Now()
-	t := newTransfer(m, engine.channels.all[channelKey{m.Kind, m.VirtualStage, m.From, e.To}], engine.encoding(m, e.To, w.segment.task.evaluates))
+	t := newTransfer(m, engine.channels.all[channelKey{m.Kind, m.VirtualStage, m.From, e.To}],
+		engine.encoding(m, e.To, w.segment.task.evaluates))
 	reads, err := t.read(w.rank.port(), w.rank.sent(e))
 	if err != nil {
 		return err

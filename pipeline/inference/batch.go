@@ -158,7 +158,8 @@ func (r slotted) run(s engine.Session, program string, n int, tokens []Token, ou
 			ids[i], slot[i], position[i] = tokens[i].ID, uint32(tokens[i].Slot), uint32(tokens[i].Position)
 		}
 	}
-	if err := run(s, program, map[string][]uint32{model.TokensInput: ids, model.SlotInput: slot, model.PositionInput: position}); err != nil || !output {
+	if err := run(s, program, map[string][]uint32{model.TokensInput: ids, model.SlotInput: slot,
+		model.PositionInput: position}); err != nil || !output {
 		return nil, err
 	}
 	all, err := read(s, program)

@@ -81,7 +81,8 @@ func (src *Source) masks() bool { return src.config != nil && src.config.Data.Do
 func (src *Source) ends() ([]uint32, error) {
 	ids := src.config.Data.Ends(src.Tokenizer.Special())
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir, src.Tokenizer.Name())
+		return nil, fmt.Errorf("%s was trained with data.document_mask, but the tokenizer %q has no token that ends documents", src.Dir,
+			src.Tokenizer.Name())
 	}
 	return ids, nil
 }
@@ -123,7 +124,8 @@ func (src *Source) setSeqLen(seqLen int) error {
 }
 
 // measure computes the loss and what follows from it.
-func (out *Evaluation) measure(ctx context.Context, e evaluator, windows *data.Batcher, src *Source, progress func(done, total int64)) (err error) {
+func (out *Evaluation) measure(ctx context.Context, e evaluator, windows *data.Batcher, src *Source,
+	progress func(done, total int64)) (err error) {
 	decodes, done, seqLen := true, int64(0), int64(src.Model.Size().SeqLen) // decodes: the tokens have a text
 	out.Loss, err = e.loss(ctx, windows, func(predicted []uint32, rows int) {
 		text, err := src.Tokenizer.Decode(predicted)
@@ -137,10 +139,12 @@ func (out *Evaluation) measure(ctx context.Context, e evaluator, windows *data.B
 		return err
 	}
 	if out.Tokens == 0 {
-		return usererror.Errorf("%s: no document of %s has more than one token, so nothing is predicted (data.document_mask)", out.Model, out.Text)
+		return usererror.Errorf("%s: no document of %s has more than one token, so nothing is predicted (data.document_mask)", out.Model,
+			out.Text)
 	}
 	if math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) {
-		return usererror.Errorf("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
+		return usererror.Errorf("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model,
+			out.Text, out.Loss)
 	}
 	out.Perplexity = min(math.Exp(out.Loss), math.MaxFloat64) // JSON has no infinity
 	if decodes && out.Bytes > 0 {

@@ -89,7 +89,8 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	defer src.Close()
 	out.Bytes = src.Model.Count() * as.dtype.Size()
 	if src.saved != nil {
-		orSilent(o.Note)("a hook built this model: the folder has its module, %s, and gpupipe reads it; transformers does not", config.ModuleFile)
+		orSilent(o.Note)("a hook built this model: the folder has its module, %s, and gpupipe reads it; transformers does not",
+			config.ModuleFile)
 	}
 	files, err := src.exported(as, o.ShardLimit, src.converter(ctx, as.dtype, out.Bytes, o.Progress))
 	if err != nil {
@@ -194,7 +195,8 @@ func (c *converter) write(p model.Parameter, t model.Tensor, size int64, encode 
 }
 
 // converter returns the tensors of a parameter as they are written. A parameter is read when its first one is written.
-func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) []safetensors.Entry {
+func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64,
+	progress func(done, total int64)) func(model.Parameter) []safetensors.Entry {
 	c := &converter{ctx: ctx, src: src, naming: model.ExportNaming(src.Model), progress: progress, total: total}
 	return func(p model.Parameter) (entries []safetensors.Entry) {
 		for _, t := range c.naming.Tensors(p) {

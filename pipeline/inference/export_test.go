@@ -32,7 +32,8 @@ func TestExportIsTheModel(t *testing.T) {
 	run := everyStep(t, "pipeline.delay=1", "pipeline.error_feedback=true", "pipeline.stages=2")
 	text := filepath.Join(filepath.Dir(run), "text.txt")
 	loss := func(from string, w Version) float64 {
-		e, err := Evaluate(context.Background(), EvalOptions{From: from, Weights: w, Data: []string{text}, BatchSize: 8, Target: onReference})
+		e, err := Evaluate(context.Background(), EvalOptions{From: from, Weights: w, Data: []string{text}, BatchSize: 8,
+			Target: onReference})
 		require.NoError(t, err)
 		return e.Loss
 	}
@@ -41,7 +42,8 @@ func TestExportIsTheModel(t *testing.T) {
 		var done, total int64
 		e := export(t, ExportOptions{From: run, Weights: w, Out: out, Progress: func(d, n int64) { done, total = d, n }})
 		four := 4
-		assert.Equal(t, Exported{Out: out, Model: traintest.StepDir(run, 4), Step: &four, Weights: w, DType: "f32", Parameters: e.Parameters, Bytes: 4 * e.Parameters,
+		assert.Equal(t, Exported{Out: out, Model: traintest.StepDir(run, 4), Step: &four, Weights: w, DType: "f32",
+			Parameters: e.Parameters, Bytes: 4 * e.Parameters,
 			Files: []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}}, e)
 		assert.ElementsMatch(t, e.Files, traintest.Listing(t, out))
 		assert.Equal(t, []int64{e.Bytes, e.Bytes}, []int64{done, total})
@@ -165,15 +167,16 @@ func TestExportRefuses(t *testing.T) {
 	nine, four := 9, 4
 	parent := t.TempDir()
 	for want, o := range map[string]ExportOptions{
-		empty + ": no usable checkpoint: there is none":                                                       {From: empty},
-		"no model here: expected a run folder":                                                                {From: parent},
-		"no such file or folder":                                                                              {From: filepath.Join(parent, "none")},
-		run + ": no usable checkpoint of step 9: those that there are are of steps 1, 2, 3, 4":                {From: run, Step: &nine},
-		large + ": no usable checkpoint: there is none":                                                       {From: large, Step: &four},
-		"weights: found y, but " + large:                                                                      {From: large, Weights: VersionY},
-		`dtype: found "f8", expected f32, bf16 or f16`:                                                        {From: run, DType: "f8"},
-		`tensor "model.norm.weight": element 7 is 70000, beyond F16`:                                          {From: large, DType: "f16"},
-		traintest.StepDir(run, 4) + `: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256`: {From: run, Tokenizer: "gpt2"},
+		empty + ": no usable checkpoint: there is none":                                        {From: empty},
+		"no model here: expected a run folder":                                                 {From: parent},
+		"no such file or folder":                                                               {From: filepath.Join(parent, "none")},
+		run + ": no usable checkpoint of step 9: those that there are are of steps 1, 2, 3, 4": {From: run, Step: &nine},
+		large + ": no usable checkpoint: there is none":                                        {From: large, Step: &four},
+		"weights: found y, but " + large:                                                       {From: large, Weights: VersionY},
+		`dtype: found "f8", expected f32, bf16 or f16`:                                         {From: run, DType: "f8"},
+		`tensor "model.norm.weight": element 7 is 70000, beyond F16`:                           {From: large, DType: "f16"},
+		traintest.StepDir(run, 4) + `: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256`: {From: run,
+			Tokenizer: "gpt2"},
 	} {
 		o.Out = filepath.Join(parent, "a", "out")
 		_, err := Export(context.Background(), o)

@@ -46,11 +46,13 @@ func TestSamplerFollowsTheDistribution(t *testing.T) {
 	}
 	near(map[uint32]float64{0: 0.1, 1: 0.4, 2: 0.2, 3: 0.3}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 1, Seed: 1}, logits, n))
 	near(map[uint32]float64{1: 4.0 / 7, 3: 3.0 / 7}, draws(t, Sampling{Temperature: 1, TopK: 2, TopP: 1, Seed: 1}, logits, n))
-	near(map[uint32]float64{1: 4.0 / 9, 3: 3.0 / 9, 2: 2.0 / 9}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 0.75, Seed: 1}, logits, n))
+	near(map[uint32]float64{1: 4.0 / 9, 3: 3.0 / 9, 2: 2.0 / 9}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 0.75, Seed: 1}, logits,
+		n))
 	near(map[uint32]float64{1: 1}, draws(t, Sampling{Temperature: 1, TopK: 0, TopP: 0.39, Seed: 1}, logits, 100))
 	near(map[uint32]float64{1: 1}, draws(t, Sampling{Temperature: 0, TopK: 0, TopP: 1, Seed: 1}, logits, 100))
 	// At temperature 1/2 probabilities are squared: 1, 16, 4, 9 of 30.
-	near(map[uint32]float64{0: 1.0 / 30, 1: 16.0 / 30, 2: 4.0 / 30, 3: 9.0 / 30}, draws(t, Sampling{Temperature: 0.5, TopK: 0, TopP: 1, Seed: 1}, logits, n))
+	near(map[uint32]float64{0: 1.0 / 30, 1: 16.0 / 30, 2: 4.0 / 30, 3: 9.0 / 30},
+		draws(t, Sampling{Temperature: 0.5, TopK: 0, TopP: 1, Seed: 1}, logits, n))
 	_, err := NewSampler(Sampling{Temperature: 1, TopK: 0, TopP: 1, Seed: 1}).Next([]float32{0, float32(math.NaN())})
 	assert.ErrorContains(t, err, "token 1 has NaN")
 }
@@ -238,7 +240,8 @@ func TestPromptInBlocks(t *testing.T) {
 // What comes next depends on the text so far, not on how much of it was given at once.
 func TestGenerateWithAWrittenModel(t *testing.T) {
 	dir := t.TempDir()
-	_, err := train.Run(context.Background(), traintest.HookModel(t, dir, traintest.GPT2(t), "train.steps=30"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	_, err := train.Run(context.Background(), traintest.HookModel(t, dir, traintest.GPT2(t), "train.steps=30"),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	g := generator(t, filepath.Join(dir, "run"))
 	greedy := Sampling{TopP: 1}

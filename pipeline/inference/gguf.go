@@ -88,7 +88,8 @@ func (src *Source) ggufKeys(fileType uint32, note func(format string, args ...an
 		return nil, fmt.Errorf("%s: %w", src.Dir, fielderror.In("model", err))
 	}
 	keys := []gguf.Key{{Name: "general.architecture", Value: shape["general.architecture"]}, {Name: "general.type", Value: "model"},
-		{Name: "general.name", Value: src.Name()}, {Name: "general.file_type", Value: fileType}, {Name: "general.quantization_version", Value: uint32(2)}}
+		{Name: "general.name", Value: src.Name()}, {Name: "general.file_type", Value: fileType},
+		{Name: "general.quantization_version", Value: uint32(2)}}
 	for _, name := range slices.Sorted(maps.Keys(shape)) {
 		if name != "general.architecture" {
 			keys = append(keys, gguf.Key{Name: name, Value: shape[name]})
@@ -110,7 +111,8 @@ func (src *Source) ggufTensors(ctx context.Context, d gguf.Type, o ExportOptions
 	var entries []gguf.Entry
 	if factors := config.RopeFactors(); factors != nil {
 		t := gguf.Tensor{Name: model.RopeFactorsTensor, Shape: []int{len(factors)}, Type: gguf.F32}
-		entries = append(entries, gguf.Entry{Tensor: t, WriteTo: func(w io.Writer) error { return gguf.EncodeFloats(w, factors, gguf.F32) }})
+		entries = append(entries, gguf.Entry{Tensor: t,
+			WriteTo: func(w io.Writer) error { return gguf.EncodeFloats(w, factors, gguf.F32) }})
 	}
 	narrow := 0
 	for _, p := range src.Model.Parameters() {

@@ -20,7 +20,8 @@ func TestGGUFIsTheModel(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a", "model.gguf")
 		var notes []string
 		var done, total int64
-		e := export(t, ExportOptions{From: run, Weights: w, Format: FormatGGUF, Out: path, Note: func(format string, _ ...any) { notes = append(notes, format) },
+		e := export(t, ExportOptions{From: run, Weights: w, Format: FormatGGUF, Out: path,
+			Note:     func(format string, _ ...any) { notes = append(notes, format) },
 			Progress: func(d, n int64) { done, total = d, n }})
 		assert.Equal(t, []any{[]string{"model.gguf"}, 4 * e.Parameters, e.Bytes, e.Bytes}, []any{e.Files, e.Bytes, done, total})
 		assert.Contains(t, strings.Join(notes, "\n"), "has no token that ends a document")

@@ -45,7 +45,8 @@ func TestAnswerTasks(t *testing.T) {
 	var acc, norm float64
 	const n = 24
 	for i := range n {
-		context, choices, answer := words[rng.IntN(5)]+" "+words[rng.IntN(5)], []string{words[rng.IntN(7)], words[rng.IntN(7)], "of it"}, rng.IntN(3)
+		context, choices, answer := words[rng.IntN(5)]+" "+words[rng.IntN(5)], []string{words[rng.IntN(7)], words[rng.IntN(7)], "of it"},
+			rng.IntN(3)
 		line, err := json.Marshal(map[string]any{"context": context, "choices": choices, "answer": answer})
 		require.NoError(t, err)
 		text = append(append(text, line...), '\n')
@@ -78,7 +79,8 @@ func TestAnswerTasks(t *testing.T) {
 		assert.Equal(t, fmt.Sprint("words ", n), fmt.Sprint(e.Tasks[0].Task, " ", e.Tasks[0].Questions))
 		assert.Equal(t, e.Tasks[0].Centered, e.Core)
 	}
-	_, err = AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: dir, BatchSize: 1, Target: onReference}, Files: []string{"none"}})
+	_, err = AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: dir, BatchSize: 1, Target: onReference},
+		Files: []string{"none"}})
 	assert.ErrorContains(t, err, "none: no such file")
 }
 
@@ -100,7 +102,9 @@ func TestTasksDuringTraining(t *testing.T) {
 			if !has {
 				continue
 			}
-			e, err := AnswerTasks(context.Background(), TaskOptions{EvalOptions: EvalOptions{From: traintest.StepDir(dir, r.Step), BatchSize: 4, Target: onReference}, Files: []string{path}, Limit: 8})
+			e, err := AnswerTasks(context.Background(),
+				TaskOptions{EvalOptions: EvalOptions{From: traintest.StepDir(dir, r.Step), BatchSize: 4, Target: onReference},
+					Files: []string{path}, Limit: 8})
 			require.NoError(t, err)
 			assert.InDelta(t, e.Tasks[0].Accuracy, acc, 1e-9)
 			assert.InDelta(t, e.Tasks[0].AccuracyNorm, r.Values["tasks/words/acc_norm"], 1e-9)

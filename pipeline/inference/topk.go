@@ -96,8 +96,9 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 		return out, err
 	}
 	defer p.session.Close()
-	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.Size().SeqLen,
-		Bytes: 8 * text.Len() * int64(o.K)}
+	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), Text: name, Tokens: text.Len(), K: o.K,
+		SeqLen: src.Model.Size().SeqLen,
+		Bytes:  8 * text.Len() * int64(o.K)}
 	return out, p.store(ctx)
 }
 
@@ -226,7 +227,8 @@ func (p *predictor) collect(b *predicted, ids, logProbs io.Writer) error {
 	size := 4 * int(b.tokens) * p.options.K
 	for n, x := range exec.ToF32(l[:size]) {
 		if x64 := float64(x); math.IsNaN(x64) || math.IsInf(x64, 0) {
-			return usererror.Errorf("%s: what it predicts after token %d of the text is not finite", p.options.From, b.at+int64(n/p.options.K))
+			return usererror.Errorf("%s: what it predicts after token %d of the text is not finite", p.options.From,
+				b.at+int64(n/p.options.K))
 		}
 	}
 	if _, err := ids.Write(i[:size]); err != nil {

@@ -114,7 +114,8 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 		}
 		window := cmp.Or(o.SeqLen, c.Model.SeqLen)
 		out, ids, logs := stored(t, o)
-		assert.Equal(t, Stored{Out: o.Out, Model: out.Model, Weights: "x", Text: out.Text, Tokens: text.Len(), K: k, SeqLen: window, Bytes: 8 * k * text.Len()}, out)
+		assert.Equal(t, Stored{Out: o.Out, Model: out.Model, Weights: "x", Text: out.Text, Tokens: text.Len(), K: k, SeqLen: window,
+			Bytes: 8 * k * text.Len()}, out)
 		assert.Equal(t, text.Len(), done)
 		require.Len(t, ids, len(tokens)*k)
 		for i, logits := range decoded(t, o.From, tokens, func(i int) bool { return i%window == 0 }) {
@@ -155,13 +156,16 @@ func TestTopKAttendsWithinDocuments(t *testing.T) {
 // Without a text named it is that of the run as its hooks have made it: with it a student's predictions line up.
 func TestTopKOfAMappedText(t *testing.T) {
 	dir := t.TempDir()
-	c := teacher(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
+	c := teacher(t, dir, "data.train=["+traintest.Documents(t, dir)+"]",
+		traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
 	out, _, _ := stored(t, TopKOptions{From: c.Run.Dir, K: 1, Out: filepath.Join(dir, "t"), BatchSize: 16, Target: onReference})
 	assert.Equal(t, "training text of the run", out.Text)
-	student := traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
+	student := traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1",
+		traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
 	_, err := train.Run(context.Background(), student, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.NoError(t, err)
-	student = traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", "run.dir="+dir+"/other")
+	student = traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1",
+		"run.dir="+dir+"/other")
 	_, err = train.Run(context.Background(), student, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.ErrorContains(t, err, "one for each training token")
 }
@@ -196,7 +200,9 @@ func TestTopKThatFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	err := attempt(ctx, func(o *TopKOptions) { o.Progress = func(int64, int64) { cancel() } })
 	assert.ErrorIs(t, err, context.Canceled)
-	err = attempt(context.Background(), func(o *TopKOptions) { o.Target.Execute = (&traintest.Reference{Fault: traintest.FailAt(2)}).Execute })
+	err = attempt(context.Background(), func(o *TopKOptions) {
+		o.Target.Execute = (&traintest.Reference{Fault: traintest.FailAt(2)}).Execute
+	})
 	require.Error(t, err)
 	assert.False(t, errors.As(err, new(*usererror.Error)), "%v", err)
 	left, err := os.ReadDir(filepath.Dir(out))

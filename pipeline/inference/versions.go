@@ -42,7 +42,8 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	case v != VersionY:
 		return usererror.Errorf("weights: found %q, expected x or y", string(v))
 	case src.checkpoint == nil:
-		return usererror.Errorf("weights: found y, but %s is no checkpoint of a run and holds one version of its weights: expected x", src.Dir)
+		return usererror.Errorf("weights: found y, but %s is no checkpoint of a run and holds one version of its weights: expected x",
+			src.Dir)
 	case src.config.Pipeline.Delay == 0:
 		note("%s is of a run without delay: its weights x and y are the same", src.Dir)
 		return nil

@@ -33,7 +33,8 @@ func version(t *testing.T, path string, w Version) map[string][]float32 {
 // everyStep trains a few steps on the reference executor and keeps the checkpoint of each.
 func everyStep(t *testing.T, overrides ...string) string {
 	t.Helper()
-	c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 4, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1}"}, overrides...)...)
+	c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 4, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1}"},
+		overrides...)...)
 	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	return c.Run.Dir
@@ -44,7 +45,8 @@ func TestSettledWeightsAreThoseOfTheNextStep(t *testing.T) {
 	for _, correction := range []string{"none", "dc_asgd"} {
 		run := everyStep(t, "pipeline.delay=1", "pipeline.correction="+correction)
 		for step := 1; step < 4; step++ {
-			assert.Equal(t, version(t, traintest.StepDir(run, step+1), VersionX), version(t, traintest.StepDir(run, step), VersionY), correction)
+			assert.Equal(t, version(t, traintest.StepDir(run, step+1), VersionX), version(t, traintest.StepDir(run, step), VersionY),
+				correction)
 			assert.NotEqual(t, version(t, traintest.StepDir(run, step), VersionX), version(t, traintest.StepDir(run, step), VersionY))
 		}
 	}
@@ -54,7 +56,8 @@ func TestSettledWeightsAreThoseOfTheNextStep(t *testing.T) {
 func TestSettledWeightsHoldEveryUpdateOnce(t *testing.T) {
 	initial := everyStep(t, "train.steps=0", "init.seed=3")
 	for stale, share := range map[string]float32{"all": 1, "1": 0.5} {
-		run := everyStep(t, "pipeline.delay=1", "pipeline.stale_microbatches="+stale, "pipeline.error_feedback=true", "optimizer.weight_decay=0", "init.seed=3")
+		run := everyStep(t, "pipeline.delay=1", "pipeline.stale_microbatches="+stale, "pipeline.error_feedback=true",
+			"optimizer.weight_decay=0", "init.seed=3")
 		requireSettled(t, initial, run, share)
 	}
 }

@@ -36,7 +36,8 @@ func (src *Source) oldTokenizer(path string) (tokenizer.Tokenizer, error) {
 	}
 	name := src.config.Data.Tokenizer
 	if own, err := tokenizer.Open(name); err == nil && tokenizer.Is(own, kept.Hash()) {
-		src.assumed = fmt.Sprintf("%s keeps %s alone: its special tokens and chat template are assumed to be those of %s", src.Dir, tokenizer.File, name)
+		src.assumed = fmt.Sprintf("%s keeps %s alone: its special tokens and chat template are assumed to be those of %s", src.Dir,
+			tokenizer.File, name)
 		return own, nil
 	}
 	end := "no token ends a document"

@@ -80,7 +80,8 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	if o.Cache == nil { // the schedules share forward and backward passes
 		o.Cache = measure.NewCache()
 	}
-	p = &Comparison{Parameters: m.Count(), Active: m.ActiveCount(), Precision: DescribePrecision(c.Train.DType(), devices), Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
+	p = &Comparison{Parameters: m.Count(), Active: m.ActiveCount(), Precision: DescribePrecision(c.Train.DType(), devices),
+		Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
 		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))

@@ -87,7 +87,8 @@ func depths(c config.Config) (ks []int) {
 }
 
 func describeDepth(c config.Config, p partition.Plan) Depth {
-	return Depth{Depth: c.Pipeline.Depth.Number(), Stale: c.Stale(), Staleness: c.Staleness(), TokensPerSec: p.TokensPerSec, Largest: p.Largest()}
+	return Depth{Depth: c.Pipeline.Depth.Number(), Stale: c.Stale(), Staleness: c.Staleness(), TokensPerSec: p.TokensPerSec,
+		Largest: p.Largest()}
 }
 
 // markChosen marks the least depth that is nearly as fast as the fastest, and returns it.

@@ -13,7 +13,8 @@ import (
 // overLinks is a problem of four machines with a layer a stage of 40 + 80 ms, 16 microbatches and 2.36 MB a message.
 func overLinks(t *testing.T, l *partition.Link, overrides ...string) (config.Config, partition.Problem) {
 	t.Helper()
-	task := planned(t, append([]string{"train={batch_size: 16, microbatches: 16}", "pipeline={schedule: 2bw, stages: 4, cut: [2, 3, 4]}", "model.n_layers=3"},
+	task := planned(t, append([]string{"train={batch_size: 16, microbatches: 16}", "pipeline={schedule: 2bw, stages: 4, cut: [2, 3, 4]}",
+		"model.n_layers=3"},
 		overrides...)...)
 	problem, _, err := task.Problem(t.Context(), nulls(4*task.Config.Pipeline.Replicas, 0), measure.Options{Modelled: true, Between: l})
 	require.NoError(t, err)
@@ -104,7 +105,8 @@ func TestDepthsThatAreCompared(t *testing.T) {
 		want      []int
 	}{
 		{[]string{"train.microbatches=8"}, []int{1, 2, 3, 4, 5, 6}},
-		{[]string{"train={batch_size: 64, microbatches: 64}", "pipeline.stages=6"}, []int{1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 58}},
+		{[]string{"train={batch_size: 64, microbatches: 64}", "pipeline.stages=6"},
+			[]int{1, 2, 3, 4, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 58}},
 		{[]string{"pipeline.schedule=gpipe"}, nil},
 		{[]string{"pipeline.stages=1"}, nil},
 	} {

@@ -84,7 +84,8 @@ func TestCompare(t *testing.T) {
 		opened[name]++
 		return null.New(null.Options{Name: name}), nil
 	}
-	p, err := planned(t, "pipeline.devices=[null:0, null:1]", "pipeline.error_feedback=true", "pipeline.schedule=2bw", "pipeline.memory=1GiB").
+	p, err := planned(t, "pipeline.devices=[null:0, null:1]", "pipeline.error_feedback=true", "pipeline.schedule=2bw",
+		"pipeline.memory=1GiB").
 		Compare(t.Context(), open, measure.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, opened)
@@ -122,17 +123,20 @@ func TestAsOneReplica(t *testing.T) {
 	shared := device("a", 50, 1, fast)
 	shared.Ranks = 4
 	assert.Equal(t, []partition.Device{shared, shared},
-		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("a", 100, 1, fast), device("a", 100, 1, fast), device("a", 100, 1, fast)}, 2))
+		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("a", 100, 1, fast), device("a", 100, 1, fast),
+			device("a", 100, 1, fast)}, 2))
 	assert.Equal(t, []partition.Device{
 		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Ranks: 2},
 		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Ranks: 2}},
-		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("b", 0, 2, fast), device("c", 70, 4, slow), device("a", 100, 1, fast)}, 2))
+		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("b", 0, 2, fast), device("c", 70, 4, slow),
+			device("a", 100, 1, fast)}, 2))
 }
 
 // In 16 bits, a model whose layers outweigh its logits needs less than 0.58 of the activations.
 func TestPlannedActivationsInPrecision(t *testing.T) {
 	activations := func(precision string) (sum int64) {
-		c := planned(t, "train.precision="+precision, "model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
+		c := planned(t, "train.precision="+precision,
+			"model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
 		var err error
 		c.Model, err = InPrecision(c.Config, c.Model)
 		require.NoError(t, err)

@@ -55,7 +55,8 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 		if err != nil {
 			continue // it does not fit the devices
 		}
-		all = append(all, Microbatching{Microbatches: m, Depth: deep.Pipeline.Depth.Number(), Stale: deep.Stale(), Staleness: deep.Staleness(),
+		all = append(all, Microbatching{Microbatches: m, Depth: deep.Pipeline.Depth.Number(), Stale: deep.Stale(),
+			Staleness:    deep.Staleness(),
 			TokensPerSec: plan.TokensPerSec, Largest: plan.Largest()})
 	}
 	recommendMicrobatches(all)

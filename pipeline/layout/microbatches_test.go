@@ -65,7 +65,8 @@ func TestDivisionsThatDoNotFit(t *testing.T) {
 	limits := target.DefaultLimits()
 	limits.MaxBindingSize = 300 << 10 // the logits of four sequences take 256 KiB
 	devices := []device.Device{null.New(null.Options{Limits: &limits}), null.New(null.Options{Limits: &limits})}
-	all, err := planned(t).compareMicrobatches(t.Context(), devices, measure.Options{}, partition.Candidate{Schedule: schedule.TwoBW, Chunks: 1, Delay: 1})
+	all, err := planned(t).compareMicrobatches(t.Context(), devices, measure.Options{},
+		partition.Candidate{Schedule: schedule.TwoBW, Chunks: 1, Delay: 1})
 	require.NoError(t, err)
 	assert.Len(t, all, 3)
 	assert.Equal(t, 4, all[0].Microbatches)

@@ -16,7 +16,8 @@ func (m mixture) Parameters() []model.Parameter {
 	scope := m.UnitScope(1)
 	return append(m.Model.Parameters(),
 		model.Parameter{Name: "router", Scope: scope, Type: graph.T(graph.F32, 3, 8), Role: model.Router},
-		model.Parameter{Name: "bias", Scope: scope, Type: graph.T(graph.F32, 3), Role: model.BalancingBias, BalanceRate: 1e-3, ProportionalBalance: true},
+		model.Parameter{Name: "bias", Scope: scope, Type: graph.T(graph.F32, 3), Role: model.BalancingBias, BalanceRate: 1e-3,
+			ProportionalBalance: true},
 		model.Parameter{Name: "experts", Scope: scope, Type: graph.T(graph.F32, 3, 16, 8)})
 }
 

@@ -21,7 +21,8 @@ func Example() {
 		panic(err)
 	}
 	for step, loss := range []float64{5.5, 4.25, 3.5} {
-		if err := log.Append(step+1, metrics.Value{Name: "tokens", Value: float64(2048 * (step + 1))}, metrics.Value{Name: "loss", Value: loss}); err != nil {
+		if err := log.Append(step+1, metrics.Value{Name: "tokens", Value: float64(2048 * (step + 1))},
+			metrics.Value{Name: "loss", Value: loss}); err != nil {
 			panic(err)
 		}
 	}

@@ -56,7 +56,8 @@ func TestExactNumbers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
 	l, err := Create(path)
 	require.NoError(t, err)
-	values := []float64{0, math.Copysign(0, -1), 1<<53 - 1, 1 << 53, -3, math.Pi, float64(float32(0.1)), math.MaxFloat64, math.SmallestNonzeroFloat64}
+	values := []float64{0, math.Copysign(0, -1), 1<<53 - 1, 1 << 53, -3, math.Pi, float64(float32(0.1)), math.MaxFloat64,
+		math.SmallestNonzeroFloat64}
 	for i, v := range values {
 		require.NoError(t, l.Append(i, Value{"v", v}))
 	}
@@ -69,7 +70,8 @@ func TestExactNumbers(t *testing.T) {
 }
 
 func TestNumbersInJSON(t *testing.T) {
-	for text, x := range map[string]float64{`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1), "0.1": 0.1, "16777216": 1 << 24} {
+	for text, x := range map[string]float64{`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1), "0.1": 0.1,
+		"16777216": 1 << 24} {
 		written, err := json.Marshal(Number(x))
 		require.NoError(t, err)
 		assert.Equal(t, text, string(written))

@@ -89,7 +89,8 @@ func quotedName(text []byte) (name, rest []byte, ok bool) {
 // a digit, has a digit behind its point, and no letter but e.
 func jsonNumber(text []byte) bool {
 	digits := bytes.TrimPrefix(text, []byte("-"))
-	if len(digits) == 0 || digits[0] < '0' || digits[0] > '9' || digits[0] == '0' && len(digits) > 1 && digits[1] >= '0' && digits[1] <= '9' {
+	if len(digits) == 0 || digits[0] < '0' || digits[0] > '9' || digits[0] == '0' && len(digits) > 1 && digits[1] >= '0' &&
+		digits[1] <= '9' {
 		return false
 	}
 	for i, c := range digits {

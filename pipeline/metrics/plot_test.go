@@ -200,7 +200,8 @@ func TestBars(t *testing.T) {
 	nan := math.NaN()
 	groups := []string{"adamw", "muon"}
 	require.NoError(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"delay", []float64{0.4, -0.1}, []float64{0.01, nan}},
-		BarSeries{"corrected", []float64{0.1, math.Inf(1)}, []float64{nan, nan}}, BarSeries{"none", []float64{nan, nan}, []float64{nan, nan}}))
+		BarSeries{"corrected", []float64{0.1, math.Inf(1)}, []float64{nan, nan}},
+		BarSeries{"none", []float64{nan, nan}, []float64{nan, nan}}))
 	area := func(i int) int {
 		c := palette[i]
 		return bytes.Count(pixelsOf(t, path).Pix, []byte{c.R, c.G, c.B, 255})
@@ -208,6 +209,8 @@ func TestBars(t *testing.T) {
 	// Bars of heights 0.4 and 0.1 against one of 0.1, and a legend each.
 	assert.InDelta(t, 5, float64(area(0))/float64(area(1)), 0.7)
 	assert.Zero(t, area(2))
-	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{nan, nan}, []float64{nan, nan}}), "no finite height")
-	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{1}, []float64{1}}), "1 heights and 1 errors of 2 groups")
+	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{nan, nan}, []float64{nan, nan}}),
+		"no finite height")
+	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{1}, []float64{1}}),
+		"1 heights and 1 errors of 2 groups")
 }

@@ -51,7 +51,8 @@ func OpenFile(path string) (*File, error) {
 	}
 	b, err := readBegun(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s: the folder has no %s: expected a YAML file, or the folder of such runs that have begun", path, begunFile)
+		return nil, fmt.Errorf("%s: the folder has no %s: expected a YAML file, or the folder of such runs that have begun", path,
+			begunFile)
 	}
 	if err != nil {
 		return nil, err

@@ -57,7 +57,8 @@ func (e *execution) step(stage int, a Action) (waits string) {
 		case len(queue) == 0:
 			return fmt.Sprintf("stage %d to send it", from)
 		case queue[0] != message{a.Microbatch, a.Batch, a.Chunk}:
-			return fmt.Sprintf("it to come: %v from stage %d is first", Action{a.Kind, queue[0].microbatch, queue[0].batch, queue[0].chunk}, from)
+			return fmt.Sprintf("it to come: %v from stage %d is first", Action{a.Kind, queue[0].microbatch, queue[0].batch,
+				queue[0].chunk}, from)
 		}
 		e.channels[c] = append(queue[:0], queue[1:]...)
 	case SendForward, SendBackward:

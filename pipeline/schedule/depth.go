@@ -52,7 +52,8 @@ func (f Family) checkDepth(o Options) error {
 	}
 	if !f.Deep {
 		deep := slices.DeleteFunc(Families(), func(f Family) bool { return !f.Deep })
-		return fmt.Errorf("depth: found %d, expected 0: only %s can have more microbatches in flight", o.Depth, strings.Join(names(deep), " and "))
+		return fmt.Errorf("depth: found %d, expected 0: only %s can have more microbatches in flight", o.Depth,
+			strings.Join(names(deep), " and "))
 	}
 	if o.Stages == 1 {
 		return fmt.Errorf("depth: found %d on one stage, expected 0: there is no link to wait for", o.Depth)

@@ -304,12 +304,14 @@ func pipedream(o Options, stage int, yield func(Action) bool) {
 // these are stale.
 func enoughMicrobatches(o Options) error {
 	if o.Microbatches < o.Stages {
-		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages, Expected: "at least one per stage: with fewer, " +
-			"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
+		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages,
+			Expected: "at least one per stage: with fewer, " +
+				"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
 	}
 	if least := o.warmup(0); o.Stale < least || o.Stale > o.Microbatches {
 		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches%s, expected %d to %d: the first stage begins %d "+
-			"before the update of the batch before is possible", o.Stale, o.Stages, o.Microbatches, atDepth(o.Depth), least, o.Microbatches, least)
+			"before the update of the batch before is possible", o.Stale, o.Stages, o.Microbatches, atDepth(o.Depth), least,
+			o.Microbatches, least)
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ type headerNumber struct {
 }
 
 func (s *Schedule) header() []headerNumber {
-	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}, {"stale", &s.Stale}, {"depth", &s.Depth}}
+	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches},
+		{"delay", &s.Delay}, {"stale", &s.Stale}, {"depth", &s.Depth}}
 }
 
 // String is the schedule as text, which Parse reads.

@@ -52,7 +52,8 @@ func New(name string, o Options) (*Generator, error) {
 
 // head is the schedule of complete options, without its action lists. Without a stale microbatch there is no delay.
 func (f Family) head(o Options) Schedule {
-	s := Schedule{Name: f.Name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay, Stale: o.Stale, Depth: o.Depth}
+	s := Schedule{Name: f.Name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay,
+		Stale: o.Stale, Depth: o.Depth}
 	if f.Delay == 1 {
 		s.Delay = min(1, o.Stale)
 	}

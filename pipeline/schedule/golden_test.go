@@ -22,7 +22,8 @@ func TestGoldenFiles(t *testing.T) {
 		case TwoBW:
 			variants[".all"] = nil // stale, as in the paper
 			variants[".depth"], variants[".depth.tied"] = nil, &Copies{Tied: true}
-			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Copies{Tied: true}, &Copies{Tied: true, Copied: true}, &Copies{Tied: true, Replica: true}
+			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Copies{Tied: true}, &Copies{Tied: true, Copied: true},
+				&Copies{Tied: true, Replica: true}
 		case OneF1B:
 			variants[".depth"] = nil
 		case Interleaved:
@@ -143,7 +144,8 @@ func FuzzParse(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(string(text))
 	}
-	for _, text := range []string{"F0", "# stages: 1\nF0 B0 U0", "# microbatches: 1000000000\nF0 B0 U0", "F0 # x\n\nB0:3", "# links: none\nE0 SF0\nRF0 E0", "# delay: -1\nF0 B0 U0",
+	for _, text := range []string{"F0", "# stages: 1\nF0 B0 U0", "# microbatches: 1000000000\nF0 B0 U0", "F0 # x\n\nB0:3",
+		"# links: none\nE0 SF0\nRF0 E0", "# delay: -1\nF0 B0 U0",
 		"# delay: 1\n# batches: 2\nF0 F0.1 B0 B0.1 U0 U1", "# name: \u00a0x\nF0.999999999"} {
 		f.Add(text)
 	}

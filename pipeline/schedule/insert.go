@@ -208,7 +208,8 @@ func (w *inserter) deadlock() error {
 		}
 		var what string // never a free channel: receiveEarly resolves that
 		if recv, from, is := w.receives(s, p.current); is {
-			what = fmt.Sprintf("%v from stage %d", Action{Kind: recv, Microbatch: p.current.Microbatch, Batch: p.current.Batch, Chunk: p.current.Chunk}, from)
+			what = fmt.Sprintf("%v from stage %d", Action{Kind: recv, Microbatch: p.current.Microbatch, Batch: p.current.Batch,
+				Chunk: p.current.Chunk}, from)
 		} else {
 			need, of := w.exchangeNeeds(w.copies, s, p.current.Kind)
 			what = fmt.Sprintf("%v of stages %v", Action{Kind: need, Batch: p.current.Batch}, of)

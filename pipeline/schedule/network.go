@@ -50,7 +50,8 @@ func (n *Network) check(stages int) error {
 		for to, l := range links {
 			for _, v := range []float64{l.Latency, l.Transfer, l.Copies} {
 				if !(v >= 0 && v <= maxCost) {
-					return fmt.Errorf("network: link from stage %d to stage %d: found %v, expected numbers from 0 to %v", from, to, v, maxCost)
+					return fmt.Errorf("network: link from stage %d to stage %d: found %v, expected numbers from 0 to %v", from, to, v,
+						maxCost)
 				}
 			}
 		}

@@ -13,11 +13,13 @@ import (
 func TestSimulateNetworkByHand(t *testing.T) {
 	s, err := Generate("1f1b", Options{Stages: 2, Microbatches: 2})
 	require.NoError(t, err)
-	c := Costs{VirtualStages: []Cost{{Forward: 1, Backward: 2, Transfer: 99}}, Exchange: 99, Network: Uniform(2, Link{Latency: 2, Transfer: 1.5})}
+	c := Costs{VirtualStages: []Cost{{Forward: 1, Backward: 2, Transfer: 99}}, Exchange: 99,
+		Network: Uniform(2, Link{Latency: 2, Transfer: 1.5})}
 	_, at := simulated(t, s, c)
 	assert.Equal(t, map[string][2]float64{
 		"0 F0.0": {0, 1}, "0 F1.0": {1, 2}, // leave until 2.5 and 4
-		"1 F0.0": {4.5, 5.5}, "1 B0.0": {5.5, 7.5}, "1 F1.0": {7.5, 8.5}, "1 B1.0": {8.5, 10.5}, "1 U0": {10.5, 10.5}, // leave until 9 and 12
+		// leave until 9 and 12
+		"1 F0.0": {4.5, 5.5}, "1 B0.0": {5.5, 7.5}, "1 F1.0": {7.5, 8.5}, "1 B1.0": {8.5, 10.5}, "1 U0": {10.5, 10.5},
 		"0 B0.0": {11, 13}, "0 B1.0": {14, 16}, "0 U0": {16, 16},
 	}, at)
 
@@ -52,7 +54,8 @@ func TestTiedEmbeddingsOverANetwork(t *testing.T) {
 		require.NoError(t, err)
 		s, err = Communicate(s, Copies{Tied: true, Replica: replica})
 		require.NoError(t, err)
-		_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 4)}, Exchange: 5, Network: Uniform(2, Link{Latency: 1, Transfer: 2, Copies: 64})})
+		_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 4)}, Exchange: 5,
+			Network: Uniform(2, Link{Latency: 1, Transfer: 2, Copies: 64})})
 		assert.Equal(t, [2]float64{4, 5}, at["1 F0.0"])
 		assert.Equal(t, [2]float64{9, 10}, at["0 B0.0"], "its gradient leaves from 6 to 8")
 		if replica {
@@ -62,7 +65,8 @@ func TestTiedEmbeddingsOverANetwork(t *testing.T) {
 		assert.Equal(t, [2]float64{73, 77}, at["0 U0"], "the gradient of the embedding leaves from 8 to 72")
 		assert.Equal(t, [2]float64{74, 78}, at["1 U0"], "norms have only a latency")
 		assert.Equal(t, [2]float64{77, 78}, at["0 F0.1"])
-		assert.Equal(t, [2]float64{144, 145}, at["1 F0.1"], "pieces leave from 77 to 78 and from 80 to 143; the activations leave in between")
+		assert.Equal(t, [2]float64{144, 145}, at["1 F0.1"],
+			"pieces leave from 77 to 78 and from 80 to 143; the activations leave in between")
 	}
 }
 
@@ -113,7 +117,8 @@ func TestPeriod(t *testing.T) {
 					continue
 				}
 				ran++
-				for _, l := range []Link{{}, {Latency: 1}, {Transfer: 0.5}, {Latency: 0.4, Transfer: 0.9}, {Latency: 5, Transfer: 1}, {Latency: 10, Transfer: 0.3},
+				for _, l := range []Link{{}, {Latency: 1}, {Transfer: 0.5}, {Latency: 0.4, Transfer: 0.9}, {Latency: 5, Transfer: 1},
+					{Latency: 10, Transfer: 0.3},
 					{Transfer: 1.6}, {Latency: 3, Transfer: 2}} {
 					o := Options{Stages: p, Microbatches: 24, Depth: k}
 					o.Batches = o.SteadyBatches()
@@ -141,7 +146,8 @@ func TestPeriod(t *testing.T) {
 			}
 		}
 	}
-	assert.InDelta(t, 4, Period(Options{Stages: 1, Microbatches: 2}, Even(1, 2, 2), Link{Latency: 9}, false), 1e-12, "one stage has no link")
+	assert.InDelta(t, 4, Period(Options{Stages: 1, Microbatches: 2}, Even(1, 2, 2), Link{Latency: 9}, false), 1e-12,
+		"one stage has no link")
 }
 
 func TestNetworksThatAreRefused(t *testing.T) {

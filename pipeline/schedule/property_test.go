@@ -27,7 +27,8 @@ func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o O
 			tried := 0
 			for _, size := range sizes {
 				p, m := size.stages, size.microbatches
-				for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m},
+				for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1},
+					{Chunks: 1, Stale: m},
 					{Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
 					o.Stages, o.Microbatches, o.Batches = p, m, batches
 					if f.Example(Options{}).Microbatches == 1 {
@@ -95,7 +96,8 @@ func TestReceivesStandBeforeTheirUse(t *testing.T) {
 			for i, a := range actions {
 				if a.Kind == RecvForward || a.Kind == RecvBackward {
 					next := actions[i+1]
-					assert.Equal(t, [3]int{a.Microbatch, a.Batch, a.Chunk}, [3]int{next.Microbatch, next.Batch, next.Chunk}, "%+v: %v %v", o, a, next)
+					assert.Equal(t, [3]int{a.Microbatch, a.Batch, a.Chunk}, [3]int{next.Microbatch, next.Batch, next.Chunk}, "%+v: %v %v",
+						o, a, next)
 					assert.Contains(t, []Kind{Forward, Evaluate, Backward, InputGrad}, next.Kind)
 				}
 			}
@@ -189,7 +191,8 @@ func TestStaleness(t *testing.T) {
 				if q == p-1-stage {
 					accumulators = 1 // the update comes before the next batch's first backward
 				}
-				assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: accumulators, Buffers: 3, Staleness: [2]int{least, 1}}, l,
+				assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: accumulators, Buffers: 3,
+					Staleness: [2]int{least, 1}}, l,
 					"%d stages, %d stale, stage %d", p, q, stage)
 			}
 			for stage, actions := range s.Actions {
@@ -233,7 +236,8 @@ func TestDepth(t *testing.T) {
 					share := float64(k*(p-1-stage)) / float64(p-1)
 					assert.InDelta(t, float64(p-stage)+share, float64(r.InFlight), 0.5, "%d stages, depth %d, stage %d", p, k, stage)
 					assert.Equal(t, [2]int{2, 3}, [2]int{r.Versions, r.Buffers})
-					assert.Equal(t, backwards(shallow.Actions[stage]), backwards(s.Actions[stage]), "gradients are summed in the same order")
+					assert.Equal(t, backwards(shallow.Actions[stage]), backwards(s.Actions[stage]),
+						"gradients are summed in the same order")
 					for i := range m {
 						assert.Equal(t, ages(shallow.Actions[stage], 1, i), ages(s.Actions[stage], 1, i), "microbatch %d", i)
 					}

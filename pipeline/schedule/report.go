@@ -40,8 +40,9 @@ func (s *Schedule) follow(stage int) (StageReport, error) {
 			f.inFlight[a] = f.updates
 		case Backward, WeightGrad:
 			if f.backward(a); s.Delay >= 0 && f.Buffers > 2+s.Delay {
-				return StageReport{}, s.actionError(stage, i, "is the first gradient of its batch and needs a buffer, but %d versions of the weights and "+
-					"the gradients of %d batches fill all %d: the gradients of a batch must be complete before those of the next begin",
+				return StageReport{}, s.actionError(stage, i,
+					"is the first gradient of its batch and needs a buffer, but %d versions of the weights and "+
+						"the gradients of %d batches fill all %d: the gradients of a batch must be complete before those of the next begin",
 					f.versions(), len(f.left)-1, 2+s.Delay)
 			}
 		case exchange[len(exchange)-1]:

@@ -77,7 +77,8 @@ func Simulate(s *Schedule, c Costs) (*Result, error) {
 
 func (c Costs) check(s *Schedule) error {
 	if len(c.VirtualStages) != 1 && len(c.VirtualStages) != s.VirtualStages() {
-		return fmt.Errorf("schedule %s: found costs of %d virtual stages, expected 1 for all or %d", s.Name, len(c.VirtualStages), s.VirtualStages())
+		return fmt.Errorf("schedule %s: found costs of %d virtual stages, expected 1 for all or %d", s.Name, len(c.VirtualStages),
+			s.VirtualStages())
 	}
 	for q, p := range c.VirtualStages {
 		for _, v := range []float64{p.Forward, p.Backward, p.InputGrad, p.WeightGrad, p.Update, p.Transfer, p.Activation, c.Exchange} {

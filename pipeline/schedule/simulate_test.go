@@ -23,7 +23,8 @@ func simulated(t *testing.T, s *Schedule, c Costs) (*Result, map[string][2]float
 func TestSimulateByHand(t *testing.T) {
 	s, err := Generate("1f1b", Options{Stages: 2, Microbatches: 2})
 	require.NoError(t, err)
-	c := Costs{VirtualStages: []Cost{{Forward: 1, Backward: 2, Update: 3, Transfer: 1.5, Activation: 10}, {Forward: 2, Backward: 1, Update: 1, Transfer: 9, Activation: 7}}}
+	c := Costs{VirtualStages: []Cost{{Forward: 1, Backward: 2, Update: 3, Transfer: 1.5, Activation: 10},
+		{Forward: 2, Backward: 1, Update: 1, Transfer: 9, Activation: 7}}}
 	r, at := simulated(t, s, c)
 	assert.Equal(t, map[string][2]float64{
 		"0 F0.0": {0, 1}, "0 F1.0": {1, 2}, // sent until 2.5 and 4
@@ -97,7 +98,8 @@ func TestLateGradientNorms(t *testing.T) {
 					assert.Zero(t, bubble(stale, e), "%d stale, an exchange of %v", stale, e)
 				}
 			}
-			assert.Greater(t, bubble(stale, latest+2), bubble(12, latest+2)+0.01, "split %v, %d stale, an exchange of %v", split, stale, latest+2)
+			assert.Greater(t, bubble(stale, latest+2), bubble(12, latest+2)+0.01, "split %v, %d stale, an exchange of %v", split, stale,
+				latest+2)
 		}
 	}
 }

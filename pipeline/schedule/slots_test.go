@@ -45,7 +45,8 @@ func TestSplitBackwards(t *testing.T) {
 		}
 		return out
 	}
-	for text, want := range map[string][3]bool{"FB": {true, false, false}, "FIW": {false, true, false}, "FIFW": {false, true, true}, "W": {false, true, true}} {
+	for text, want := range map[string][3]bool{"FB": {true, false, false}, "FIW": {false, true, false}, "FIFW": {false, true, true},
+		"W": {false, true, true}} {
 		whole, split, postponed := Backwards(slices.Values(list(text)))
 		assert.Equal(t, want, [3]bool{whole, split, postponed}, text)
 	}

@@ -60,7 +60,8 @@ func (s *Schedule) checkHead() error {
 		name             string
 		found, low, high int
 	}{{"stages", s.Stages, 1, maxStages}, {"chunks", s.Chunks, 1, maxChunks}, {"microbatches", s.Microbatches, 1, maxNumber + 1},
-		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}, {"stale", s.Stale, max(0, s.Delay), max(0, s.Delay) * s.Microbatches}, {"depth", s.Depth, 0, maxNumber + 1}} {
+		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}, {"stale", s.Stale, max(0, s.Delay),
+			max(0, s.Delay) * s.Microbatches}, {"depth", s.Depth, 0, maxNumber + 1}} {
 		if n.found < n.low || n.found > n.high {
 			return fmt.Errorf("schedule %s: %s: found %d, expected %d to %d", s.Name, n.name, n.found, n.low, n.high)
 		}
@@ -139,7 +140,8 @@ func (s *Schedule) explain(stage int, a Action, at map[Action]int) string {
 	_, isSplit := at[split]
 	switch {
 	case a.Microbatch >= s.Microbatches || a.Batch >= s.Batches || a.Chunk >= s.Chunks:
-		return fmt.Sprintf("the schedule has %d microbatches per batch, %d batches and %d chunks per stage", s.Microbatches, s.Batches, s.Chunks)
+		return fmt.Sprintf("the schedule has %d microbatches per batch, %d batches and %d chunks per stage", s.Microbatches, s.Batches,
+			s.Chunks)
 	case a.Kind == Backward && isSplit:
 		return fmt.Sprintf("the backward is split, with %v", split)
 	case !a.Kind.Computes() && s.Copies == nil:

@@ -18,19 +18,20 @@ func parse(t *testing.T, lines ...string) *Schedule {
 
 func TestValidateNamesTheError(t *testing.T) {
 	for want, lines := range map[string][]string{
-		"stage 1: B1.0 is missing":                                                                     {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
-		"stage 0: action 2, F0.0, is listed twice, first as action 1":                                  {"F0 F0 B0 U0"},
-		"stage 0: action 1, B0.0, stands before F0.0, which it needs":                                  {"B0 F0 U0"},
-		"stage 0: action 2, W0.0, stands before I0.0, which it needs":                                  {"F0 W0 I0 U0"},
-		"stage 0: action 3, U0, stands before B1.0, which it needs":                                    {"F0 B0 U0 F1 B1"},
-		"stage 0: action 3, B1.0, stands before B0.0, which it needs":                                  {"F0 F1 B1 B0 U0"},
-		"stage 0: action 3, F0.1, stands before U0, which it needs":                                    {"F0 B0 F0.1 B0.1 U0 U1"},
-		"stage 0: action 5, F0.2, stands before U0, which it needs":                                    {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
-		"stage 0: action 3, U1, stands before U0, which it needs":                                      {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
-		"stage 0: action 3, B0.0, is not expected: the backward is split, with I0.0":                   {"F0 I0 B0 W0 U0"},
-		"stage 0: action 2, SF0.0, is not expected: the schedule contains computation only":            {"F0 SF0 B0 U0", "F0 B0 U0"},
-		"stage 0: action 1, RF0.0, is not expected: virtual stage 0 of 1 has no such neighbor":         {"# links: none", "RF0 F0 B0 N0 U0"},
-		"stage 0: action 4, SW0, is not expected: the header has links none, with which a batch has [": {"# links: none", "F0 B0 N0 SW0 U0"},
+		"stage 1: B1.0 is missing":                                                             {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
+		"stage 0: action 2, F0.0, is listed twice, first as action 1":                          {"F0 F0 B0 U0"},
+		"stage 0: action 1, B0.0, stands before F0.0, which it needs":                          {"B0 F0 U0"},
+		"stage 0: action 2, W0.0, stands before I0.0, which it needs":                          {"F0 W0 I0 U0"},
+		"stage 0: action 3, U0, stands before B1.0, which it needs":                            {"F0 B0 U0 F1 B1"},
+		"stage 0: action 3, B1.0, stands before B0.0, which it needs":                          {"F0 F1 B1 B0 U0"},
+		"stage 0: action 3, F0.1, stands before U0, which it needs":                            {"F0 B0 F0.1 B0.1 U0 U1"},
+		"stage 0: action 5, F0.2, stands before U0, which it needs":                            {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
+		"stage 0: action 3, U1, stands before U0, which it needs":                              {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
+		"stage 0: action 3, B0.0, is not expected: the backward is split, with I0.0":           {"F0 I0 B0 W0 U0"},
+		"stage 0: action 2, SF0.0, is not expected: the schedule contains computation only":    {"F0 SF0 B0 U0", "F0 B0 U0"},
+		"stage 0: action 1, RF0.0, is not expected: virtual stage 0 of 1 has no such neighbor": {"# links: none", "RF0 F0 B0 N0 U0"},
+		"stage 0: action 4, SW0, is not expected: the header has links none, with which a batch has [": {"# links: none",
+			"F0 B0 N0 SW0 U0"},
 		"stage 0: N0 is missing":    {"# links: none", "F0 B0 U0"},
 		"stage 1: RF0.0 is missing": {"# links: none", "F0 SF0 RB0 B0 N0 U0", "F0 B0 SB0 N0 U0"},
 		"stage 0: action 4, E0.0, is not expected: a schedule either evaluates":     {"F0 B0 U0 E0"},
@@ -41,8 +42,10 @@ func TestValidateNamesTheError(t *testing.T) {
 		"delay: found 7, expected -1 to 1":                                          {"# delay: 7", "F0 B0 U0"},
 		"stage 1: action 5, B0.0, is the first gradient of its batch and needs a buffer, but 2 versions of the weights and the gradients of 1 batches fill all 3": {
 			"# delay: 1", "F0 F1 F0.1 F1.1 B0 B1 B0.1 B1.1 U0 U1", "F0 F0.1 B0.1 F1 B0 B1 F1.1 B1.1 U0 U1"},
-		"deadlock: stage 0 waits at B0.0 for RB0.0 from stage 1; stage 1 waits at F1.0 for RF1.0 from stage 0": {"F0 B0 F1 B1 U0", "F1 F0 B0 B1 U0"},
-		"deadlock: stage 0 waits at U0 for N0 of stages [0 1]; stage 1 waits at F0.1 for RF0.1 from stage 0":   {"# delay: 1", "F0 B0 U0 F0.1 B0.1 U1", "F0 B0 F0.1 B0.1 U0 U1"},
+		"deadlock: stage 0 waits at B0.0 for RB0.0 from stage 1; stage 1 waits at F1.0 for RF1.0 from stage 0": {"F0 B0 F1 B1 U0",
+			"F1 F0 B0 B1 U0"},
+		"deadlock: stage 0 waits at U0 for N0 of stages [0 1]; stage 1 waits at F0.1 for RF0.1 from stage 0": {"# delay: 1",
+			"F0 B0 U0 F0.1 B0.1 U1", "F0 B0 F0.1 B0.1 U0 U1"},
 		"deadlock: stage 0 waits at action 4, SF1.0, for stage 1 to receive what was sent before; stage 1 waits at action 1, RF1.0, for it to come: RF0.0 from stage 0 is first": {
 			"# links: none", "F0 SF0 F1 SF1 RB0 B0 RB1 B1 N0 U0", "RF1 F1 RF0 F0 B0 SB0 B1 SB1 N0 U0"},
 		"deadlock: stage 0 waits at action 12, U1, for N1 of stage 1; stage 1 waits at action 11, RF0.2, for stage 0 to send it": {
@@ -95,7 +98,8 @@ func TestReceivesThatFreeASender(t *testing.T) {
 func TestReceivesInTheOrderOfTheChannel(t *testing.T) {
 	c, err := Communicate(parse(t, "F0 F1 B0 B1 U0", "F1 F0 B0 B1 U0"), Copies{})
 	require.NoError(t, err)
-	assert.Equal(t, parse(t, "# links: none", "F0 SF0 F1 SF1 RB0 B0 RB1 B1 N0 U0", "RF0 RF1 F1 F0 B0 SB0 B1 SB1 N0 U0").String(), c.String())
+	assert.Equal(t, parse(t, "# links: none", "F0 SF0 F1 SF1 RB0 B0 RB1 B1 N0 U0", "RF0 RF1 F1 F0 B0 SB0 B1 SB1 N0 U0").String(),
+		c.String())
 }
 
 // One stage with several chunks sends to itself.

@@ -23,13 +23,15 @@ func (s Summary) Advice() []string {
 	for _, t := range s.Stages {
 		mean += t.busy() / float64(len(s.Stages))
 	}
-	all := []string{fmt.Sprintf("slowest rank: %s on %s, computing %.0f %% of the time; the mean is %.0f %%", slowest.Name, slowest.Member, 100*slowest.busy(), 100*mean)}
+	all := []string{fmt.Sprintf("slowest rank: %s on %s, computing %.0f %% of the time; the mean is %.0f %%", slowest.Name,
+		slowest.Member, 100*slowest.busy(), 100*mean)}
 	uneven := slowest.busy() > max(bound, unevenCut*mean)
 	if len(m.Links) == 0 {
 		return all
 	}
 	l := m.Links[0]
-	all = append(all, fmt.Sprintf("slowest link: %s to %s, %.3g ms a transfer; ranks waited for it %.0f %% of the time", l.From, l.To, 1e3*l.Seconds, 100*l.Wait))
+	all = append(all, fmt.Sprintf("slowest link: %s to %s, %.3g ms a transfer; ranks waited for it %.0f %% of the time", l.From, l.To,
+		1e3*l.Seconds, 100*l.Wait))
 	switch {
 	case l.Wait >= noticeableWait && l.latencyBound():
 		all = append(all, set.hideLatency(s.depth(l, slowest)))
@@ -38,11 +40,13 @@ func (s Summary) Advice() []string {
 	}
 	switch {
 	case uneven:
-		all = append(all, fmt.Sprintf("another cut would help, by at most %.0f %%: see gpupipe plan --members", 100*(slowest.busy()/mean-1)))
+		all = append(all, fmt.Sprintf("another cut would help, by at most %.0f %%: see gpupipe plan --members",
+			100*(slowest.busy()/mean-1)))
 	case l.Wait < noticeableWait && slowest.busy() > 0.9:
 		all = append(all, "the devices are busy: only faster devices, or more of them, would help")
 	case l.Wait < noticeableWait && !set.Asynchronous:
-		all = append(all, fmt.Sprintf("ranks wait for the ends of batches: pipeline.schedule: 2bw, or more microbatches than now with %s", set.schedule()))
+		all = append(all, fmt.Sprintf("ranks wait for the ends of batches: pipeline.schedule: 2bw, or more microbatches than now with %s",
+			set.schedule()))
 	}
 	return all
 }
@@ -87,9 +91,11 @@ func (set Settings) schedule() string {
 func (set Settings) hideLatency(depth int) string {
 	switch {
 	case !set.Asynchronous:
-		return fmt.Sprintf("latency limits: %s waits for it in every batch; pipeline.schedule: 2bw with pipeline.depth: %d would hide it", set.schedule(), depth)
+		return fmt.Sprintf("latency limits: %s waits for it in every batch; pipeline.schedule: 2bw with pipeline.depth: %d would hide it",
+			set.schedule(), depth)
 	case set.Depth < depth:
-		return fmt.Sprintf("latency limits: pipeline.depth: %d instead of %d would hide it, with at least as many more microbatches", depth, set.Depth)
+		return fmt.Sprintf("latency limits: pipeline.depth: %d instead of %d would hide it, with at least as many more microbatches",
+			depth, set.Depth)
 	}
 	return "latency limits, although pipeline.depth is large enough for its mean: larger microbatches would help"
 }

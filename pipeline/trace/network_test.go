@@ -28,11 +28,13 @@ func (r remote) summary(t *testing.T) Summary {
 	for i, member := range []string{"a", "b"} {
 		stage := fmt.Sprint("stage ", i)
 		w.Process(member, stage, SendTrack(stage), ReceiveTrack(stage))
-		w.Complete(ClockTrack(member), Clock, "offset", at(0), 100*ms, map[string]any{"offset_micros": 1000, "error_micros": 100.0 * float64(i+1)})
+		w.Complete(ClockTrack(member), Clock, "offset", at(0), 100*ms, map[string]any{"offset_micros": 1000,
+			"error_micros": 100.0 * float64(i+1)})
 		w.Complete(ClockTrack(member), Clock, "offset", at(100), 100*ms, map[string]any{"offset_micros": -1000, "error_micros": 50})
 	}
 	w.Complete(NetworkTrack, Network, "settings", at(0), 0, r.settings.Args())
-	w.Complete(NetworkTrack, Network, "a to b", at(0), 0, map[string]any{"source": "a", "target": "b", "latency_micros": 1000 * r.latency, "bytes_per_second": 1e6})
+	w.Complete(NetworkTrack, Network, "a to b", at(0), 0, map[string]any{"source": "a", "target": "b", "latency_micros": 1000 * r.latency,
+		"bytes_per_second": 1e6})
 	done, idle := 0, 0
 	for batch := range 6 {
 		args := map[string]any{"batch": batch}
@@ -75,16 +77,20 @@ func TestMachines(t *testing.T) {
 
 func TestAdvice(t *testing.T) {
 	for want, r := range map[string]remote{
-		"latency limits: pipeline.depth: 8 instead of 1 would hide it":                 {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 1, "f32"}},
-		"latency limits: 1f1b waits for it in every batch; pipeline.schedule: 2bw":     {[2]int{10, 8}, 40, 39, Settings{"1f1b", false, 0, "f32"}},
-		"latency limits, although pipeline.depth is large enough":                      {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 9, "f32"}},
-		"bandwidth limits: pipeline.wire: bf16 halves the bytes, int8 quarters them":   {[2]int{10, 8}, 40, 1, Settings{"2bw", true, 1, "f32"}},
-		"bandwidth limits: pipeline.wire: int8 halves the bytes again":                 {[2]int{10, 8}, 40, 1, Settings{"2bw", true, 1, "bf16"}},
-		"bandwidth limits, and pipeline.wire is int8 already":                          {[2]int{10, 8}, 40, 1, Settings{"2bw", true, 1, "int8"}},
-		"another cut would help, by at most 67 %":                                      {[2]int{10, 2}, 0, 0, Settings{"2bw", true, 1, "f32"}},
-		"the devices are busy: only faster devices, or more of them, would help":       {[2]int{10, 10}, 0, 0, Settings{"2bw", true, 1, "f32"}},
-		"slowest rank: stage 0 on a, computing 100 % of the time; the mean is 90 %":    {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 1, "f32"}},
-		"slowest link: a to b, 40 ms a transfer; ranks waited for it 20 % of the time": {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 1, "f32"}},
+		"latency limits: pipeline.depth: 8 instead of 1 would hide it": {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 1, "f32"}},
+		"latency limits: 1f1b waits for it in every batch; pipeline.schedule: 2bw": {[2]int{10, 8}, 40, 39,
+			Settings{"1f1b", false, 0, "f32"}},
+		"latency limits, although pipeline.depth is large enough": {[2]int{10, 8}, 40, 39, Settings{"2bw", true, 9, "f32"}},
+		"bandwidth limits: pipeline.wire: bf16 halves the bytes, int8 quarters them": {[2]int{10, 8}, 40, 1,
+			Settings{"2bw", true, 1, "f32"}},
+		"bandwidth limits: pipeline.wire: int8 halves the bytes again":           {[2]int{10, 8}, 40, 1, Settings{"2bw", true, 1, "bf16"}},
+		"bandwidth limits, and pipeline.wire is int8 already":                    {[2]int{10, 8}, 40, 1, Settings{"2bw", true, 1, "int8"}},
+		"another cut would help, by at most 67 %":                                {[2]int{10, 2}, 0, 0, Settings{"2bw", true, 1, "f32"}},
+		"the devices are busy: only faster devices, or more of them, would help": {[2]int{10, 10}, 0, 0, Settings{"2bw", true, 1, "f32"}},
+		"slowest rank: stage 0 on a, computing 100 % of the time; the mean is 90 %": {[2]int{10, 8}, 40, 39,
+			Settings{"2bw", true, 1, "f32"}},
+		"slowest link: a to b, 40 ms a transfer; ranks waited for it 20 % of the time": {[2]int{10, 8}, 40, 39,
+			Settings{"2bw", true, 1, "f32"}},
 	} {
 		assert.Contains(t, strings.Join(r.summary(t).Advice(), "\n"), want)
 	}

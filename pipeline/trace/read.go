@@ -53,7 +53,8 @@ func Read(path string, each func(Event) error, arrow func(Arrow)) (cut bool, err
 		return false, err
 	}
 	defer f.Close()
-	r := reader{json: json.NewDecoder(bufio.NewReaderSize(f, 1<<20)), tracks: map[int]track{}, processes: map[int]string{}, sent: map[int]Arrow{}, each: each, arrow: arrow}
+	r := reader{json: json.NewDecoder(bufio.NewReaderSize(f, 1<<20)), tracks: map[int]track{}, processes: map[int]string{},
+		sent: map[int]Arrow{}, each: each, arrow: arrow}
 	err = r.read()
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return true, nil
@@ -144,7 +145,8 @@ func (r *reader) take(e written) error {
 		if e.Category == legacyGradientNorm {
 			e.Category = GradientNorm
 		}
-		event := Event{Track: track.name, Process: track.process, Row: e.TID, Name: e.Name, Category: e.Category, Start: *e.Start, End: *e.Start + *e.Dur}
+		event := Event{Track: track.name, Process: track.process, Row: e.TID, Name: e.Name, Category: e.Category, Start: *e.Start,
+			End: *e.Start + *e.Dur}
 		if err := e.decode(&event.Args); err != nil {
 			return err
 		}

@@ -24,7 +24,8 @@ func drawn(t *testing.T, rows map[string]string, batches map[string]string, also
 	w, err := Create(path, "p")
 	require.NoError(t, err)
 	at := func(i int) time.Time { return w.start.Add(time.Duration(i) * ms) }
-	categories := map[byte]Category{'F': Forward, 'B': Backward, 'E': Evaluate, 'U': Update, 'N': GradientNorm, '.': Wait, '>': Send, '<': Receive}
+	categories := map[byte]Category{'F': Forward, 'B': Backward, 'E': Evaluate, 'U': Update, 'N': GradientNorm, '.': Wait, '>': Send,
+		'<': Receive}
 	w.Tracks("stage 0", "stage 1")
 	for name, row := range rows {
 		for i := 0; i < len(row); {
@@ -33,7 +34,8 @@ func drawn(t *testing.T, rows map[string]string, batches map[string]string, also
 				end++
 			}
 			if c := row[i]; c != ' ' {
-				w.Complete(name, categories[c], fmt.Sprintf("%c0.%c", c, batches[name][i]), at(i), time.Duration(end-i)*ms, map[string]any{"batch": int(batches[name][i] - '0')})
+				w.Complete(name, categories[c], fmt.Sprintf("%c0.%c", c, batches[name][i]), at(i), time.Duration(end-i)*ms,
+					map[string]any{"batch": int(batches[name][i] - '0')})
 			}
 			i = end
 		}
@@ -73,7 +75,8 @@ func TestSummary(t *testing.T) {
 	assert.InDelta(t, 0.035, zero.All.Seconds, 1e-9, "to the end of the other stage")
 	// From the first forward of batch 1 to that of batch 3: two periods of 6 ms, each 4 computing, 1 waiting, 1
 	// updating; 3 of transfers. The batches after the evaluation have no steady state.
-	want := Shares{Seconds: 0.012, Batches: 2, Busy: 5. / 6, Compute: 4. / 6, Update: 1. / 6, Wait: 1. / 6, Transfer: 3. / 6, Bubble: 1. / 6}
+	want := Shares{Seconds: 0.012, Batches: 2, Busy: 5. / 6, Compute: 4. / 6, Update: 1. / 6, Wait: 1. / 6, Transfer: 3. / 6,
+		Bubble: 1. / 6}
 	approximately(t, want, *zero.Steady)
 	assert.InDelta(t, (4*4+4)*1e-3/0.035+2e-3/0.035, zero.All.Compute, 1e-9, "evaluation included")
 	assert.InDelta(t, 0.0018, zero.Means["F"], 3e-4)
@@ -81,7 +84,8 @@ func TestSummary(t *testing.T) {
 
 	one := s.Stages[1]
 	approximately(t, Shares{Seconds: 0.012, Batches: 2, Busy: 4. / 6, Compute: 4. / 6, Wait: 2. / 6, Bubble: 2. / 6}, *one.Steady)
-	approximately(t, Shares{Seconds: 0.012, Batches: 2, Busy: 4.5 / 6, Compute: 4. / 6, Update: .5 / 6, Wait: 1.5 / 6, Transfer: 1.5 / 6, Bubble: 1.5 / 6}, *s.Steady)
+	approximately(t, Shares{Seconds: 0.012, Batches: 2, Busy: 4.5 / 6, Compute: 4. / 6, Update: .5 / 6, Wait: 1.5 / 6, Transfer: 1.5 / 6,
+		Bubble: 1.5 / 6}, *s.Steady)
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"steady":{"seconds":0.012`)
@@ -90,7 +94,8 @@ func TestSummary(t *testing.T) {
 func approximately(t *testing.T, want, got Shares) {
 	t.Helper()
 	assert.Equal(t, want.Batches, got.Batches)
-	for _, f := range [][2]float64{{want.Seconds, got.Seconds}, {want.Busy, got.Busy}, {want.Compute, got.Compute}, {want.Update, got.Update},
+	for _, f := range [][2]float64{{want.Seconds, got.Seconds}, {want.Busy, got.Busy}, {want.Compute, got.Compute},
+		{want.Update, got.Update},
 		{want.Wait, got.Wait}, {want.Transfer, got.Transfer}, {want.Bubble, got.Bubble}} {
 		assert.InDelta(t, f[0], f[1], 1e-9, "%+v", got)
 	}
@@ -115,11 +120,12 @@ func TestTransfersOverlap(t *testing.T) {
 
 // What was under way when a device was lost is no part of the steady state that comes after it.
 func TestSummaryOfARestart(t *testing.T) {
-	path := drawn(t, map[string]string{"stage 0": "FBFBF          FBFBFB.FB"}, map[string]string{"stage 0": "00112          001122333"}, func(w *Writer, at func(int) time.Time) {
-		w.Complete(RunTrack, Run, TrainEvent, at(0), 5*ms, map[string]any{"from": 0, "to": 0})
-		w.Complete(RunTrack, Run, RestartEvent, at(5), 10*ms, nil)
-		w.Complete(RunTrack, Run, TrainEvent, at(15), 9*ms, map[string]any{"from": 0, "to": 4})
-	})
+	path := drawn(t, map[string]string{"stage 0": "FBFBF          FBFBFB.FB"}, map[string]string{"stage 0": "00112          001122333"},
+		func(w *Writer, at func(int) time.Time) {
+			w.Complete(RunTrack, Run, TrainEvent, at(0), 5*ms, map[string]any{"from": 0, "to": 0})
+			w.Complete(RunTrack, Run, RestartEvent, at(5), 10*ms, nil)
+			w.Complete(RunTrack, Run, TrainEvent, at(15), 9*ms, map[string]any{"from": 0, "to": 4})
+		})
 	s, err := Summarize(path)
 	require.NoError(t, err)
 	assert.Equal(t, []int{4, 1}, []int{s.Batches, s.Restarts})
@@ -177,13 +183,14 @@ func TestFilesThatAreNoTraces(t *testing.T) {
 
 // A batch that hooks had yet to make, and that was waited for, counts in the time in which it was.
 func TestSummaryOfWaitsForData(t *testing.T) {
-	path := drawn(t, map[string]string{"stage 0": "FB..FB..FB..FB"}, map[string]string{"stage 0": "00  11  22  33"}, func(w *Writer, at func(int) time.Time) {
-		w.Tracks(DataTrack)
-		w.Complete(DataTrack, Data, "batch 1", at(2), ms, nil) // before the steady state
-		w.Complete(DataTrack, Data, "batch 2", at(7), 2*ms, nil)
-		w.Complete(DataTrack, Data, "batch 3", at(11), 3*ms, nil) // and behind it, in part
-		w.Complete(RunTrack, Run, TrainEvent, at(0), 14*ms, map[string]any{"from": 0, "to": 4})
-	})
+	path := drawn(t, map[string]string{"stage 0": "FB..FB..FB..FB"}, map[string]string{"stage 0": "00  11  22  33"},
+		func(w *Writer, at func(int) time.Time) {
+			w.Tracks(DataTrack)
+			w.Complete(DataTrack, Data, "batch 1", at(2), ms, nil) // before the steady state
+			w.Complete(DataTrack, Data, "batch 2", at(7), 2*ms, nil)
+			w.Complete(DataTrack, Data, "batch 3", at(11), 3*ms, nil) // and behind it, in part
+			w.Complete(RunTrack, Run, TrainEvent, at(0), 14*ms, map[string]any{"from": 0, "to": 4})
+		})
 	s, err := Summarize(path)
 	require.NoError(t, err)
 	require.Len(t, s.Stages, 1, "data is no stage")

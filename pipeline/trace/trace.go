@@ -55,7 +55,8 @@ func Create(path, process string) (*Writer, error) {
 		return nil, err
 	}
 	now := time.Now()
-	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]place{}, next: 1, hosts: map[string]int{"": processID}, maxSize: MaxSize}
+	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]place{}, next: 1, hosts: map[string]int{"": processID},
+		maxSize: MaxSize}
 	w.describe(place{processID, 0}, "process_name", "name", process)
 	w.flush()
 	if w.err != nil {

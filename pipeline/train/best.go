@@ -26,7 +26,8 @@ func BestCheckpoint(run string) (Best, error) {
 	}
 	best, err := bestOf(run, steps)
 	if err == nil && best == nil {
-		err = fmt.Errorf("%s: no checkpoint was evaluated: found checkpoints of steps %v, expected one with a val_loss in %s", run, steps, metricsFile)
+		err = fmt.Errorf("%s: no checkpoint was evaluated: found checkpoints of steps %v, expected one with a val_loss in %s", run, steps,
+			metricsFile)
 	}
 	if err != nil {
 		return Best{}, err

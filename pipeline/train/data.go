@@ -43,7 +43,8 @@ func (t *Texts) deal(c config.Config, valBatch int) (*corpus, error) {
 	if t.val != nil {
 		text = t.val
 		// Not packed, so that losses of different packings can be compared.
-		if d.val, err = data.NewBatcher(t.val, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask, Separator: b.Separator, OtherEnds: b.OtherEnds}); err != nil {
+		if d.val, err = data.NewBatcher(t.val, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch, DocumentMask: b.DocumentMask,
+			Separator: b.Separator, OtherEnds: b.OtherEnds}); err != nil {
 			return nil, fmt.Errorf("data.val: %w", inConfig(err))
 		}
 	}
@@ -65,7 +66,8 @@ func inConfig(err error) error {
 func (t *Texts) ends(c config.Data) ([]uint32, error) {
 	ids := c.Ends(t.tok.Special())
 	if len(ids) == 0 {
-		return nil, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one", t.tok.Name())
+		return nil, usererror.Errorf("data.separator: the tokenizer %q has no token that ends documents: expected the number of one",
+			t.tok.Name())
 	}
 	return ids, nil
 }

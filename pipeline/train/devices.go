@@ -42,6 +42,7 @@ func opening(name string, again bool) string {
 
 // invalidIsolation is the error of a command that cannot isolate devices.
 func invalidIsolation(c config.Config) error {
-	return usererror.New(config.Invalid("pipeline.isolate", c.Pipeline.Processes.Isolate, "%s: devices in processes of their own are for gpupipe train, sweep, lr-range and study",
+	return usererror.New(config.Invalid("pipeline.isolate", c.Pipeline.Processes.Isolate,
+		"%s: devices in processes of their own are for gpupipe train, sweep, lr-range and study",
 		config.IsolateNone))
 }

@@ -46,7 +46,8 @@ func describeFault(fault error, ranks []engine.RankPlan) string {
 			causes = append(causes, err.Error())
 		case ofRank || !slices.Contains(named, e.Device): // closing a lost device returns the same error
 			named = append(named, e.Device)
-			causes = append(causes, fmt.Sprintf("%s: %s", rankOf(err, e.Device, ranks), strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": ")))
+			causes = append(causes, fmt.Sprintf("%s: %s", rankOf(err, e.Device, ranks),
+				strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": ")))
 		}
 	}
 	if len(causes) == 0 {

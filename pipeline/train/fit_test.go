@@ -55,7 +55,8 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	}
 	for _, s := range p.Schedules {
 		for _, stage := range s.Plan.Stages {
-			assert.Equal(t, map[string]int64{"null:0 and null:2": small["null:2"], "null:1 and null:3": 0}[stage.Device], stage.Available, s.Schedule)
+			assert.Equal(t, map[string]int64{"null:0 and null:2": small["null:2"], "null:1 and null:3": 0}[stage.Device], stage.Available,
+				s.Schedule)
 		}
 	}
 
@@ -82,7 +83,8 @@ func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: [0-9.]+ [KMG]iB needed together, %s available$`, units.Bytes(2*need*9/10)), err.Error())
 	assert.NoDirExists(t, c.Run.Dir)
 	two := map[string]int64{"null:0": 2 * need * 9 / 10, "null:1": 2 * need * 9 / 10}
-	_, err = train.Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...), train.Options{OpenDevice: sized(two)})
+	_, err = train.Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...),
+		train.Options{OpenDevice: sized(two)})
 	require.NoError(t, err)
 }
 
@@ -97,8 +99,10 @@ func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 			p.Memory.Total += scratch
 			return p, err
 		}
-		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "lr.warmup=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
-			"pipeline.devices=[null:0]"), train.Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
+		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "lr.warmup=1", "pipeline.stages=1",
+			"pipeline.replicas=2", "pipeline.recompute=never",
+			"pipeline.devices=[null:0]"), train.Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned,
+			Tune: cache, Report: n})
 		for _, l := range n.Started.Ranks {
 			need += l.Memory.Total
 		}

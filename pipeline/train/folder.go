@@ -86,7 +86,8 @@ func (f *folder) take(note func(format string, args ...any), more ...string) err
 	} else if err != nil {
 		return fail(err)
 	}
-	for _, name := range append(more, branchFile, configFile, kernelsFile, metricsFile, systemFile, expertsFile, journalFile, traceFile, eventsDir, checkpoint.Folder) {
+	for _, name := range append(more, branchFile, configFile, kernelsFile, metricsFile, systemFile, expertsFile, journalFile, traceFile,
+		eventsDir, checkpoint.Folder) {
 		path := filepath.Join(f.path, name)
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 			f.files = append(f.files, path)

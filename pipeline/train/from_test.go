@@ -117,7 +117,8 @@ func TestBranch(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			c := traintest.Demo(t, dir, append([]string{"train={steps: 8, batch_size: 4, microbatches: 2, eval_every: 4, save_every: 2}"}, layout...)...)
+			c := traintest.Demo(t, dir, append([]string{"train={steps: 8, batch_size: 4, microbatches: 2, eval_every: 4, save_every: 2}"},
+				layout...)...)
 			whole := runtest.Until(t, c, 0)
 			before := contents(t, c.Run.Dir)
 			branch := c
@@ -125,7 +126,8 @@ func TestBranch(t *testing.T) {
 			stopped, _ := goOn(t, branch, c.Run.Dir, 4, 5)
 			require.True(t, stopped.Interrupted)
 			assert.Equal(t, traintest.Measurements(t, c.Run.Dir)[:stopped.Step], traintest.Measurements(t, branch.Run.Dir))
-			assert.Equal(t, []string{"step-4", filepath.Base(stopped.Checkpoint)}, traintest.Listing(t, filepath.Join(branch.Run.Dir, checkpoint.Folder)))
+			assert.Equal(t, []string{"step-4", filepath.Base(stopped.Checkpoint)},
+				traintest.Listing(t, filepath.Join(branch.Run.Dir, checkpoint.Folder)))
 			assert.Len(t, traintest.Listing(t, filepath.Join(branch.Run.Dir, "tensorboard")), 2, "the steps before the branch, and its own")
 			last := runtest.Until(t, branch, 0)
 			assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, last.Checkpoint))
@@ -154,7 +156,8 @@ func TestBranchInterrupted(t *testing.T) {
 	require.NoError(t, os.CopyFS(traintest.StepDir(branch.Run.Dir, 4), os.DirFS(traintest.StepDir(c.Run.Dir, 4)))) // of a later step
 	require.NoError(t, os.CopyFS(filepath.Join(branch.Run.Dir, "tensorboard"), os.DirFS(filepath.Join(c.Run.Dir, "tensorboard"))))
 	stopped, _ := goOn(t, branch, c.Run.Dir, 2, 3)
-	assert.Equal(t, []string{"step-2", filepath.Base(stopped.Checkpoint)}, traintest.Listing(t, filepath.Join(branch.Run.Dir, checkpoint.Folder)))
+	assert.Equal(t, []string{"step-2", filepath.Base(stopped.Checkpoint)},
+		traintest.Listing(t, filepath.Join(branch.Run.Dir, checkpoint.Folder)))
 	assert.Len(t, traintest.Listing(t, filepath.Join(branch.Run.Dir, "tensorboard")), 2, "the steps before the branch, and its own")
 	res := runtest.Until(t, branch, 0)
 	assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, res.Checkpoint))

@@ -170,7 +170,8 @@ func (x *exact) update(t *testing.T, step int) float64 {
 	}
 	_, err := eval.Run(x.graphs["norms"], nil, x.vars)
 	require.NoError(t, err)
-	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step, step > 0))], map[string]*graph.Tensor{optim.HyperparametersInput: hyper}, x.vars)
+	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step, step > 0))],
+		map[string]*graph.Tensor{optim.HyperparametersInput: hyper}, x.vars)
 	require.NoError(t, err)
 	return out[optim.NormOutput].Data[0]
 }

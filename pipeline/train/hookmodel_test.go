@@ -26,7 +26,8 @@ func TestOptimizersOfAWrittenModel(t *testing.T) {
 		state = append(state, v.ID)
 	}
 	for param, muon := range map[string]bool{"transformer.h.0.attn.c_attn.weight": true, "transformer.h.1.mlp.c_proj.weight": true,
-		"transformer.h.0.attn.c_attn.bias": false, "transformer.wte.weight": false, "transformer.wpe.weight": false, "lm_head.weight": false} {
+		"transformer.h.0.attn.c_attn.bias": false, "transformer.wte.weight": false, "transformer.wpe.weight": false,
+		"lm_head.weight": false} {
 		assert.Equal(t, muon, slices.Contains(state, "optim/momentum/"+param), param)
 		assert.Equal(t, !muon, slices.Contains(state, "optim/exp_avg_sq/"+param), param)
 	}

@@ -190,7 +190,8 @@ func (j *job) givenWeights(from string) (*weights.Source, error) {
 		return nil, usererror.New(err)
 	}
 	if n := c.VocabSize - found.VocabSize; n > 0 {
-		j.options.Report.Note("init.extend_vocab: %d tokens are new: their rows are the mean of the %d rows in %s", n, found.VocabSize, from)
+		j.options.Report.Note("init.extend_vocab: %d tokens are new: their rows are the mean of the %d rows in %s", n, found.VocabSize,
+			from)
 	}
 	return weights.OpenExtended(from, c.Config, found.VocabSize)
 }

@@ -66,7 +66,8 @@ type rankRecord struct {
 }
 
 func newRankRecord(p engine.RankPlan, peak float64) rankRecord {
-	return rankRecord{Name: p.Name, Member: p.Member, Device: p.Device.Name, Hardware: p.Device.Hardware(), Units: p.Chunks(), Memory: p.Allocated + p.Staging, Peak: peak}
+	return rankRecord{Name: p.Name, Member: p.Member, Device: p.Device.Name, Hardware: p.Device.Hardware(), Units: p.Chunks(),
+		Memory: p.Allocated + p.Staging, Peak: peak}
 }
 
 // Note implements Report.

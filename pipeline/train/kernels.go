@@ -145,6 +145,7 @@ func (t *trainer) switchKernels(ctx context.Context) error {
 		return err
 	}
 	t.job.journal.noteEvent(eventNote, t.step, "%d kernels have faster variants on this device, which compute the steps after %d: rounding may differ", t.tuning.adopted, t.step)
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"kernels": t.tuning.adopted, "step": t.step})
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began),
+		map[string]any{"kernels": t.tuning.adopted, "step": t.step})
 	return t.deployment.writeKernels()
 }

@@ -89,7 +89,8 @@ func choicesOf(t *testing.T, dir string) (all, timed, naive int) {
 // A run times no kernel before its first step. It times them after it, and the next checkpoint names those that compute
 // the steps from there on. What resumes keeps the kernels of its checkpoint until then, or for good.
 func TestKernelsAreTimedBetweenSteps(t *testing.T) {
-	for name, pipeline := range map[string]string{"one stage": "pipeline.stages=1", "delayed": "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"} {
+	for name, pipeline := range map[string]string{"one stage": "pipeline.stages=1",
+		"delayed": "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			timings := filepath.Join(dir, "timings.json")
@@ -100,12 +101,14 @@ func TestKernelsAreTimedBetweenSteps(t *testing.T) {
 				log := &cardLog{}
 				n = &runtest.Notes{}
 				report := starting{n, func() { before = *log }}
-				_, err = train.Run(t.Context(), c, train.Options{OpenDevice: openCard(log), Tune: cache, TimingShare: share, Report: report, Resume: true, StopAfter: stop})
+				_, err = train.Run(t.Context(), c, train.Options{OpenDevice: openCard(log), Tune: cache, TimingShare: share,
+					Report: report, Resume: true, StopAfter: stop})
 				require.NoError(t, err)
 				return n, before
 			}
 			with := func(name string) config.Config {
-				return traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name), "train={steps: 6, save_every: 3, eval_every: 0, keep: 0, microbatches: 4, batch_size: 4}", pipeline)
+				return traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name),
+					"train={steps: 6, save_every: 3, eval_every: 0, keep: 0, microbatches: 4, batch_size: 4}", pipeline)
 			}
 			const switched = "have faster variants"
 

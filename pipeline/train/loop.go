@@ -117,7 +117,8 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 	if errors.As(err, &batch) {
 		err = &hookError{err}
 	}
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": t.step, "staleness": t.job.config.Staleness()})
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began),
+		map[string]any{"from": from, "to": t.step, "staleness": t.job.config.Staleness()})
 	return t.blameLoss(ctx, err)
 }
 
@@ -149,7 +150,8 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	next, _ := t.loader.feeder.Cursor(step)
 	tokens := t.job.corpus.train.Tokens(next - 1)
 	t.job.tokens += tokens
-	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
+	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
+		GradNorm:  m.GradNorm,
 		Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
@@ -161,7 +163,8 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 		return p, t.diverged(p)
 	} else {
 		p.Skipped = true
-		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
+		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step,
+			p.Loss, p.GradNorm)
 	}
 	pace := &t.recorder.pace
 	p.TokensPerSec, p.Left = pace.step(tokens, t.job.tokensLeft(step))
@@ -221,7 +224,8 @@ func (t *trainer) evaluate(ctx context.Context) error {
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
 	if e.valLoss != nil && !metrics.Finite(*e.valLoss) {
-		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
+		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(),
+			adviceOnDivergence)
 	}
 	if t.result.ValLoss = e.valLoss; e.valLoss != nil {
 		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far

@@ -59,7 +59,8 @@ func (t *trainer) checkLargest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := task.Choose(ctx, optimizer, t.deployment.devices, layout.Options{Execute: j.options.Execute, Tune: t.deployment.tune, Costs: j.options.Costs,
+	e, _, err := task.Choose(ctx, optimizer, t.deployment.devices, layout.Options{Execute: j.options.Execute, Tune: t.deployment.tune,
+		Costs:   j.options.Costs,
 		Resumed: t.checkpoints.any(), Measuring: j.options.Report.Measuring, Note: func(string, ...any) {}})
 	if err != nil {
 		return j.ofLargest(err)

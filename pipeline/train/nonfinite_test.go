@@ -87,7 +87,8 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 
 	text, err := json.Marshal(train.Progress{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true})
 	require.NoError(t, err)
-	routed := train.Progress{Step: 2, Routing: []engine.Routing{{Layer: 1, Load: []float64{3, 0}, Entropy: math.Inf(1), Aux: 0.5, Z: 2, BiasMin: -1, BiasMax: 4}}}
+	routed := train.Progress{Step: 2, Routing: []engine.Routing{{Layer: 1, Load: []float64{3, 0}, Entropy: math.Inf(1), Aux: 0.5, Z: 2,
+		BiasMin: -1, BiasMax: 4}}}
 	kept, err := json.Marshal(routed)
 	require.NoError(t, err)
 	var back train.Progress
@@ -121,7 +122,8 @@ func TestSkippedBatchesWithDelay(t *testing.T) {
 		cut, _, _, err := poisoned(t, only(3), append(delayed, "pipeline.stages=2")...)
 		require.NoError(t, err)
 		for step := 1; step <= 6; step++ {
-			assert.Equal(t, tensorBits(t, traintest.StepDir(run, step)), tensorBits(t, traintest.StepDir(cut, step)), "%s: step %d on two stages", correction, step)
+			assert.Equal(t, tensorBits(t, traintest.StepDir(run, step)), tensorBits(t, traintest.StepDir(cut, step)),
+				"%s: step %d on two stages", correction, step)
 		}
 	}
 }
@@ -148,7 +150,8 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 // next batch has begun.
 func TestNaNStopsADelayedRun(t *testing.T) {
 	for _, stages := range []int{1, 2} {
-		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1", fmt.Sprintf("pipeline.stages=%d", stages))
+		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1",
+			fmt.Sprintf("pipeline.stages=%d", stages))
 		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.ErrorContains(t, err, "step 4: the loss is NaN")
 		assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
@@ -207,18 +210,21 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 		}
 		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(x))
 	}
-	require.NoError(t, safetensors.Write(blank, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{len(rows) / 4}, Data: rows}}))
+	require.NoError(t, safetensors.Write(blank, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{len(rows) / 4},
+		Data: rows}}))
 	runs := 0
 	run := func(x *traintest.Reference, overrides ...string) (*runtest.Notes, error) {
 		runs++
 		n := &runtest.Notes{}
-		c := traintest.Demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
+		c := traintest.Demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs),
+			"data.aligned=[" + blank + "]",
 			traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))}, overrides...)...)
 		_, err := train.Run(context.Background(), c, runtest.Options(x, n))
 		return n, err
 	}
 	const blame = `hook .*input_loss.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
-	for _, changed := range [][]string{{"pipeline.stages=1"}, {"pipeline={stages: 2, schedule: 2bw}"}, {"pipeline={stages: 1, delay: 1}"}, {"pipeline.replicas=2"},
+	for _, changed := range [][]string{{"pipeline.stages=1"}, {"pipeline={stages: 2, schedule: 2bw}"}, {"pipeline={stages: 1, delay: 1}"},
+		{"pipeline.replicas=2"},
 		{"data.document_mask=true", "data.separator=10"}} {
 		n, err := run(&traintest.Reference{}, changed...)
 		require.ErrorIs(t, err, train.ErrDiverged)
@@ -231,7 +237,9 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 		require.Len(t, n.Text, 3, "of two batches in a row one is looked at")
 		assert.Regexp(t, "^"+blame+"$", n.Text[2])
 	}
-	n, err := run(&traintest.Reference{}, traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput), traintest.HooksDir+traintest.MaskHook)) // an evaluation does not know the module's documents
+	// an evaluation does not know the module's documents
+	n, err := run(&traintest.Reference{}, traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput),
+		traintest.HooksDir+traintest.MaskHook))
 	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 	assert.Empty(t, n.Text)
@@ -248,8 +256,10 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 // and on any number of stages.
 func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 	tier.Rest(t)
-	for _, delay := range []string{"pipeline={delay: 0}", "pipeline={delay: 1, stale_microbatches: 1}", "pipeline={delay: 1, stale_microbatches: all}"} {
-		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}
+	for _, delay := range []string{"pipeline={delay: 0}", "pipeline={delay: 1, stale_microbatches: 1}",
+		"pipeline={delay: 1, stale_microbatches: all}"} {
+		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8",
+			"model.n_layers=2", delay}
 		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)
 		require.NoError(t, err)
 		require.Equal(t, 8, res.Step)
@@ -274,7 +284,8 @@ func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 			c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
 			begin := 0
 			for _, to := range []int{stop, 8} {
-				o := runtest.Options(&traintest.Reference{Poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &runtest.Notes{})
+				o := runtest.Options(&traintest.Reference{Poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }},
+					&runtest.Notes{})
 				c.Train.Steps, o.Resume = to, true
 				_, err := train.Run(context.Background(), c, o)
 				require.NoError(t, err)

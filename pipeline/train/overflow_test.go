@@ -35,7 +35,8 @@ func shortText(t *testing.T) *data.Batcher {
 	require.NoError(t, os.WriteFile(path, []byte("the cat sat on a mat"), 0o666))
 	tok, err := tokenizer.Open("bytes")
 	require.NoError(t, err)
-	text, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: tok.VocabSize(), SeqLen: 4, Field: "text"})
+	text, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: tok.VocabSize(), SeqLen: 4,
+		Field: "text"})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, text.Close()) })
 	b, err := data.NewBatcher(text, data.BatchConfig{SeqLen: 4, BatchSize: 1})

@@ -43,8 +43,10 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 		{"pipeline.schedule=1f1b", "pipeline.replicas=2", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=1f1b", "pipeline.recompute=always", "optimizer.name=adamw"},
 		{"pipeline.schedule=sync", "pipeline.stages=1", "optimizer.name=adamw"},
-		{"pipeline.schedule=1f1b", "pipeline.stages=3", traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.ScaledLoss(t)+", hook: build_loss")},
-		{"pipeline.schedule=2bw", traintest.WithHooks(traintest.Weigher(t)+", hook: token_weights", traintest.HooksDir+traintest.FocalHook)},
+		{"pipeline.schedule=1f1b", "pipeline.stages=3", traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch",
+			traintest.ScaledLoss(t)+", hook: build_loss")},
+		{"pipeline.schedule=2bw", traintest.WithHooks(traintest.Weigher(t)+", hook: token_weights",
+			traintest.HooksDir+traintest.FocalHook)},
 	} {
 		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
@@ -63,7 +65,8 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
 				rank := e.Ranks()[s]
-				assert.InEpsilon(t, rank.Memory.Total, stage.Memory.Total(), 0.1, "%s: %+v planned as %+v", rank.Name, rank.Memory, stage.Memory)
+				assert.InEpsilon(t, rank.Memory.Total, stage.Memory.Total(), 0.1, "%s: %+v planned as %+v", rank.Name, rank.Memory,
+					stage.Memory)
 			}
 		})
 	}
@@ -73,7 +76,8 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 func TestPlansOfRunsWithHooks(t *testing.T) {
 	dir := t.TempDir()
 	head := func(overrides ...string) (float64, error) {
-		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + traintest.Positions(t, dir, 3) + "]"}, overrides...)...)
+		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + traintest.Positions(t, dir, 3) + "]"},
+			overrides...)...)
 		p, err := train.CompareSchedules(context.Background(), c, traintest.OpenNull, measure.Options{Modelled: true})
 		if err != nil {
 			return 0, err

@@ -62,7 +62,8 @@ func TestOverflow(t *testing.T) {
 func TestPrecisionLearnsTheSame(t *testing.T) {
 	losses := map[string][]float64{}
 	for _, precision := range []string{"f32", "f16", "bf16"} {
-		c := traintest.Demo(t, t.TempDir(), "train={steps: 40, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 0}", "train.precision="+precision)
+		c := traintest.Demo(t, t.TempDir(), "train={steps: 40, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 0}",
+			"train.precision="+precision)
 		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		for _, r := range traintest.Measurements(t, c.Run.Dir) {

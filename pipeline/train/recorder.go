@@ -247,7 +247,8 @@ func plotLoads(c config.Config, m model.Model) (string, error) {
 		series = append(series, metrics.FromRecords(records, peakName(layer), fmt.Sprintf("layer %d", layer), metrics.Curve))
 	}
 	path := filepath.Join(c.Run.Dir, "experts.png")
-	axes := metrics.Axes{Title: c.Run.Dir, Subtitle: subtitle(c, m.Count()), X: "step", Y: "largest load of an expert / mean load", FromZero: true}
+	axes := metrics.Axes{Title: c.Run.Dir, Subtitle: subtitle(c, m.Count()), X: "step", Y: "largest load of an expert / mean load",
+		FromZero: true}
 	err = metrics.Draw(path, axes, append(series, metrics.Series{Name: "even loads", Kind: metrics.Level, Y: []float64{1}})...)
 	if errors.Is(err, metrics.ErrNoPoint) {
 		return "", nil

@@ -21,8 +21,10 @@ func (t *trainer) resize(ctx context.Context) error {
 		return err
 	}
 	c := t.job.config.Train
-	t.job.journal.noteEvent(eventNote, t.step, "batches of %d sequences in %d microbatches after step %d", c.BatchSize, c.Microbatches, t.step)
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"batch_size": c.BatchSize, "step": t.step})
+	t.job.journal.noteEvent(eventNote, t.step, "batches of %d sequences in %d microbatches after step %d", c.BatchSize, c.Microbatches,
+		t.step)
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began),
+		map[string]any{"batch_size": c.BatchSize, "step": t.step})
 	return nil
 }
 
@@ -42,7 +44,8 @@ func (t *trainer) reopen(ctx context.Context) error {
 		return err
 	}
 	t.loader, t.start = &loader{}, start{}
-	if err := t.do(ctx, t.job.rewind, t.findStart, t.job.openScalars, t.openLoader, t.openDeployment, t.loadDeployment, t.firstBatch, t.openFolder); err != nil {
+	if err := t.do(ctx, t.job.rewind, t.findStart, t.job.openScalars, t.openLoader, t.openDeployment, t.loadDeployment, t.firstBatch,
+		t.openFolder); err != nil {
 		return err
 	}
 	t.recorder.pace.start()

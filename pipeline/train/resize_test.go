@@ -26,7 +26,8 @@ func TestBatchSchedule(t *testing.T) {
 	for name, layouts := range map[string][][]string{
 		"synchronous": {nil, {"pipeline={schedule: 1f1b, stages: 2}"}, {"pipeline={schedule: gpipe, stages: 3}", "model.n_layers=1"}},
 		"delayed":     {{"pipeline={delay: 1, stale_microbatches: 1}"}, {"pipeline={schedule: 2bw, stages: 2}"}},
-		"all stale":   {{"pipeline={delay: 1, error_feedback: true}"}, {"pipeline={schedule: 2bw, stages: 2, stale_microbatches: all, error_feedback: true}"}},
+		"all stale": {{"pipeline={delay: 1, error_feedback: true}"},
+			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: all, error_feedback: true}"}},
 		"at first all stale": {{"pipeline={delay: 1, stale_microbatches: 2, correction: dc_asgd}"},
 			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: 2, correction: dc_asgd}"}},
 	} {
@@ -36,7 +37,8 @@ func TestBatchSchedule(t *testing.T) {
 			for i, layout := range layouts {
 				for _, stops := range [][]int{{0}, {1, 3, 5, 0}, {2, 7, 0}} {
 					run := filepath.Join(dir, strings.Trim(strings.Join(strings.Fields(strings.Join(layout, "")), ""), "{}[]"))
-					c := traintest.Demo(t, dir, append(append([]string{schedule}, layout...), "run.dir="+run+string(rune('a'+len(stops))))...)
+					c := traintest.Demo(t, dir, append(append([]string{schedule}, layout...),
+						"run.dir="+run+string(rune('a'+len(stops))))...)
 					var last train.Result
 					for _, stop := range stops {
 						last = runtest.Until(t, c, stop)
@@ -46,8 +48,10 @@ func TestBatchSchedule(t *testing.T) {
 						records := traintest.Measurements(t, whole.Dir)
 						assert.Equal(t, []float64{32, 64, 96, 160, 224, 288, 352, 400, 448}, tokensOf(records), "sequences of 8 tokens")
 					}
-					assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, last.Checkpoint), "layout %d, stops %v", i, stops)
-					assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, last.Dir), "layout %d, stops %v", i, stops)
+					assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, last.Checkpoint), "layout %d, stops %v", i,
+						stops)
+					assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, last.Dir), "layout %d, stops %v", i,
+						stops)
 				}
 			}
 		})
@@ -59,7 +63,8 @@ func TestResumeWithAnotherBatchSize(t *testing.T) {
 	dir := t.TempDir()
 	steps := "train={steps: 6, batch_size: %s, microbatches: 2, eval_every: 2, save_every: 2}"
 	with := func(size, run string, more ...string) config.Config {
-		return traintest.Demo(t, dir, append([]string{strings.Replace(steps, "%s", size, 1), "run.dir=" + filepath.Join(dir, run)}, more...)...)
+		return traintest.Demo(t, dir, append([]string{strings.Replace(steps, "%s", size, 1), "run.dir=" + filepath.Join(dir, run)},
+			more...)...)
 	}
 	scheduled := traintest.Demo(t, dir, "train={steps: 6, batch_size: 4, batch_schedule: {3: 8}, microbatches: 2, eval_every: 0, save_every: 2}", "run.dir="+filepath.Join(dir, "scheduled"))
 	whole := runtest.Until(t, scheduled, 0)
@@ -85,7 +90,8 @@ func TestResumeWithAnotherBatchSize(t *testing.T) {
 func TestInterruptedWhileBatchesAreResized(t *testing.T) {
 	dir := t.TempDir()
 	demo := func(run string) config.Config {
-		return traintest.Demo(t, dir, "train={steps: 6, batch_schedule: {0: 4, 3: 8}, microbatches: 2, eval_every: 0, save_every: 0}", "run.dir="+filepath.Join(dir, run))
+		return traintest.Demo(t, dir, "train={steps: 6, batch_schedule: {0: 4, 3: 8}, microbatches: 2, eval_every: 0, save_every: 0}",
+			"run.dir="+filepath.Join(dir, run))
 	}
 	whole := runtest.Until(t, demo("whole"), 0)
 	for name, reopens := range map[string]func(o *train.Options, reopening func()){

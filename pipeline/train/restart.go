@@ -126,11 +126,13 @@ func (t *trainer) noteFault(fault string) {
 	if t.checkpoints.any() {
 		from = fmt.Sprintf("the checkpoint of step %d", t.checkpoints.saved)
 	}
-	t.job.journal.noteEvent(eventFault, t.step, "%s; restarting from %s, attempt %d of %d", fault, from, len(t.deployment.faults.causes), t.job.config.Pipeline.Processes.Restarts)
+	t.job.journal.noteEvent(eventFault, t.step, "%s; restarting from %s, attempt %d of %d", fault, from, len(t.deployment.faults.causes),
+		t.job.config.Pipeline.Processes.Restarts)
 }
 
 // noteRestart reports that a restart, which began with a fault, is done.
 func (t *trainer) noteRestart(began time.Time, fault string) {
 	t.job.journal.noteEvent(eventRestart, t.step, "restarted, going on from step %d", t.step)
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"fault": fault, "step": t.step})
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began),
+		map[string]any{"fault": fault, "step": t.step})
 }

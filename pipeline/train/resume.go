@@ -55,7 +55,8 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	}
 	j.keepCut(c.Dir, s)
 	if s.Omitted < 0 || s.Data.Step != int64(s.Step)+s.Omitted {
-		return start{}, fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.Omitted, s.Data.Step)
+		return start{}, fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step,
+			s.Omitted, s.Data.Step)
 	}
 	if s.Unreported != nil && s.Unreported.Step != s.Step {
 		return start{}, fmt.Errorf("%s: state.json is of step %d, but its unreported step (untold) is %d", c.Dir, s.Step, s.Unreported.Step)
@@ -163,7 +164,10 @@ func (j *job) optimizerNumbers(saved config.Config) map[string]bool {
 	}
 	saved.Train.Nonfinite = j.config.Train.Nonfinite // its variable does not matter: see weights.FromCheckpoint
 	was, err := layout.NewOptimizer(saved, j.model, nil)
-	same := err == nil && slices.EqualFunc(was.State(), j.optimizer.State(), func(a, b graph.Named) bool { return a.ID == b.ID && a.Type.Equal(b.Type) })
+	same := err == nil && slices.EqualFunc(was.State(), j.optimizer.State(), func(a, b graph.Named) bool {
+		return a.ID == b.ID &&
+			a.Type.Equal(b.Type)
+	})
 	for _, f := range j.config.Optimizer.Fields() {
 		keys["optimizer."+f.Key] = same || !f.Shapes
 	}
@@ -176,7 +180,8 @@ var dividing = []string{"train.microbatches", "pipeline.stale_microbatches"}
 // movable keys do not change the results of a run. Data, aligned tensors, tokenizer, ends of documents and hooks are
 // compared by content.
 var movable = []string{"run.dir", "run.started_in", "data.train", "data.val", "data.aligned", "data.tokenizer", "data.separator",
-	"train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions", "train.save_every", "train.keep", "train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
+	"train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions", "train.save_every", "train.keep",
+	"train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.depth", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
 	"pipeline.watchdog", "hooks"}
 

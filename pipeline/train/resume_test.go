@@ -77,7 +77,8 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	for _, layout := range [][]string{{"pipeline.schedule=1f1b"}, {"pipeline.schedule=2bw", "pipeline.error_feedback=true"}} {
 		dir := t.TempDir()
 		run := func(name string, overrides ...string) train.Result {
-			c := traintest.Demo(t, dir, append(append([]string{"pipeline.stages=2", "run.dir=" + filepath.Join(dir, name)}, layout...), overrides...)...)
+			c := traintest.Demo(t, dir, append(append([]string{"pipeline.stages=2", "run.dir=" + filepath.Join(dir, name)}, layout...),
+				overrides...)...)
 			return runtest.Until(t, c, 0)
 		}
 		rare, often := run("rare", "train.save_every=0", "train.eval_every=0"), run("often", "train.save_every=1", "train.eval_every=1")
@@ -105,7 +106,8 @@ func interruptedAt(t *testing.T, c config.Config, n int64) (res train.Result, po
 // Ctrl-C in an evaluation stops it between batches. The resumed run repeats the evaluation and gives the same bits and
 // records.
 func TestInterruptedEvaluation(t *testing.T) {
-	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}", "pipeline={schedule: 2bw, stages: 2}", traintest.WithHooks(traintest.HooksDir + traintest.StopHook)}
+	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}",
+		"pipeline={schedule: 2bw, stages: 2}", traintest.WithHooks(traintest.HooksDir + traintest.StopHook)}
 	clean := &traintest.Reference{}
 	whole := traintest.Demo(t, t.TempDir(), overrides...)
 	_, err := train.Run(t.Context(), whole, runtest.Options(clean, &runtest.Notes{}))
@@ -124,7 +126,8 @@ func TestInterruptedEvaluation(t *testing.T) {
 			require.NoError(t, err)
 		}
 		last := filepath.Join(checkpoint.Folder, "step-6")
-		assert.Equal(t, traintest.Files(t, filepath.Join(whole.Run.Dir, last)), traintest.Files(t, filepath.Join(c.Run.Dir, last)), "at run %d of %d", n, total)
+		assert.Equal(t, traintest.Files(t, filepath.Join(whole.Run.Dir, last)), traintest.Files(t, filepath.Join(c.Run.Dir, last)),
+			"at run %d of %d", n, total)
 		assert.Equal(t, traintest.Measurements(t, whole.Run.Dir), traintest.Measurements(t, c.Run.Dir), "at run %d of %d", n, total)
 	}
 	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
@@ -175,7 +178,8 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 		res, err := train.Run(ctx, c, runtest.Options(x, &runtest.Notes{}))
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, x.Runs.Load(), n, "no evaluation was interrupted")
-		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err != nil || !strings.Contains(string(saved), `"untold"`) {
+		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err != nil ||
+			!strings.Contains(string(saved), `"untold"`) {
 			continue
 		}
 		c.Train.Steps = 9
@@ -259,11 +263,14 @@ func TestResumeWithChangedNumbers(t *testing.T) {
 		return n, err
 	}
 	sgd := "optimizer.name=sgd"
-	n, err := resume(nil, []string{"optimizer.lr=0.004", "optimizer.adamw.lr=0.002", "optimizer.adamw.betas=[0.8, 0.9]", "optimizer.weight_decay=0.3",
+	n, err := resume(nil, []string{"optimizer.lr=0.004", "optimizer.adamw.lr=0.002", "optimizer.adamw.betas=[0.8, 0.9]",
+		"optimizer.weight_decay=0.3",
 		"optimizer.momentum=0.5", "train.grad_clip=0.25", "train.nonfinite=skip"})
 	require.NoError(t, err)
-	for _, want := range []string{"optimizer.lr: the checkpoint has 0.02, the config 0.004: the new value is used", "optimizer.adamw.lr: the checkpoint has 0.03, the config 0.002",
-		"optimizer.adamw.betas: the checkpoint has [0.9 0.95], the config [0.8 0.9]", "optimizer.weight_decay: the checkpoint has ", "optimizer.momentum: the checkpoint has 0.95, the config 0.5",
+	for _, want := range []string{"optimizer.lr: the checkpoint has 0.02, the config 0.004: the new value is used",
+		"optimizer.adamw.lr: the checkpoint has 0.03, the config 0.002",
+		"optimizer.adamw.betas: the checkpoint has [0.9 0.95], the config [0.8 0.9]", "optimizer.weight_decay: the checkpoint has ",
+		"optimizer.momentum: the checkpoint has 0.95, the config 0.5",
 		"train.grad_clip: the checkpoint has 1, the config 0.25", "train.nonfinite: the checkpoint has stop, the config skip"} {
 		assert.Contains(t, strings.Join(n.Text, "\n"), want)
 	}
@@ -272,10 +279,11 @@ func TestResumeWithChangedNumbers(t *testing.T) {
 	_, err = resume([]string{sgd, "optimizer.momentum=0.9"}, []string{"optimizer.momentum=0.5"})
 	require.NoError(t, err)
 	for want, keys := range map[string][2][]string{
-		"optimizer.name: the checkpoint has muon, the config sgd":           {nil, {sgd}},
-		"optimizer.moments: the checkpoint has f32, the config bf16":        {nil, {"optimizer.moments=bf16"}},
-		"optimizer.momentum: the checkpoint has 0.9, the config 0":          {{sgd, "optimizer.momentum=0.9"}, {"optimizer.momentum=0"}},
-		"optimizer.soap.max_precond_dim: the checkpoint has 4096, the conf": {{"optimizer.name=soap"}, {"optimizer.soap.max_precond_dim=8"}},
+		"optimizer.name: the checkpoint has muon, the config sgd":    {nil, {sgd}},
+		"optimizer.moments: the checkpoint has f32, the config bf16": {nil, {"optimizer.moments=bf16"}},
+		"optimizer.momentum: the checkpoint has 0.9, the config 0":   {{sgd, "optimizer.momentum=0.9"}, {"optimizer.momentum=0"}},
+		"optimizer.soap.max_precond_dim: the checkpoint has 4096, the conf": {{"optimizer.name=soap"},
+			{"optimizer.soap.max_precond_dim=8"}},
 	} {
 		_, err := resume(keys[0], keys[1])
 		var user *usererror.Error
@@ -327,7 +335,8 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 		require.NoError(t, err, "its config is of before there were some keys")
 		require.NoError(t, src.Close())
 	}
-	assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, runtest.Until(t, c, 0).Checkpoint), fmt.Sprint("stopped at ", stopped.Step))
+	assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, runtest.Until(t, c, 0).Checkpoint),
+		fmt.Sprint("stopped at ", stopped.Step))
 }
 
 // A resumed run keeps the trace of the run before.

@@ -61,7 +61,8 @@ func TestRunWritesItsFolder(t *testing.T) {
 	kept, err := config.Load(filepath.Join(c.Run.Dir, "config.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, string(c.SavedYAML()), string(kept.YAML()))
-	ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3, Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
+	ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3,
+		Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, ev.Loss, 1e-6, "another batch size changes nothing but rounding")
 	assert.InDelta(t, ev.Loss/math.Ln2, ev.BitsPerByte, 1e-12, "a token is a byte")
@@ -122,7 +123,8 @@ func TestInterruptAndResume(t *testing.T) {
 		again, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 6, again.Step)
-		assert.Equal(t, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
+		assert.Equal(t, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Files(t, c.Run.Dir+"/checkpoints/step-6"),
+			"stopped at %d", stop)
 		assert.Equal(t, traintest.Measurements(t, whole.Run.Dir), traintest.Measurements(t, c.Run.Dir))
 	}
 }
@@ -234,7 +236,8 @@ func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
 func TestValidationIsDescribed(t *testing.T) {
 	dir := t.TempDir()
 	for batches, want := range map[string]int64{"1": 1, "0": 0} {
-		c := traintest.Demo(t, dir, "train.steps=1", "train.eval_every=1", "train.eval_batches="+batches, "run.dir="+filepath.Join(dir, batches))
+		c := traintest.Demo(t, dir, "train.steps=1", "train.eval_every=1", "train.eval_batches="+batches,
+			"run.dir="+filepath.Join(dir, batches))
 		res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		v := res.Validation
@@ -254,9 +257,11 @@ func TestValidationIsDescribed(t *testing.T) {
 // A model with more tokens than init.from trains, resumes, and names the key where it is missing.
 func TestExtendVocab(t *testing.T) {
 	dir := t.TempDir()
-	first, err := train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=0"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	first, err := train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=0"),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	wider := []string{"init.from=" + first.Checkpoint, "init.extend_vocab=true", "model.vocab_size=259", "run.dir=" + filepath.Join(dir, "wider"), "train.steps=2"}
+	wider := []string{"init.from=" + first.Checkpoint, "init.extend_vocab=true", "model.vocab_size=259", "run.dir=" +
+		filepath.Join(dir, "wider"), "train.steps=2"}
 	c := traintest.Demo(t, dir, wider...)
 	n := &runtest.Notes{}
 	o := runtest.Options(&traintest.Reference{}, n)
@@ -360,20 +365,22 @@ func TestBadInputWritesNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(weights, "model.safetensors"), []byte("\x00\x00\x00\x00\x00\x00\x00\x10{}"), 0o666))
 	file := write("file", []byte("x"))
 	for override, want := range map[string]string{
-		"data.train=[" + filepath.Join(dir, "none.txt") + "]":                                                "none.txt: no such file",
-		"data.train=[" + write("empty.txt", nil) + "]":                                                       "empty.txt: no document",
-		"data.train=[" + write("binary.txt", []byte("\x7fELF\x00\x00\x01"+strings.Repeat("\x00", 99))) + "]": "binary.txt: no text: the file begins as a program",
-		"data.train=[" + write("short.txt", []byte("hi")) + "]":                                              "token",
-		"data.train=[" + write("cut.bin", shard) + "]":                                                       "cut.bin: ",
-		"data.tokenizer=" + write("bad.json", []byte("{")):                                                   "data.tokenizer: ",
-		"data.tokenizer=gpt2":                             `model.vocab_size: found 256: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none`,
-		"model.vocab_size=100":                            "model.vocab_size: found 100",
-		"pipeline.devices=[webgpu:9]":                     `device "webgpu:9": no such device`,
-		"init.from=" + weights:                            "model.safetensors",
-		"init.from=" + weights + " & data.tokenizer=gpt2": `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none; init.extend_vocab: true adds rows to those of init.from (` + weights + ")",
-		"run.dir=" + filepath.Join(file, "run"):           "not a directory",
+		"data.train=[" + filepath.Join(dir, "none.txt") + "]": "none.txt: no such file",
+		"data.train=[" + write("empty.txt", nil) + "]":        "empty.txt: no document",
+		"data.train=[" + write("binary.txt", []byte("\x7fELF\x00\x00\x01"+strings.Repeat("\x00", 99))) +
+			"]": "binary.txt: no text: the file begins as a program",
+		"data.train=[" + write("short.txt", []byte("hi")) + "]": "token",
+		"data.train=[" + write("cut.bin", shard) + "]":          "cut.bin: ",
+		"data.tokenizer=" + write("bad.json", []byte("{")):      "data.tokenizer: ",
+		"data.tokenizer=gpt2":                                   `model.vocab_size: found 256: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none`,
+		"model.vocab_size=100":                                  "model.vocab_size: found 100",
+		"pipeline.devices=[webgpu:9]":                           `device "webgpu:9": no such device`,
+		"init.from=" + weights:                                  "model.safetensors",
+		"init.from=" + weights + " & data.tokenizer=gpt2":       `data.tokenizer: the tokenizer "gpt2" has 50257 tokens, but the model has rows for 256: token 256, " t", has none; init.extend_vocab: true adds rows to those of init.from (` + weights + ")",
+		"run.dir=" + filepath.Join(file, "run"):                 "not a directory",
 	} {
-		_, err := train.Run(context.Background(), traintest.Demo(t, dir, strings.Split(override, " & ")...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		_, err := train.Run(context.Background(), traintest.Demo(t, dir, strings.Split(override, " & ")...),
+			runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
 		if assert.ErrorAs(t, err, &user, override) {
 			assert.ErrorContains(t, err, want, override)
@@ -388,7 +395,8 @@ func TestBadInputWritesNothing(t *testing.T) {
 func TestReadOnlyFolder(t *testing.T) {
 	if os.Getuid() == 0 {
 		// Root writes everywhere but in /proc.
-		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), "run.dir=/proc/gpupipe"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), "run.dir=/proc/gpupipe"),
+			runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		return

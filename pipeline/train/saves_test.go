@@ -18,7 +18,8 @@ func TestSaveOnRequest(t *testing.T) {
 	for _, layout := range []string{"pipeline.stages=1", "pipeline={schedule: 2bw, stages: 2}"} {
 		dir := t.TempDir()
 		run := func(name string, saves *atomic.Int64, onStep func(train.Progress)) train.Result {
-			c := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name), "train.steps=20", "train.save_every=0", "train.eval_every=0", "train.keep=0", layout)
+			c := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name), "train.steps=20", "train.save_every=0", "train.eval_every=0",
+				"train.keep=0", layout)
 			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{OnStep: onStep})
 			o.Saves = saves
 			res, err := train.Run(context.Background(), c, o)

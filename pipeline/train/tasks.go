@@ -27,7 +27,8 @@ func (e evaluation) values() (values []metrics.Value) {
 		values = append(values, metrics.Value{Name: "val_bits_per_byte", Value: *e.bitsPerByte})
 	}
 	for _, r := range e.tasks {
-		values = append(values, metrics.Value{Name: "tasks/" + r.Task + "/acc", Value: r.Accuracy}, metrics.Value{Name: "tasks/" + r.Task + "/acc_norm", Value: r.AccuracyNorm})
+		values = append(values, metrics.Value{Name: "tasks/" + r.Task + "/acc", Value: r.Accuracy},
+			metrics.Value{Name: "tasks/" + r.Task + "/acc_norm", Value: r.AccuracyNorm})
 	}
 	if len(e.tasks) > 1 {
 		values = append(values, metrics.Value{Name: "tasks/core", Value: tasks.Core(e.tasks)})

@@ -20,7 +20,8 @@ type Texts struct {
 
 // readTexts reads the tokens of a config's files. mapper changes documents; nil: nothing does. progress is called with
 // the bytes that were read; nil: it is not.
-func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, mapper data.Mapper, progress func(done, total int64)) (*Texts, error) {
+func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, mapper data.Mapper,
+	progress func(done, total int64)) (*Texts, error) {
 	if err := tokenizer.CheckRows(tok, c.Model.VocabSize); err != nil {
 		if c.Init.From != "" {
 			return nil, fmt.Errorf("data.tokenizer: %w; init.extend_vocab: true adds rows to those of init.from (%s)", err, c.Init.From)
@@ -32,8 +33,9 @@ func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, ma
 	if err != nil {
 		return nil, fmt.Errorf("data.bos: %w", err)
 	}
-	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed, Framing: &framing,
-		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: mapper, Aligned: c.Data.Aligned, Progress: progress}
+	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed,
+		Framing: &framing,
+		Vocab:   c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: mapper, Aligned: c.Data.Aligned, Progress: progress}
 	for _, s := range c.Data.Mix {
 		o.Mix = append(o.Mix, data.Source(s))
 	}

@@ -113,7 +113,8 @@ func TestTraceHasAnArrowForEveryTransfer(t *testing.T) {
 				want["other"] += steps
 			}
 			for _, kind := range []string{"activation", "gradient", "other"} {
-				assert.Equal(t, want[kind], arrows[hop{kind, stage(from) + " send", stage(to) + " receive"}], "%s from %d to %d", kind, from, to)
+				assert.Equal(t, want[kind], arrows[hop{kind, stage(from) + " send", stage(to) + " receive"}], "%s from %d to %d", kind,
+					from, to)
 			}
 		}
 	}

@@ -173,7 +173,8 @@ func newTrainer(c config.Config, o Options) *trainer {
 		asked = o.Saves.Load() // for runs before
 	}
 	j := &job{config: c, options: o, journal: log}
-	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint}, loader: &loader{},
+	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest,
+		saved: noCheckpoint}, loader: &loader{},
 		deployment: newDeployment(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
 }
 
@@ -182,12 +183,14 @@ func (t *trainer) prepare(ctx context.Context) error {
 	for _, n := range t.job.config.Notes() {
 		t.job.options.Report.Note("%s", n)
 	}
-	return t.do(ctx, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
+	return t.do(ctx, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart,
+		t.job.makeTask, t.openLoader)
 }
 
 // train opens the devices and the run folder, and trains.
 func (t *trainer) train(ctx context.Context) error {
-	return t.do(ctx, t.checkLargestRemote, t.openDeployment, t.checkLargest, t.measurePeaks, t.loadDeployment, t.firstBatch, t.openFolder, t.announce, t.loop)
+	return t.do(ctx, t.checkLargestRemote, t.openDeployment, t.checkLargest, t.measurePeaks, t.loadDeployment, t.firstBatch, t.openFolder,
+		t.announce, t.loop)
 }
 
 // do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
@@ -287,8 +290,10 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.deployment.engine.Ranks(), Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
-		Precision: layout.DescribePrecision(c.Train.DType(), t.deployment.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
+	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.deployment.engine.Ranks(), Parameters: t.job.model.Count(),
+		Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
+		Precision: layout.DescribePrecision(c.Train.DType(), t.deployment.devices), Data: t.job.corpus.sizes(), FirstStep: t.step,
+		Steps: c.Train.Steps}
 	for i, dev := range t.deployment.devices {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
 	}
@@ -307,7 +312,8 @@ func (t *trainer) announce(context.Context) error {
 func (t *trainer) outcome() Result {
 	r := t.result
 	r.Begun, r.Best = t.folder.begun, t.checkpoints.best
-	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped, t.deployment.profiling.pagePath()
+	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped,
+		t.deployment.profiling.pagePath()
 	return r
 }
 

@@ -90,7 +90,8 @@ func (s *system) measure(at time.Duration, tokensPerSec float64) []metrics.Value
 	first := s.recent[0]
 	for i := range s.ranks {
 		if now.at > first.at {
-			values = append(values, metrics.Value{Name: fmt.Sprintf("system/ranks.%d/busy", i), Value: min(1, (now.busy[i]-first.busy[i]).Seconds()/(now.at-first.at).Seconds())})
+			values = append(values, metrics.Value{Name: fmt.Sprintf("system/ranks.%d/busy", i),
+				Value: min(1, (now.busy[i]-first.busy[i]).Seconds()/(now.at-first.at).Seconds())})
 		}
 		bytes := s.planned[i]
 		if i < len(s.devices) {

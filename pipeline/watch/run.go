@@ -143,7 +143,8 @@ func (r *run) load() {
 // forget drops all contents, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
 	was := r.contents
-	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1,
+	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1,
+		drawn:  was.drawn + 1,
 		loaded: was.loaded + 1}
 	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, expertsFile} {
 		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
@@ -265,7 +266,8 @@ func lastOf(all []Event, n int) []Event {
 // pollConfig reads config.yaml if it has changed.
 func (r *run) pollConfig() bool {
 	info, err := r.root.Stat(r.path(configFile))
-	if err != nil || !info.Mode().IsRegular() || r.configAt != nil && os.SameFile(info, r.configAt) && info.ModTime().Equal(r.configAt.ModTime()) {
+	if err != nil || !info.Mode().IsRegular() || r.configAt != nil && os.SameFile(info, r.configAt) &&
+		info.ModTime().Equal(r.configAt.ModTime()) {
 		return false
 	}
 	r.configAt, r.config = info, settings{}
@@ -284,7 +286,8 @@ func (r *run) pollConfig() bool {
 		return true
 	}
 	number := func(key string) int { n, _ := strconv.Atoi(keys[key]); return max(0, n) }
-	r.config = settings{number("train.steps"), keys["model.arch"], keys["optimizer.name"], keys["pipeline.schedule"], number("pipeline.stages"),
+	r.config = settings{number("train.steps"), keys["model.arch"], keys["optimizer.name"], keys["pipeline.schedule"],
+		number("pipeline.stages"),
 		keys["train.precision"], ""}
 	if r.loaded {
 		r.config.Text = strings.ToValidUTF8(string(text), "�")
@@ -359,7 +362,8 @@ func (r *run) summary(now time.Time) Summary {
 		}
 		loss, rate, val = r.contents.table.last("loss"), r.contents.table.last("tokens_per_s"), r.contents.table.last("val_loss")
 	}
-	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: measured(loss), ValLoss: measured(val), Rate: finite(rate),
+	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: measured(loss),
+		ValLoss: measured(val), Rate: finite(rate),
 		Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
 	s.State = r.state(s, now)
 	if tokens := r.contents.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {

@@ -37,7 +37,8 @@ func (w *Watcher) sampleOne(ctx context.Context, generate func(ctx context.Conte
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
-		r.samples = lastOf(append(r.samples, Event{Time: float64(time.Now().UnixMilli()) / 1e3, Step: float64(step), Kind: "sample", Text: shortened(text)}), keptSamples)
+		r.samples = lastOf(append(r.samples, Event{Time: float64(time.Now().UnixMilli()) / 1e3, Step: float64(step), Kind: "sample",
+			Text: shortened(text)}), keptSamples)
 		r.contents.revision++
 		w.wake()
 	}

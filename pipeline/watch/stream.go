@@ -43,7 +43,8 @@ type view struct {
 }
 
 func readView(query url.Values) view {
-	v := view{runs: query["run"], focus: query.Get("focus"), search: query.Get("search"), once: query.Has("once"), axis: query.Get("axis"), from: math.Inf(-1), to: math.Inf(1)}
+	v := view{runs: query["run"], focus: query.Get("focus"), search: query.Get("search"), once: query.Has("once"),
+		axis: query.Get("axis"), from: math.Inf(-1), to: math.Inf(1)}
 	if len(v.runs) > maxShown {
 		v.runs = v.runs[:maxShown]
 	}
@@ -129,7 +130,8 @@ func (s *stream) collect() (messages []message, changed <-chan struct{}) {
 	s.hold()
 	if s.version != w.version || s.sent == nil {
 		s.version = w.version
-		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(s.view), "total": len(w.runs), "shown": append([]string{}, s.view.runs...), "focus": s.view.focus}))
+		messages = append(messages, encode("runs", map[string]any{"runs": w.summaries(s.view), "total": len(w.runs),
+			"shown": append([]string{}, s.view.runs...), "focus": s.view.focus}))
 	}
 	sent := map[string]*cursor{}
 	for _, name := range s.view.runs {
@@ -181,7 +183,8 @@ func (c *cursor) news(v view) (messages []message) {
 	r := c.run
 	if c.revision != r.contents.revision {
 		c.revision = r.contents.revision
-		messages = append(messages, encode("about", about{Name: r.name, Start: r.contents.start, Config: r.config, Events: lastOf(r.contents.events, keptEvents),
+		messages = append(messages, encode("about", about{Name: r.name, Start: r.contents.start, Config: r.config,
+			Events:  lastOf(r.contents.events, keptEvents),
 			Samples: r.samples, Restarts: r.contents.timeline.restarts}))
 	}
 	if m, ok := c.rowsSince(v); ok {

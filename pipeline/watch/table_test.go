@@ -61,8 +61,10 @@ func TestSampleKeepsExtremes(t *testing.T) {
 
 func TestExtremes(t *testing.T) {
 	nan := math.NaN()
-	for _, c := range []struct{ in, want []float64 }{{[]float64{1, 3, 2}, []float64{1, 3}}, {[]float64{3, missing, 1}, []float64{3, 1}}, {[]float64{missing, 2, missing}, []float64{2, missing}},
-		{[]float64{missing}, []float64{missing, missing}}, {[]float64{3, 1, nan}, []float64{3, nan}}, {[]float64{math.Inf(1), 2, nan}, []float64{math.Inf(1), 2}},
+	for _, c := range []struct{ in, want []float64 }{{[]float64{1, 3, 2}, []float64{1, 3}}, {[]float64{3, missing, 1}, []float64{3, 1}},
+		{[]float64{missing, 2, missing}, []float64{2, missing}},
+		{[]float64{missing}, []float64{missing, missing}}, {[]float64{3, 1, nan}, []float64{3, nan}},
+		{[]float64{math.Inf(1), 2, nan}, []float64{math.Inf(1), 2}},
 		{[]float64{nan}, []float64{nan, missing}}} {
 		first, second := extremes(c.in)
 		assert.Equal(t, fmt.Sprint(c.want), fmt.Sprint([]float64{first, second}), "%v", c.in)
@@ -90,7 +92,8 @@ func TestTableIsBounded(t *testing.T) {
 func TestElapsed(t *testing.T) {
 	x := newTable()
 	for i := range 4 {
-		x.set(float64(i+1), []metrics.Parsed{{Name: []byte("tokens"), Value: float64(100 * (i + 1))}, {Name: []byte("tokens_per_s"), Value: 50}})
+		x.set(float64(i+1), []metrics.Parsed{{Name: []byte("tokens"), Value: float64(100 * (i + 1))},
+			{Name: []byte("tokens_per_s"), Value: 50}})
 	}
 	x.elapse()
 	assert.Equal(t, []float64{2, 4, 6, 8}, x.columns[x.index[elapsedColumn]], "without a clock, by the speed")
@@ -112,7 +115,8 @@ func TestAppendNumbers(t *testing.T) {
 func BenchmarkLoad(b *testing.B) {
 	var text strings.Builder
 	for i := range 100_000 {
-		fmt.Fprintf(&text, `{"step":%d,"tokens":%d,"loss":%g,"lr":0.0003,"grad_norm":1.25,"tokens_per_s":123456.7,"staleness":0}`+"\n", i+1, 2048*(i+1), 2+1/float64(i+1))
+		fmt.Fprintf(&text, `{"step":%d,"tokens":%d,"loss":%g,"lr":0.0003,"grad_norm":1.25,"tokens_per_s":123456.7,"staleness":0}`+"\n",
+			i+1, 2048*(i+1), 2+1/float64(i+1))
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	for b.Loop() {

@@ -119,7 +119,8 @@ func (t *timeline) add(e written) {
 		t.restarts = append(t.restarts, restart{args.Step, args.Fault})
 	}
 	k := t.tracks[e.TID]
-	if k == nil || !e.Category.Computes() && e.Category != trace.Wait || e.Duration < 0 || e.Duration > maxMicros || math.Abs(e.Start) > maxMicros {
+	if k == nil || !e.Category.Computes() && e.Category != trace.Wait || e.Duration < 0 || e.Duration > maxMicros ||
+		math.Abs(e.Start) > maxMicros {
 		return
 	}
 	s := slice{e.Start, e.Start + e.Duration, e.Category, e.Name, -1, -1}
@@ -163,8 +164,9 @@ type drawnSlice struct {
 }
 
 // kinds are the names of the events that are drawn, by category.
-var kinds = map[trace.Category]string{trace.Forward: "forward", trace.Backward: "backward", trace.Evaluate: "evaluate", trace.GradientNorm: "update",
-	trace.Update: "update"}
+var kinds = map[trace.Category]string{trace.Forward: "forward", trace.Backward: "backward", trace.Evaluate: "evaluate",
+	trace.GradientNorm: "update",
+	trace.Update:       "update"}
 
 // picture draws the newest batch that all ranks have finished; nil without one.
 func (t *timeline) picture() *picture {
@@ -257,7 +259,8 @@ func (k *track) draw(start, end, from, to float64) rankTrack {
 		}
 		if s.end > start && s.start < end && len(r.Slices) < maxDrawn {
 			at := max(s.start, start)
-			r.Slices = append(r.Slices, drawnSlice{at - start, min(s.end, end) - at, kinds[s.category], strings.ToValidUTF8(s.name, "?"), s.batch})
+			r.Slices = append(r.Slices, drawnSlice{at - start, min(s.end, end) - at, kinds[s.category], strings.ToValidUTF8(s.name, "?"),
+				s.batch})
 		}
 	}
 	r.Bubble = max(0, 1-r.Compute-r.Update)

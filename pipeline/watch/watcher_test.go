@@ -253,13 +253,17 @@ func TestHostileFiles(t *testing.T) {
 	appendLine(t, a, eventsFile, `{"event":"start","start":{"steps":1e30}}`)
 	appendLine(t, a, eventsFile, `null`)
 	appendLine(t, a, "trace.json", "[")
-	for _, e := range []string{`{"ph":"M","name":"thread_name","tid":1,"args":{"name":"<i>stage 0"}}`, `{"ph":"M","name":"thread_name","tid":1,"args":7}`,
-		`{"ph":"X","cat":"update","name":"U0","tid":1,"ts":-1e308,"dur":1e308,"args":{"batch":0}}`, `{"ph":"X","cat":"update","name":"U0","tid":1,"ts":0,"dur":-5,"args":{"batch":0}}`,
+	for _, e := range []string{`{"ph":"M","name":"thread_name","tid":1,"args":{"name":"<i>stage 0"}}`,
+		`{"ph":"M","name":"thread_name","tid":1,"args":7}`,
+		`{"ph":"X","cat":"update","name":"U0","tid":1,"ts":-1e308,"dur":1e308,"args":{"batch":0}}`,
+		`{"ph":"X","cat":"update","name":"U0","tid":1,"ts":0,"dur":-5,"args":{"batch":0}}`,
 		`{"ph":"X","cat":"forward","name":"F0","tid":1,"ts":0,"dur":5,"args":{"batch":9223372036854775807}}`,
-		`{"ph":"X","cat":"update","name":"<u>","tid":1,"ts":0,"dur":0,"args":{"batch":9223372036854775807}}`, `{"ph":"X","cat":"update","tid":99,"ts":0,"dur":1}`} {
+		`{"ph":"X","cat":"update","name":"<u>","tid":1,"ts":0,"dur":0,"args":{"batch":9223372036854775807}}`,
+		`{"ph":"X","cat":"update","tid":99,"ts":0,"dur":1}`} {
 		appendLine(t, a, "trace.json", e+",")
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(a, configFile), []byte("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\ntrain: {steps: -5}\n"), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(a, configFile),
+		[]byte("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\ntrain: {steps: -5}\n"), 0o666))
 	outside := runFolder(t, t.TempDir(), 7)
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "linked"), 0o777))
@@ -274,7 +278,8 @@ func TestHostileFiles(t *testing.T) {
 	base := filepath.Base(dir)
 	for _, s := range list.Runs {
 		assert.NotContains(t, s.Name, "loop")
-		assert.Equal(t, s.Name == base+"/link", s.Step == 7, "links to folders are followed, links of files out of the run folder are not: %s", s.Name)
+		assert.Equal(t, s.Name == base+"/link", s.Step == 7,
+			"links to folders are followed, links of files out of the run folder are not: %s", s.Name)
 	}
 	var rows rowsMessage
 	for rows.Name != base+"/"+name {
@@ -296,7 +301,8 @@ func TestHostileFiles(t *testing.T) {
 func TestRequests(t *testing.T) {
 	w := New(t.TempDir())
 	server := serve(t, w)
-	for path, want := range map[string]int{"/": 200, "/main.js": 200, "/uplot/uPlot.js": 200, "/../watch.go": 404, "/%2e%2e/watch.go": 404, "/..%2fwatch.go": 404,
+	for path, want := range map[string]int{"/": 200, "/main.js": 200, "/uplot/uPlot.js": 200, "/../watch.go": 404,
+		"/%2e%2e/watch.go": 404, "/..%2fwatch.go": 404,
 		"/nothing": 404, "/uplot/../../run.go": 404} {
 		request, err := http.NewRequest(http.MethodGet, server.URL, nil)
 		require.NoError(t, err)

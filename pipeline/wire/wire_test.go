@@ -106,7 +106,8 @@ func TestF32IsExact(t *testing.T) {
 // bfloat16 is the nearest of its numbers, by a search in float64, and the even one of two.
 func TestBF16RoundsToNearest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	xs := []float32{0, 1, -1, 1 + 0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-8 + 0x1p-23, -1 - 0x1p-8, 0x1p-149, 0x1p-134, math.MaxFloat32, -math.MaxFloat32}
+	xs := []float32{0, 1, -1, 1 + 0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-8 + 0x1p-23, -1 - 0x1p-8, 0x1p-149, 0x1p-134, math.MaxFloat32,
+		-math.MaxFloat32}
 	for range 4000 {
 		if x := math.Float32frombits(rng.Uint32()); !math.IsNaN(float64(x)) {
 			xs = append(xs, x)
@@ -217,7 +218,8 @@ func TestInt8IsUnbiased(t *testing.T) {
 func TestPositionsDiffer(t *testing.T) {
 	xs := normal(64, 3)
 	seen := map[string]bool{}
-	positions := []wire.Position{{}, {Seed: 1}, {Kind: 1}, {Batch: 1}, {Microbatch: 1}, {VirtualStage: 1}, {Batch: 1, Microbatch: 1}, {Kind: 1, Batch: 1}}
+	positions := []wire.Position{{}, {Seed: 1}, {Kind: 1}, {Batch: 1}, {Microbatch: 1}, {VirtualStage: 1}, {Batch: 1, Microbatch: 1},
+		{Kind: 1, Batch: 1}}
 	for _, p := range positions {
 		b := encode(wire.Int8, xs, p.Key())
 		assert.Equal(t, b, encode(wire.Int8, xs, p.Key()), "%+v again", p)
@@ -257,7 +259,8 @@ func TestNonfiniteValuesSurvive(t *testing.T) {
 						require.Equal(t, bad, got)
 					default:
 						first := i / 64 * 64
-						finite := slices.DeleteFunc(slices.Clone(xs[first:min(first+64, len(xs))]), func(x float32) bool { return x != x || math.IsInf(float64(x), 0) })
+						finite := slices.DeleteFunc(slices.Clone(xs[first:min(first+64, len(xs))]),
+							func(x float32) bool { return x != x || math.IsInf(float64(x), 0) })
 						require.InDelta(t, xs[i], got, 1.01*scaleOf(finite), "%v: element %d", f, i)
 					}
 				}
@@ -284,7 +287,8 @@ func TestInt8Extremes(t *testing.T) {
 }
 
 func TestEncodePanicsOnWrongSizes(t *testing.T) {
-	assert.PanicsWithValue(t, "wire: 8 bytes of float32 to 5 bytes of bf16", func() { wire.BF16.Encode(make([]byte, 5), make([]byte, 8), 0) })
+	assert.PanicsWithValue(t, "wire: 8 bytes of float32 to 5 bytes of bf16",
+		func() { wire.BF16.Encode(make([]byte, 5), make([]byte, 8), 0) })
 	assert.Panics(t, func() { wire.F32.Encode(make([]byte, 7), make([]byte, 7), 0) })
 }
 

@@ -46,7 +46,8 @@ func training(t *testing.T) *graph.Graph {
 		a := op.Attention(heads("q"), heads("k"), heads("v"), nil)
 		x = op.Add(x, op.MatMul(op.Reshape(a, b, tokens, channels), w["o"], false, false))
 		x = op.Add(x, op.MatMul(op.SiLU(op.MatMul(x, w["up"], false, false)), w["down"], false, false))
-		loss, _ := op.CrossEntropy(op.Reshape(op.MatMul(x, w["head"], false, false), b*tokens, vocabulary), op.Reshape(targets, b*tokens), op.CrossEntropyOptions{})
+		loss, _ := op.CrossEntropy(op.Reshape(op.MatMul(x, w["head"], false, false), b*tokens, vocabulary), op.Reshape(targets, b*tokens),
+			op.CrossEntropyOptions{})
 		mean := op.Mean(loss, nil, false)
 		m.Output("loss", mean)
 		for i, d := range autodiff.Gradients(mean, nil, order...) {

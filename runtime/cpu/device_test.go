@@ -301,7 +301,8 @@ func TestCFlags(t *testing.T) {
 		before := kernels()
 		d := open(t, o)
 		b := alloc(t, d, 16)
-		p := &device.Program{Label: "factor", Shaders: []device.Shader{shader("factor", 1, "((u32 *)args[0].at)[group] = FACTOR;")}, Commands: []device.Command{dispatchOf(b, 1)}}
+		p := &device.Program{Label: "factor", Shaders: []device.Shader{shader("factor", 1, "((u32 *)args[0].at)[group] = FACTOR;")},
+			Commands: []device.Command{dispatchOf(b, 1)}}
 		require.NoError(t, d.Run(contract.Load(t, d, p)))
 		assert.EqualValues(t, 3+i%2, contract.Words(contract.Read(t, d, b, 0, 4))[0])
 		assert.Equal(t, i < 2, kernels() > before)
@@ -348,10 +349,11 @@ func TestCacheOfOthers(t *testing.T) {
 // A compiler's failure is the error of the kernel, and the device goes on.
 func TestBadCompilers(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
-		"fails":     {"echo 'fatal error: no room'; exit 1", ": exit status 1: fatal error: no room"},
-		"crashes":   {"kill -SEGV $$", ": signal: segmentation fault, without a message"},
-		"no file":   {"exit 0", " reported success, but its result is unusable: there is no library"},
-		"truncated": {`cc -x c "$@" < $out.c; truncate -s 1300 $out; exit 0`, " reported success, but its result is unusable: not a complete library: "},
+		"fails":   {"echo 'fatal error: no room'; exit 1", ": exit status 1: fatal error: no room"},
+		"crashes": {"kill -SEGV $$", ": signal: segmentation fault, without a message"},
+		"no file": {"exit 0", " reported success, but its result is unusable: there is no library"},
+		"truncated": {`cc -x c "$@" < $out.c; truncate -s 1300 $out; exit 0`,
+			" reported success, but its result is unusable: not a complete library: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command, _ := fake(t, "if grep -q wrong $out.c; then "+c.body+"; fi")

@@ -31,7 +31,8 @@ func thisMachine() machine {
 func (m machine) identity() string { return m.model + " \n " + m.features }
 
 func (m machine) info(c *cc.Compiler, threads int) device.Info {
-	return device.Info{Name: "cpu:0", Threads: threads, Adapter: m.model, Vendor: m.vendor, Driver: c.Version(), API: "native", Kind: device.CPU}
+	return device.Info{Name: "cpu:0", Threads: threads, Adapter: m.model, Vendor: m.vendor, Driver: c.Version(), API: "native",
+		Kind: device.CPU}
 }
 
 // read fills in what /proc/cpuinfo says about the first core.

@@ -60,7 +60,8 @@ func TestMemory(t *testing.T) {
 
 // mincore stores which of the first pages of b are resident.
 func mincore(b, resident []byte) error {
-	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(resident)*os.Getpagesize()), uintptr(unsafe.Pointer(&resident[0])))
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(resident)*os.Getpagesize()),
+		uintptr(unsafe.Pointer(&resident[0])))
 	if errno != 0 {
 		return errno
 	}

@@ -78,7 +78,8 @@ func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
 
 func copyCommand(c *device.Command) C.gp_command {
 	size := c.Args[0].Size
-	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size), groups: C.uint32_t((size + C.GP_COPY_BLOCK - 1) / C.GP_COPY_BLOCK), max_taken: 1}
+	return C.gp_command{from: at(c.Args[0]), to: at(c.Args[1]), bytes: C.uint64_t(size),
+		groups: C.uint32_t((size + C.GP_COPY_BLOCK - 1) / C.GP_COPY_BLOCK), max_taken: 1}
 }
 
 // dispatch sets the arguments of a dispatch, and how its workgroups are divided among threads.

@@ -30,7 +30,8 @@ func translated(t *testing.T, wgsl string, invocations, n int, words ...uint32) 
 		require.NoError(t, d.Write(in, 0, data))
 		p := &device.Program{Label: "p", Shaders: []device.Shader{{Label: "translated", WGSL: wgsl, Workgroup: [3]int{invocations, 1, 1},
 			WorkgroupMemory: 16 << 10, Bindings: []device.Access{device.ReadOnly, device.ReadWrite}}}}
-		p.Commands = []device.Command{{Args: []device.Range{{Buffer: in, Size: in.Size()}, {Buffer: out, Size: out.Size()}}, Groups: [3]int{1, 1, 1}}}
+		p.Commands = []device.Command{{Args: []device.Range{{Buffer: in, Size: in.Size()}, {Buffer: out, Size: out.Size()}},
+			Groups: [3]int{1, 1, 1}}}
 		require.NoError(t, d.Run(contract.Load(t, d, p)), compiler)
 		got := contract.Words(contract.Read(t, d, out, 0, out.Size()))
 		if first == nil {
@@ -96,8 +97,10 @@ func TestDenormalsAreZero(t *testing.T) {
 // The built-in functions are as accurate as WGSL demands, or better, over all kinds of arguments.
 func TestFunctionsOfFloats(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
-	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 0.05, -0.05, 0.0999, 0.1001, 1e-3, 1e-10, -1e-20, 2e-38, -2e-38,
-		10, -10, 50, 87.3, 88.72, 88.73, 89, -87.4, -103.9, -104.1, 127.5, -149, 1e5, -1e5, 8388609, 1e10, 1e30, -1e38, math.MaxFloat32, -math.MaxFloat32, inf, -inf, nan, 0.70710677, 1.0000001}
+	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3.7, -3.7, 0.05, -0.05, 0.0999, 0.1001, 1e-3,
+		1e-10, -1e-20, 2e-38, -2e-38,
+		10, -10, 50, 87.3, 88.72, 88.73, 89, -87.4, -103.9, -104.1, 127.5, -149, 1e5, -1e5, 8388609, 1e10, 1e30, -1e38, math.MaxFloat32,
+		-math.MaxFloat32, inf, -inf, nan, 0.70710677, 1.0000001}
 	var rows [][3]uint32
 	for i, a := range edges {
 		for _, k := range []int{0, 1, 5, 17} {
@@ -139,13 +142,17 @@ func TestFunctionsOfFloats(t *testing.T) {
 		want      func(a, b, c float64) float64
 		tolerance float64 // relative
 	}{
-		{"exp(a)", one(math.Exp), close}, {"log(a)", one(math.Log), close}, {"log2(a)", one(math.Log2), close}, {"exp2(a)", one(math.Exp2), 2e-5},
+		{"exp(a)", one(math.Exp), close}, {"log(a)", one(math.Log), close}, {"log2(a)", one(math.Log2), close},
+		{"exp2(a)", one(math.Exp2), 2e-5},
 		{"sqrt(a)", one(math.Sqrt), close}, {"inverseSqrt(a)", one(func(a float64) float64 { return 1 / math.Sqrt(a) }), close},
-		{"tanh(a)", one(math.Tanh), 2e-6}, {"floor(a)", one(math.Floor), exact}, {"ceil(a)", one(math.Ceil), exact}, {"trunc(a)", one(math.Trunc), exact},
-		{"round(a)", one(math.RoundToEven), exact}, {"abs(a)", one(math.Abs), exact}, {"sign(a)", one(sign), exact}, {"-a", one(func(a float64) float64 { return -a }), exact},
+		{"tanh(a)", one(math.Tanh), 2e-6}, {"floor(a)", one(math.Floor), exact}, {"ceil(a)", one(math.Ceil), exact},
+		{"trunc(a)", one(math.Trunc), exact},
+		{"round(a)", one(math.RoundToEven), exact}, {"abs(a)", one(math.Abs), exact}, {"sign(a)", one(sign), exact},
+		{"-a", one(func(a float64) float64 { return -a }), exact},
 		{"min(a, b)", two(least), exact}, {"max(a, b)", two(largest), exact},
 		{"clamp(a, -1.0, 2.0)", one(func(a float64) float64 { return least(largest(a, -1), 2) }), exact},
-		{"a / b", two(func(a, b float64) float64 { return a / b }), close}, {"a * b", two(func(a, b float64) float64 { return a * b }), close},
+		{"a / b", two(func(a, b float64) float64 { return a / b }), close}, {"a * b", two(func(a, b float64) float64 { return a * b }),
+			close},
 		{"step(a, b)", two(func(a, b float64) float64 {
 			if b >= a {
 				return 1
@@ -201,7 +208,8 @@ func TestFunctionsOfIntegers(t *testing.T) {
 	}
 	for typ, functions := range map[string][]function{
 		"u32": {
-			{"a + b", func(a, b uint32) uint32 { return a + b }}, {"a - b", func(a, b uint32) uint32 { return a - b }}, {"a * b", func(a, b uint32) uint32 { return a * b }},
+			{"a + b", func(a, b uint32) uint32 { return a + b }}, {"a - b", func(a, b uint32) uint32 { return a - b }},
+			{"a * b", func(a, b uint32) uint32 { return a * b }},
 			{"a << b", func(a, b uint32) uint32 { return a << (b & 31) }}, {"a >> b", func(a, b uint32) uint32 { return a >> (b & 31) }},
 			{"a / b", func(a, b uint32) uint32 {
 				if b == 0 {
@@ -215,8 +223,10 @@ func TestFunctionsOfIntegers(t *testing.T) {
 				}
 				return a % b
 			}},
-			{"(a & b) | (~a ^ b)", func(a, b uint32) uint32 { return a&b | (^a ^ b) }}, {"max(a, b) - min(a, b)", func(a, b uint32) uint32 { return max(a, b) - min(a, b) }},
-			{"u32(a < b)", func(a, b uint32) uint32 { return truth(a < b) }}, {"bitcast<u32>(f32(a))", func(a, _ uint32) uint32 { return math.Float32bits(float32(a)) }},
+			{"(a & b) | (~a ^ b)", func(a, b uint32) uint32 { return a&b | (^a ^ b) }},
+			{"max(a, b) - min(a, b)", func(a, b uint32) uint32 { return max(a, b) - min(a, b) }},
+			{"u32(a < b)", func(a, b uint32) uint32 { return truth(a < b) }}, {"bitcast<u32>(f32(a))",
+				func(a, _ uint32) uint32 { return math.Float32bits(float32(a)) }},
 			{"(vec2(a, b) / vec2(b, a)).y", func(a, b uint32) uint32 {
 				if a == 0 {
 					return b
@@ -226,9 +236,12 @@ func TestFunctionsOfIntegers(t *testing.T) {
 			{"(vec2(a, b) << vec2(b, a)).x", func(a, b uint32) uint32 { return a << (b & 31) }},
 		},
 		"i32": {
-			{"bitcast<u32>(a + b)", signed(func(a, b int32) int32 { return a + b })}, {"bitcast<u32>(a - b)", signed(func(a, b int32) int32 { return a - b })},
-			{"bitcast<u32>(a * b)", signed(func(a, b int32) int32 { return a * b })}, {"u32(-a)", signed(func(a, _ int32) int32 { return -a })},
-			{"u32(a << u32(b))", signed(func(a, b int32) int32 { return a << (b & 31) })}, {"u32(a >> u32(b))", signed(func(a, b int32) int32 { return a >> (b & 31) })},
+			{"bitcast<u32>(a + b)", signed(func(a, b int32) int32 { return a + b })},
+			{"bitcast<u32>(a - b)", signed(func(a, b int32) int32 { return a - b })},
+			{"bitcast<u32>(a * b)", signed(func(a, b int32) int32 { return a * b })},
+			{"u32(-a)", signed(func(a, _ int32) int32 { return -a })},
+			{"u32(a << u32(b))", signed(func(a, b int32) int32 { return a << (b & 31) })},
+			{"u32(a >> u32(b))", signed(func(a, b int32) int32 { return a >> (b & 31) })},
 			{"u32(a / b)", signed(func(a, b int32) int32 {
 				if b == 0 {
 					return a
@@ -241,9 +254,12 @@ func TestFunctionsOfIntegers(t *testing.T) {
 				}
 				return a % b
 			})},
-			{"u32(abs(a))", signed(func(a, _ int32) int32 { return max(a, -a) })}, {"u32(sign(a))", signed(func(a, _ int32) int32 { return int32(truth(a > 0)) - int32(truth(a < 0)) })},
-			{"u32(min(a, b))", signed(func(a, b int32) int32 { return min(a, b) })}, {"u32(clamp(a, -5, 5))", signed(func(a, _ int32) int32 { return min(max(a, -5), 5) })},
-			{"u32((vec2(a, b) * vec2(b, a) + vec2(a)).y)", signed(func(a, b int32) int32 { return a*b + a })}, {"u32((-vec2(a, b)).x)", signed(func(a, _ int32) int32 { return -a })},
+			{"u32(abs(a))", signed(func(a, _ int32) int32 { return max(a, -a) })},
+			{"u32(sign(a))", signed(func(a, _ int32) int32 { return int32(truth(a > 0)) - int32(truth(a < 0)) })},
+			{"u32(min(a, b))", signed(func(a, b int32) int32 { return min(a, b) })},
+			{"u32(clamp(a, -5, 5))", signed(func(a, _ int32) int32 { return min(max(a, -5), 5) })},
+			{"u32((vec2(a, b) * vec2(b, a) + vec2(a)).y)", signed(func(a, b int32) int32 { return a*b + a })},
+			{"u32((-vec2(a, b)).x)", signed(func(a, _ int32) int32 { return -a })},
 			{"u32(dot(vec2(a, b), vec2(b, b)))", signed(func(a, b int32) int32 { return a*b + b*b })},
 		},
 	} {
@@ -262,10 +278,12 @@ func TestFunctionsOfIntegers(t *testing.T) {
 
 func TestConversionsSaturate(t *testing.T) {
 	var rows [][3]uint32
-	for _, x := range []float64{0, -0.5, 0.9, -1, 1e9, 2147483520, 2147483648, -2147483648, -2147483904, 4294967040, 4294967296, 1e30, -1e30, math.Inf(1), math.Inf(-1), math.NaN()} {
+	for _, x := range []float64{0, -0.5, 0.9, -1, 1e9, 2147483520, 2147483648, -2147483648, -2147483904, 4294967040, 4294967296, 1e30,
+		-1e30, math.Inf(1), math.Inf(-1), math.NaN()} {
 		rows = append(rows, [3]uint32{math.Float32bits(float32(x))})
 	}
-	got := each(t, "f32", []string{"u32(a)", "bitcast<u32>(i32(a))", "vec2<u32>(vec2(a, b)).x", "bitcast<u32>(vec3<i32>(vec3(a)).z)", "u32(bool(a))"}, rows)
+	got := each(t, "f32", []string{"u32(a)", "bitcast<u32>(i32(a))", "vec2<u32>(vec2(a, b)).x", "bitcast<u32>(vec3<i32>(vec3(a)).z)",
+		"u32(bool(a))"}, rows)
 	for k, row := range rows {
 		x := float(row[0])
 		u, i, b := uint32(0), int32(0), uint32(1)
@@ -289,24 +307,35 @@ func TestTranslatedKernels(t *testing.T) {
 		module, body string
 		want         []uint32
 	}{
-		{"arrays by value", 1, "fn f(a: array<u32, 2>) -> array<u32, 2> { var b = a; b[0] = 9u; return b; }", "var a = array<u32, 2>(x[0], x[1]); let b = f(a); var c = a; c[1] = 7u; y[0] = a[0]; y[1] = a[1]; y[2] = b[0]; y[3] = c[1];", []uint32{1, 2, 9, 7}},
+		{"arrays by value", 1, "fn f(a: array<u32, 2>) -> array<u32, 2> { var b = a; b[0] = 9u; return b; }",
+			"var a = array<u32, 2>(x[0], x[1]); let b = f(a); var c = a; c[1] = 7u; y[0] = a[0]; y[1] = a[1]; y[2] = b[0]; y[3] = c[1];",
+			[]uint32{1, 2, 9, 7}},
 		{"shadowed names", 1, "const N = 5u;", "let a = x[0]; { let a = a + 10u; y[0] = a; } y[1] = a; let N = N + 1u; y[2] = N; for (var a = a; a < 3u; a++) { y[3] = a; }", []uint32{11, 1, 6, 2}},
-		{"vectors", 1, "fn f(v: vec4<u32>) -> vec4<u32> { return v + vec4(1u); }", "var v = vec4(x[0], x[1], x[2], x[3]); v.y = 20u; v[i + 2u] = 30u; let w = f(v); y[0] = w.x; y[1] = w.y; y[2] = f(w).z; y[3] = w[x[2]];", []uint32{2, 21, 32, 5}},
-		{"vectors of parts", 1, "", "let v = vec4(vec2(x[0], x[1]), vec2(x[3], x[2])); y[0] = v.x; y[1] = v.y; y[2] = v.z; y[3] = v.w;", []uint32{1, 2, 4, 3}},
+		{"vectors", 1, "fn f(v: vec4<u32>) -> vec4<u32> { return v + vec4(1u); }",
+			"var v = vec4(x[0], x[1], x[2], x[3]); v.y = 20u; v[i + 2u] = 30u; let w = f(v); y[0] = w.x; y[1] = w.y; y[2] = f(w).z; y[3] = w[x[2]];", []uint32{2, 21, 32, 5}},
+		{"vectors of parts", 1, "", "let v = vec4(vec2(x[0], x[1]), vec2(x[3], x[2])); y[0] = v.x; y[1] = v.y; y[2] = v.z; y[3] = v.w;",
+			[]uint32{1, 2, 4, 3}},
 		{"vectors of bool", 1, "", "let v = vec4(x[0], x[1], x[2], x[3]) > vec4(2u); let w = select(vec4(1u), vec4(2u), !v); y[0] = w.x * 1000u + w.z; y[1] = u32(any(v)) + 2u * u32(all(v)); y[2] = u32(v.w) + u32(v[1]); let m = vec4<u32>(v); let b = vec2(true, x[0] == 7u); y[3] = m.z + m.x + u32(any(!b)) + u32(!b.x);", []uint32{2001, 1, 1, 2}},
 		{"indices clamped", 1, "", "var a = array<u32, 2>(5u, 6u); y[0] = x[x[3] * 100u]; y[1] = x[i - 1u]; y[2] = a[x[2]]; let k = -i32(x[1]); y[k] = a[k];", []uint32{4, 4, 6, 6}},
-		{"workgroup indices clamped", 4, "var<workgroup> s: array<u32, 4>;", "s[i] = x[i]; workgroupBarrier(); y[i] = s[i * 1000u];", []uint32{1, 4, 4, 4}},
+		{"workgroup indices clamped", 4, "var<workgroup> s: array<u32, 4>;", "s[i] = x[i]; workgroupBarrier(); y[i] = s[i * 1000u];",
+			[]uint32{1, 4, 4, 4}},
 		{"reversed", 4, "var<workgroup> s: array<u32, 4>;", "s[i] = x[i]; workgroupBarrier(); y[i] = s[3u - i];", []uint32{4, 3, 2, 1}},
-		{"tree", 4, "var<workgroup> s: array<u32, 4>;", "s[i] = x[i]; workgroupBarrier(); for (var n = 2u; n > 0u; n /= 2u) { if (i < n) { s[i] += s[i + n]; } workgroupBarrier(); } y[i] = s[0];", []uint32{10, 10, 10, 10}},
+		{"tree", 4, "var<workgroup> s: array<u32, 4>;",
+			"s[i] = x[i]; workgroupBarrier(); for (var n = 2u; n > 0u; n /= 2u) { if (i < n) { s[i] += s[i + n]; } workgroupBarrier(); } y[i] = s[0];", []uint32{10, 10, 10, 10}},
 		{"functions with barriers", 4, "var<workgroup> s: array<u32, 4>; fn next(v: u32, i: u32) -> u32 { workgroupBarrier(); s[i] = v; workgroupBarrier(); return s[(i + 1u) % 4u]; }", "let s = 5u; let v = next(x[i], i); y[i] = next(v, i) + s;", []uint32{8, 9, 6, 7}},
-		{"uniform load", 4, "var<workgroup> n: u32;", "if (i == 2u) { n = x[3]; } let m = workgroupUniformLoad(&n); if (m == 4u) { y[i] = m + i; }", []uint32{4, 5, 6, 7}},
+		{"uniform load", 4, "var<workgroup> n: u32;",
+			"if (i == 2u) { n = x[3]; } let m = workgroupUniformLoad(&n); if (m == 4u) { y[i] = m + i; }", []uint32{4, 5, 6, 7}},
 		{"early return", 4, "", "y[i] = 1u; if (x[0] == 1u) { return; } workgroupBarrier(); y[i] = 2u;", []uint32{1, 1, 1, 1}},
 		{"no early return", 4, "", "y[i] = 1u; if (x[0] == 2u) { return; } workgroupBarrier(); y[i] = 2u;", []uint32{2, 2, 2, 2}},
-		{"return behind the last barrier", 4, "", "y[i] = 1u; workgroupBarrier(); if (i < 2u) { return; } y[i] = 2u;", []uint32{1, 1, 2, 2}},
+		{"return behind the last barrier", 4, "", "y[i] = 1u; workgroupBarrier(); if (i < 2u) { return; } y[i] = 2u;",
+			[]uint32{1, 1, 2, 2}},
 		{"shadowed names around barriers", 4, "", "var a = i; workgroupBarrier(); { let a = a + 10u; workgroupBarrier(); y[i] = a; } y[i] += a * 100u;", []uint32{10, 111, 212, 313}},
-		{"break around a barrier", 4, "", "var k = 0u; loop { workgroupBarrier(); k++; if (k == 3u) { break; } } y[i] = k;", []uint32{3, 3, 3, 3}},
-		{"atomics", 4, "var<workgroup> n: atomic<u32>; var<workgroup> m: atomic<i32>;", "let a = atomicAdd(&n, x[i]); y[i] = a; let b = atomicMax(&m, i32(i)); workgroupBarrier(); if (i == 3u) { y[3] = atomicLoad(&n) * 100u + u32(atomicExchange(&m, 0)) * 10u + u32(b); }", []uint32{0, 1, 3, 1032}},
-		{"side effects once", 4, "var<workgroup> n: atomic<u32>; fn f() -> u32 { return atomicAdd(&n, 1u); }", "let v = vec4(vec2(f()), vec2(f(), 0u)); workgroupBarrier(); y[i] = atomicLoad(&n);", []uint32{8, 8, 8, 8}},
+		{"break around a barrier", 4, "", "var k = 0u; loop { workgroupBarrier(); k++; if (k == 3u) { break; } } y[i] = k;",
+			[]uint32{3, 3, 3, 3}},
+		{"atomics", 4, "var<workgroup> n: atomic<u32>; var<workgroup> m: atomic<i32>;",
+			"let a = atomicAdd(&n, x[i]); y[i] = a; let b = atomicMax(&m, i32(i)); workgroupBarrier(); if (i == 3u) { y[3] = atomicLoad(&n) * 100u + u32(atomicExchange(&m, 0)) * 10u + u32(b); }", []uint32{0, 1, 3, 1032}},
+		{"side effects once", 4, "var<workgroup> n: atomic<u32>; fn f() -> u32 { return atomicAdd(&n, 1u); }",
+			"let v = vec4(vec2(f()), vec2(f(), 0u)); workgroupBarrier(); y[i] = atomicLoad(&n);", []uint32{8, 8, 8, 8}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			assert.Equal(t, c.want, translated(t, kernelOf("u32", "u32", c.invocations, c.module, c.body), c.invocations, 4, 1, 2, 3, 4))

@@ -17,7 +17,8 @@ func TestWorkgroupSizeOfSource(t *testing.T) {
 		assert.True(t, ok, src)
 		assert.Equal(t, want, got, src)
 	}
-	for _, src := range []string{"", "@workgroup_size(N)", "@workgroup_size(1) @workgroup_size(2)", "@workgroup_size(99999999999999999999)"} {
+	for _, src := range []string{"", "@workgroup_size(N)", "@workgroup_size(1) @workgroup_size(2)",
+		"@workgroup_size(99999999999999999999)"} {
 		_, ok := workgroupSize(src)
 		assert.False(t, ok, src)
 	}

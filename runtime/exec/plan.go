@@ -165,7 +165,8 @@ func choices(lows map[string]*lowered) (several [][]shaders.Kernel) {
 }
 
 func newPlan(dev device.Device, lows map[string]*lowered, opts Options) (*Plan, error) {
-	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
+	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools,
+		memory: map[string]graph.Type{}}
 	for _, name := range slices.Sorted(maps.Keys(lows)) {
 		if err := p.add(name, lows[name], opts.Tune); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)

@@ -74,7 +74,8 @@ func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
 	}
 	i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == chosen.Name })
 	if i < 0 { // lowering offers variants by shape, not by memory
-		return shaders.Kernel{}, fmt.Errorf("%s: kernel %s does not exist on the planned memory", shaders.Label(q.fused.Groups[n]), chosen.Name)
+		return shaders.Kernel{}, fmt.Errorf("%s: kernel %s does not exist on the planned memory", shaders.Label(q.fused.Groups[n]),
+			chosen.Name)
 	}
 	return ks[i], nil
 }

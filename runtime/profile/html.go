@@ -69,7 +69,8 @@ func newChart(l Rank, steps int) chart {
 		for _, p := range layer.Phases {
 			w := share(p.DurationMicros, longest) * (width - names - times)
 			r.Bars = append(r.Bars, bar{Phase: p.Name, X: x, Y: y, Width: w, Height: height,
-				Title: fmt.Sprintf("%s %s: %s a step, %.1f %% of the layer", layer.Name, p.Name, Duration(p.DurationMicros/float64(max(1, steps))), 100*p.Share)})
+				Title: fmt.Sprintf("%s %s: %s a step, %.1f %% of the layer", layer.Name, p.Name,
+					Duration(p.DurationMicros/float64(max(1, steps))), 100*p.Share)})
 			x += w
 		}
 		r.End = x + 8

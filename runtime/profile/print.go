@@ -62,7 +62,8 @@ func PrintKernels(w io.Writer, ks []Kernel, width int) error {
 			for _, k := range ks[i:] {
 				rest.DurationMicros, rest.Share, rest.Calls = rest.DurationMicros+k.DurationMicros, rest.Share+k.Share, rest.Calls+k.Calls
 			}
-			rows = append(rows, []string{percentage(rest.Share), Duration(rest.DurationMicros), count(rest.Calls), "", "", "", "", fmt.Sprintf("(%d smaller)", len(ks)-i)})
+			rows = append(rows, []string{percentage(rest.Share), Duration(rest.DurationMicros), count(rest.Calls), "", "", "", "",
+				fmt.Sprintf("(%d smaller)", len(ks)-i)})
 			break
 		}
 		rows = append(rows, []string{percentage(k.Share), Duration(k.DurationMicros), count(k.Calls), Number(k.GFLOPS), Number(k.GBps),

@@ -147,7 +147,8 @@ func TestShare(t *testing.T) {
 		gflops, gbps, of float64
 		bound            string
 	}{
-		{50, 4, 0.5, "compute"}, {50, 6, 0.6, "memory"}, {104, 5, 1, "compute"}, {50, 60, 0.5, "compute"}, {400, 6, 0.6, "memory"}, {400, 60, 0, ""}, {0, 0, 0, ""},
+		{50, 4, 0.5, "compute"}, {50, 6, 0.6, "memory"}, {104, 5, 1, "compute"}, {50, 60, 0.5, "compute"}, {400, 6, 0.6, "memory"},
+		{400, 60, 0, ""}, {0, 0, 0, ""},
 	} {
 		of, bound := p.Share(c.gflops, c.gbps)
 		assert.Equal(t, c.of, of, "%+v", c)

@@ -23,15 +23,18 @@ func travelling() *device.Program {
 	return &device.Program{Label: "p\xff", Shaders: []device.Shader{
 		{Label: "a", WGSL: "fn main() {}", Bindings: []device.Access{0, 1, 9}, Workgroup: [3]int{64, 1, -1}, WorkgroupMemory: 16384}, {}},
 		Commands: []device.Command{
-			{Shader: 1, Args: []device.Range{{Buffer: handle(7), Offset: 256, Size: 1 << 40}, {Buffer: handle(0), Offset: -4, Size: -1}}, Groups: [3]int{65535, 1, 1}},
+			{Shader: 1, Args: []device.Range{{Buffer: handle(7), Offset: 256, Size: 1 << 40}, {Buffer: handle(0), Offset: -4, Size: -1}},
+				Groups: [3]int{65535, 1, 1}},
 			{Shader: device.Copy}}}
 }
 
 func commands() []*command {
 	return []*command{
 		{op: opAlloc, id: 1, label: "weights", n: 1 << 40}, {op: opAlloc, id: math.MaxUint64, n: -4}, {op: opFree, id: 2},
-		{op: opLoad, id: 3, program: travelling()}, {op: opLoad, id: 3, program: &device.Program{}}, {op: opUnload, id: 3}, {op: opRun, id: 3},
-		{op: opTimed, id: 4, buffer: 3}, {op: opWrite, buffer: 1, offset: -8, n: 64, at: 128}, {op: opRead, id: 5, buffer: 1, offset: 4, n: 8},
+		{op: opLoad, id: 3, program: travelling()}, {op: opLoad, id: 3, program: &device.Program{}}, {op: opUnload, id: 3},
+		{op: opRun, id: 3},
+		{op: opTimed, id: 4, buffer: 3}, {op: opWrite, buffer: 1, offset: -8, n: 64, at: 128},
+		{op: opRead, id: 5, buffer: 1, offset: 4, n: 8},
 		{op: opSync, id: 6}, {op: opClose, id: 7}, {op: opTaken, at: 99},
 	}
 }
@@ -39,7 +42,8 @@ func commands() []*command {
 func events() []*event {
 	lost := &device.Error{Op: "run", Object: "k\n", Device: "vulkan:0", Cause: &remote{"device lost: X", device.ErrLost}}
 	return []*event{
-		{kind: evReady, ready: &description{Info: device.Info{Name: "vulkan:0", Kind: device.Discrete}, Limits: target.DefaultLimits(), Budget: 9, Timer: true}},
+		{kind: evReady, ready: &description{Info: device.Info{Name: "vulkan:0", Kind: device.Discrete}, Limits: target.DefaultLimits(),
+			Budget: 9, Timer: true}},
 		{kind: evReady, err: &remote{text: "no such adapter"}},
 		{kind: evState, accepted: 5, moves: math.MaxUint64, fresh: 3, staging: 1 << 20},
 		{kind: evDone, id: 1}, {kind: evDone, id: 2, err: lost}, {kind: evDone, id: 2, times: []time.Duration{0, time.Second}},
@@ -95,7 +99,8 @@ func TestErrorsTravel(t *testing.T) {
 		require.ErrorAs(t, got.err, &named)
 		require.Equal(t, "b", named.Object)
 	}
-	got, err := decodeEvent((&event{kind: evFailed, err: fmt.Errorf("while: %w", &device.Error{Op: "a", Cause: device.ErrLost})}).append(nil))
+	got, err := decodeEvent((&event{kind: evFailed,
+		err: fmt.Errorf("while: %w", &device.Error{Op: "a", Cause: device.ErrLost})}).append(nil))
 	require.NoError(t, err)
 	require.ErrorIs(t, got.err, device.ErrLost)
 	require.ErrorContains(t, got.err, "while: ")

@@ -77,7 +77,8 @@ func (c *call) wait() error {
 
 func newConnection(d *Device, p *process, socket *net.UnixConn, o Options) *connection {
 	c := &connection{d: d, process: p, socket: socket, background: background{quit: make(chan struct{})}, calls: map[uint64]*call{},
-		progress: progress{silence: o.silence(), setting: o.Setting, moved: time.Now(), heard: time.Now()}, uploads: uploads{ring: ring{size: ringBytes}}}
+		progress: progress{silence: o.silence(), setting: o.Setting, moved: time.Now(), heard: time.Now()},
+		uploads:  uploads{ring: ring{size: ringBytes}}}
 	c.room.L = &c.mu
 	return c
 }

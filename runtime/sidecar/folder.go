@@ -55,7 +55,8 @@ func privateFolder(dir string) (leave func(), err error) {
 
 // lockless reports whether an error means that the file system has no locks for folders.
 func lockless(err error) bool {
-	return slices.ContainsFunc([]error{unix.EBADF, unix.ENOTSUP, unix.EOPNOTSUPP, unix.ENOSYS}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{unix.EBADF, unix.ENOTSUP, unix.EOPNOTSUPP, unix.ENOSYS},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 func private(dir string) error {

@@ -23,7 +23,8 @@ func TestLeftFoldersAreSweptAway(t *testing.T) {
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	empty, held, used := filepath.Join(dir, "gpupipe-AAAAAAAAAAAAAAAA"), filepath.Join(dir, "gpupipe-BBBBBBBBBBBBBBBB"), filepath.Join(dir, "gpupipe-CCCCCCCCCCCCCCCC")
+	empty, held, used := filepath.Join(dir, "gpupipe-AAAAAAAAAAAAAAAA"), filepath.Join(dir, "gpupipe-BBBBBBBBBBBBBBBB"),
+		filepath.Join(dir, "gpupipe-CCCCCCCCCCCCCCCC")
 	for _, name := range []string{empty, held, used, filepath.Join(dir, "gpupipe-verify-12345678"), filepath.Join(dir, "gpupipe-2345")} {
 		require.NoError(t, os.Mkdir(name, 0o700))
 	}

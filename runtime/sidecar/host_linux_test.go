@@ -105,7 +105,8 @@ func TestBothAreKilled(t *testing.T) {
 		_ = host.Wait()
 		for _, f := range folders(t, dir) {
 			left++
-			require.Eventually(t, func() bool { return !locked(filepath.Join(dir, f.Name())) }, time.Hour, time.Millisecond, "the worker dies a moment later")
+			require.Eventually(t, func() bool { return !locked(filepath.Join(dir, f.Name())) }, time.Hour, time.Millisecond,
+				"the worker dies a moment later")
 		}
 		d, err := Open(options("null"))
 		require.NoError(t, err)

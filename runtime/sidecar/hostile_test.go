@@ -60,9 +60,10 @@ func lies() map[string][][]byte {
 		"no data":           late(&event{kind: evDone, id: 2}),
 		"data too short":    late(&event{kind: evData, id: 2, n: 60, last: true}),
 		"done too early":    late(&event{kind: evState, accepted: 3}),
-		"done and undone":   {good, append(append([]byte(nil), made...), appendFrame(nil, &event{kind: evState, accepted: 1})...), appendFrame(nil, &event{kind: evState})},
-		"a late cut frame":  {good, made, {30, 0, 0, 0, byte(evState)}},
-		"no more":           {good, made},
+		"done and undone": {good, append(append([]byte(nil), made...), appendFrame(nil, &event{kind: evState, accepted: 1})...),
+			appendFrame(nil, &event{kind: evState})},
+		"a late cut frame": {good, made, {30, 0, 0, 0, byte(evState)}},
+		"no more":          {good, made},
 	}
 }
 
@@ -290,17 +291,18 @@ func TestHostileHosts(t *testing.T) {
 		say  []message
 		want string
 	}{
-		"unknown command":      {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
-		"cut command":          {[]message{raw{byte(opRun), 1}}, "ends early"},
-		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
-		"hello again":          {[]message{&hello{}}, "unknown command"},
-		"empty":                {[]message{raw{}}, "0 bytes"},
-		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
-		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},
-		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "an unknown buffer or program"},
-		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "an unknown buffer or program"},
-		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "an unknown buffer or program"},
-		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "an unknown buffer or program"},
+		"unknown command":     {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
+		"cut command":         {[]message{raw{byte(opRun), 1}}, "ends early"},
+		"long command":        {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
+		"hello again":         {[]message{&hello{}}, "unknown command"},
+		"empty":               {[]message{raw{}}, "0 bytes"},
+		"unknown program":     {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"a buffer is run":     {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"timed without clock": {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "an unknown buffer or program"},
+		"unknown buffer":      {[]message{&command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"released twice":      {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"unloaded twice": {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}},
+			"an unknown buffer or program"},
 		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "an unknown buffer or program"},
 		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "an unknown buffer or program"},
 		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "within a ring of"},

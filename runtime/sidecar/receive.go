@@ -38,7 +38,8 @@ func (c *connection) receive() {
 		case errors.Is(err, errOver):
 			c.lose(device.ErrClosed)
 			return
-		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) ||
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+			errors.Is(err, unix.ECONNRESET) ||
 			errors.Is(err, os.ErrDeadlineExceeded):
 			c.lose(c.disconnected())
 		default:

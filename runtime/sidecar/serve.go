@@ -37,7 +37,8 @@ func Work(ctx context.Context, stdin io.Reader, socket string, open func(name st
 	if err != nil {
 		return &UsageError{errors.New("no token on the standard input: workers are started by other commands, not by users")}
 	}
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // SIGPIPE: a write to a host that is gone must not end the worker
+	// SIGPIPE: a write to a host that is gone must not end the worker
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // which ends with the host

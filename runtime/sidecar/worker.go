@@ -81,9 +81,10 @@ type execution struct {
 func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
 	w := &worker{conn: conn, outbox: newOutbox(conn, maxBacklog), memory: m, silence: h.silence,
 		queue: make(chan *command, window), answers: make(chan *answer, maxReads),
-		lifetime:  lifetime{ending: make(chan struct{}), worked: make(chan struct{})},
-		fetches:   fetches{downloads: ring{size: int64(len(m.down))}},
-		execution: execution{buffers: map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(), seen: map[uint64]*seen{}}}
+		lifetime: lifetime{ending: make(chan struct{}), worked: make(chan struct{})},
+		fetches:  fetches{downloads: ring{size: int64(len(m.down))}},
+		execution: execution{buffers: map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(),
+			seen: map[uint64]*seen{}}}
 	w.room.L = &w.mu
 	return w
 }

@@ -188,7 +188,8 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 		return c.Used()
 	}
 	for key := range used() {
-		require.NoError(t, os.WriteFile(path, []byte(`{"`+key+`": {"candidate": "none such"}, "another": {"candidate": "none such"}}`), 0o600))
+		require.NoError(t, os.WriteFile(path, []byte(`{"`+key+`": {"candidate": "none such"}, "another": {"candidate": "none such"}}`),
+			0o600))
 	}
 	anew := used()
 	assert.Equal(t, anew, used())

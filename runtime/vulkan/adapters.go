@@ -76,7 +76,8 @@ func newInstance() (vk.Instance, error) {
 			return nil, err
 		}
 	}
-	app := vk.ApplicationInfo{SType: vk.StructureTypeApplicationInfo, ApiVersion: version13, PApplicationName: "gpupipe\x00", PEngineName: "gpupipe\x00"}
+	app := vk.ApplicationInfo{SType: vk.StructureTypeApplicationInfo, ApiVersion: version13, PApplicationName: "gpupipe\x00",
+		PEngineName: "gpupipe\x00"}
 	info := vk.InstanceCreateInfo{SType: vk.StructureTypeInstanceCreateInfo, PApplicationInfo: &app}
 	defer info.Free()
 	var instance vk.Instance
@@ -176,7 +177,8 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	}
 	var can C.gv_abilities
 	C.gv_abilities_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p), C.uint32_t(props.ApiVersion),
-		has("VK_EXT_robustness2"), has("VK_EXT_pipeline_robustness"), has("VK_EXT_subgroup_size_control"), has("VK_KHR_cooperative_matrix"), &can)
+		has("VK_EXT_robustness2"), has("VK_EXT_pipeline_robustness"), has("VK_EXT_subgroup_size_control"),
+		has("VK_KHR_cooperative_matrix"), &can)
 	runtime.KeepAlive(instance)
 	if can.timeline == 0 {
 		return a, false
@@ -185,7 +187,8 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	v := vk.Version(props.ApiVersion)
 	a.Info = device.Info{
 		Adapter: vk.ToString(props.DeviceName[:]), Vendor: device.Vendor(props.VendorID), Kind: kindOf(props.DeviceType),
-		API:    fmt.Sprintf("vulkan %d.%d.%d", v.Major(), v.Minor(), v.Patch()), // with the version, unlike WebGPU's "vulkan": the kernels differ
+		// with the version, unlike WebGPU's "vulkan": the kernels differ
+		API:    fmt.Sprintf("vulkan %d.%d.%d", v.Major(), v.Minor(), v.Patch()),
 		Driver: strings.TrimSpace(C.GoString(&can.driver_name[0]) + " " + C.GoString(&can.driver_info[0])),
 	}
 	a.Limits = limitsOf(&props.Limits, &can)
@@ -266,9 +269,10 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 		MaxBindings:     int(min(l.MaxPerStageDescriptorStorageBuffers, l.MaxDescriptorSetStorageBuffers, l.MaxPerStageResources, maxBindings)),
 		MaxBindingSize:  size(uint64(l.MaxStorageBufferRange)),
 		OffsetAlignment: max(int64(l.MinStorageBufferOffsetAlignment), 32), MaxWorkgroupMemory: int(l.MaxComputeSharedMemorySize),
-		MaxInvocations:       int(l.MaxComputeWorkGroupInvocations),
-		MaxDispatchDimension: int(min(l.MaxComputeWorkGroupCount[0], l.MaxComputeWorkGroupCount[1], l.MaxComputeWorkGroupCount[2], math.MaxInt32)),
-		MaxBufferSize:        size(uint64(can.allocation_size)),
+		MaxInvocations: int(l.MaxComputeWorkGroupInvocations),
+		MaxDispatchDimension: int(min(l.MaxComputeWorkGroupCount[0], l.MaxComputeWorkGroupCount[1], l.MaxComputeWorkGroupCount[2],
+			math.MaxInt32)),
+		MaxBufferSize: size(uint64(can.allocation_size)),
 	}
 	if can.buffer_size != 0 {
 		out.MaxBufferSize = min(out.MaxBufferSize, size(uint64(can.buffer_size)))
@@ -280,7 +284,8 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 }
 
 // components are the names of VkComponentTypeKHR.
-var components = map[C.uint32_t]string{0: "f16", 1: "f32", 2: "f64", 3: "i8", 4: "i16", 5: "i32", 6: "i64", 7: "u8", 8: "u16", 9: "u32", 10: "u64",
+var components = map[C.uint32_t]string{0: "f16", 1: "f32", 2: "f64", 3: "i8", 4: "i16", 5: "i32", 6: "i64", 7: "u8", 8: "u16", 9: "u32",
+	10:         "u64",
 	1000141000: "bf16", 1000491002: "e4m3", 1000491003: "e5m2"}
 
 func shapeOf(s C.gv_shape) Matrix {

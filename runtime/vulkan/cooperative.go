@@ -30,7 +30,8 @@ func (a *adapter) addCooperative(instance vk.Instance, version uint32) {
 	for _, m := range a.Matrices {
 		usable := m.A == "f16" || m.A == "bf16" && a.cooperative.bfloat16 != 0
 		c := target.CooperativeMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result}
-		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "subgroup" && !m.Saturating && !slices.Contains(a.Limits.Cooperative, c) {
+		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "subgroup" && !m.Saturating &&
+			!slices.Contains(a.Limits.Cooperative, c) {
 			a.Limits.Cooperative = append(a.Limits.Cooperative, c)
 		}
 	}

@@ -94,10 +94,12 @@ func TestAdapters(t *testing.T) {
 		}
 		for _, m := range a.Limits.Cooperative {
 			assert.Positive(t, a.Limits.SubgroupSize)
-			assert.Contains(t, a.Matrices, Matrix{M: m.M, N: m.N, K: m.K, A: m.Input, B: m.Input, C: "f32", Result: m.Result, Scope: "subgroup"})
+			assert.Contains(t, a.Matrices, Matrix{M: m.M, N: m.N, K: m.K, A: m.Input, B: m.Input, C: "f32", Result: m.Result,
+				Scope: "subgroup"})
 		}
 		for _, f := range a.Limits.Flexible {
-			assert.Contains(t, a.Flexible, Flexible{Matrix{M: f.M, N: f.N, K: f.K, A: f.Input, B: f.Input, C: "f32", Result: f.Result, Scope: "workgroup"}, f.Invocations})
+			assert.Contains(t, a.Flexible, Flexible{Matrix{M: f.M, N: f.N, K: f.K, A: f.Input, B: f.Input, C: "f32", Result: f.Result,
+				Scope: "workgroup"}, f.Invocations})
 			assert.Positive(t, min(f.M, f.N, f.K, f.Invocations))
 		}
 		require.NotEmpty(t, a.Heaps)
@@ -328,7 +330,8 @@ func TestTrusted(t *testing.T) {
 		info := d.Info()
 		info.Kind = kind
 		d.owner.Describe(info, d.Limits(), d.Budget())
-		s := device.Shader{Label: "indices", Workgroup: [3]int{4, 1, 1}, Bindings: make([]device.Access, 1), WorkgroupMemory: 16, Inside: true, WGSL: `
+		s := device.Shader{Label: "indices", Workgroup: [3]int{4, 1, 1}, Bindings: make([]device.Access, 1),
+			WorkgroupMemory: 16, Inside: true, WGSL: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 var<workgroup> w: array<u32, 4>;
 @compute @workgroup_size(4) fn main(@builtin(local_invocation_index) i: u32) {

@@ -44,7 +44,8 @@ func TestTraining(t *testing.T) {
 	trained := func(wrap func(*vulkan.Device) device.Device) []byte {
 		dir := t.TempDir()
 		c, err := config.Load(golden+"tied/muon.yaml", []string{"init.from=" + golden + "tied", "data.train=[" + golden + "text.txt]",
-			"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, replicas: 2, devices: [vulkan:0]}", "run.dir=" + dir})
+			"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, replicas: 2, devices: [vulkan:0]}", "run.dir=" +
+				dir})
 		require.NoError(t, err)
 		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: func(string) (device.Device, error) {
 			d, err := vulkan.Open(0, vulkan.Options{CacheDir: cache})

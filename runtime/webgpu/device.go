@@ -219,7 +219,8 @@ func (d *Device) scoped(f func() error) error {
 }
 
 func (d *Device) busy() bool {
-	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.queue.syncs) > 0)
+	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() ||
+		len(d.queue.syncs) > 0)
 }
 
 // poll runs callbacks, completes transfers and reports whether there was any progress.

@@ -128,7 +128,8 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 	}
 	for at := int64(0); at < src.Size; at += scratchSize {
 		n := min(src.Size-at, scratchSize)
-		to = append(to, copyCommand(from.gpu, src.Offset+at, d.kernels.scratch, 0, n), copyCommand(d.kernels.scratch, 0, into.gpu, dst.Offset+at, n))
+		to = append(to, copyCommand(from.gpu, src.Offset+at, d.kernels.scratch, 0, n),
+			copyCommand(d.kernels.scratch, 0, into.gpu, dst.Offset+at, n))
 	}
 	return to, nil
 }

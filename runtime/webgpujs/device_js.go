@@ -47,7 +47,8 @@ type uploads struct {
 var ErrNoWebGPU = errors.New("this browser has no WebGPU")
 
 // limitNames are WebGPU's names of the limits that Open requests as large as the adapter has them.
-var limitNames = []string{"maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize", "minStorageBufferOffsetAlignment",
+var limitNames = []string{"maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize",
+	"minStorageBufferOffsetAlignment",
 	"maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY",
 	"maxComputeWorkgroupSizeZ", "maxComputeWorkgroupsPerDimension"}
 
@@ -117,7 +118,8 @@ func limitsOf(l js.Value, kind device.Kind) target.Limits {
 	n := func(name string) int { return int(min(l.Get(name).Float(), 1<<52)) }
 	size := func(name string) int64 { return int64(n(name)) &^ 3 }
 	return target.Limits{
-		MaxBindings: n("maxStorageBuffersPerShaderStage"), MaxBindingSize: size("maxStorageBufferBindingSize"), MaxBufferSize: size("maxBufferSize"),
+		MaxBindings: n("maxStorageBuffersPerShaderStage"), MaxBindingSize: size("maxStorageBufferBindingSize"),
+		MaxBufferSize:   size("maxBufferSize"),
 		OffsetAlignment: size("minStorageBufferOffsetAlignment"), MaxWorkgroupMemory: n("maxComputeWorkgroupStorageSize"),
 		MaxInvocations:       n("maxComputeInvocationsPerWorkgroup"),
 		MaxWorkgroupSize:     [3]int{n("maxComputeWorkgroupSizeX"), n("maxComputeWorkgroupSizeY"), n("maxComputeWorkgroupSizeZ")},

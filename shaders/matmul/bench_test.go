@@ -59,7 +59,8 @@ func BenchmarkSoftware(b *testing.B) {
 		s, r := c.Spec, rand.New(rand.NewPCG(1, 2))
 		x, y := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA), random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 		operands := &bench{t: b, dev: dev, bufs: map[Operand]device.Buffer{}}
-		operands.bufs[A], operands.bufs[B], operands.bufs[C] = operands.buffer("a", floatBytes(x)), operands.buffer("b", floatBytes(y)), operands.buffer("c", make([]byte, 4*s.Batch*s.M*s.N))
+		operands.bufs[A], operands.bufs[B], operands.bufs[C] = operands.buffer("a", floatBytes(x)), operands.buffer("b", floatBytes(y)),
+			operands.buffer("c", make([]byte, 4*s.Batch*s.M*s.N))
 		flops := 2 * float64(s.Batch*s.M*s.N) * float64(s.K)
 		for _, k := range Variants(s, on(target.DefaultLimits(), true))[1:] {
 			b.Run(fmt.Sprintf("%s/%s", c.name, k.Name), func(b *testing.B) {

@@ -62,7 +62,8 @@ func cooperativeVariants(s Spec, l target.Limits) []Kernel {
 	for _, t := range shapes {
 		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
 		a, b := t.slices(s)
-		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s)+s.blockMemory() > l.MaxWorkgroupMemory || a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
+		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s)+s.blockMemory() > l.MaxWorkgroupMemory ||
+			a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
 			continue
 		}
 		// Skip tiles that lie outside C for the most part, except the smallest.
@@ -130,8 +131,10 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 
 // slices returns the slices of A and B.
 func (t cooperative) slices(s Spec) (a, b slice) {
-	a = slice{name: "a", first: s.firstRow(t.rows()), tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA, batch: s.Batch, item: "b", batchStride: s.BatchStrideA}
-	b = slice{name: "b", first: fmt.Sprintf("tx * %du", t.cols()), tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB, batch: s.Batch, item: s.matrixB(), batchStride: s.BatchStrideB}
+	a = slice{name: "a", first: s.firstRow(t.rows()), tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA,
+		batch: s.Batch, item: "b", batchStride: s.BatchStrideA}
+	b = slice{name: "b", first: fmt.Sprintf("tx * %du", t.cols()), tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB,
+		batch: s.Batch, item: s.matrixB(), batchStride: s.BatchStrideB}
 	a.inside, b.inside = s.M%a.tile == 0 && s.Grouping != graph.GroupedRows, s.N%b.tile == 0
 	a.wholeSteps, b.wholeSteps, a.end, b.end = s.wholeSteps(t.depth()), s.wholeSteps(t.depth()), s.lastStep(), s.lastStep()
 	if s.Grouping == graph.GroupedRows {

@@ -26,7 +26,8 @@ func cooperativeCases() []testCase {
 	var out []testCase
 	for n, d := range [][3]int{{64, 64, 64}, {32, 40, 24}, {33, 50, 44}, {72, 35, 21}, {130, 20, 9}, {1, 100, 8}} {
 		for trans := range 4 {
-			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: F16, TypeB: F16}}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: F16,
+				TypeB: F16}}
 			if (n+trans)%3 == 0 {
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2]+8*(n%2), d[1]*d[2]
 			}
@@ -48,10 +49,12 @@ func cooperativeCases() []testCase {
 	}
 	return append(out,
 		testCase{name: "parts", spec: Spec{Product: Product{Batch: 1, M: 40, N: 24, K: 2000, TransA: true, TypeA: F16, TypeB: F16}}},
-		testCase{name: "parts of odd rows", spec: Spec{Product: Product{Batch: 2, M: 40, N: 23, K: 1003, BatchStrideA: 40 * 1003, TypeA: F16, TypeB: F16}}},
+		testCase{name: "parts of odd rows", spec: Spec{Product: Product{Batch: 2, M: 40, N: 23, K: 1003, BatchStrideA: 40 * 1003,
+			TypeA: F16, TypeB: F16}}},
 		testCase{name: "logits", spec: Spec{Product: Product{Batch: 1, M: 24, N: 1003, K: 32, TransB: true, TypeA: F16, TypeB: F16}}},
 		testCase{name: "gradient of hidden states", spec: Spec{Product: Product{Batch: 1, M: 24, N: 32, K: 1003, TypeA: F16, TypeB: F16}}},
-		testCase{name: "gradient of the head", spec: Spec{Product: Product{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}}})
+		testCase{name: "gradient of the head", spec: Spec{Product: Product{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16,
+			TypeB: F16}}})
 }
 
 // oblong are the matrices of Intel's Xe-HPG and Xe2, which are not square.
@@ -106,8 +109,10 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)
 	sizes := append([]target.CooperativeMatrix{square(8)}, oblong...)
-	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
-	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states", "grouped 2", "grouped 3", "grouped 4", "grouped 5"}
+	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true},
+		{down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
+	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows",
+		"gradient of hidden states", "grouped 2", "grouped 3", "grouped 4", "grouped 5"}
 	for i, c := range cooperativeCases() {
 		if !*every && !slices.Contains(names, c.name) {
 			continue
@@ -134,7 +139,8 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)
-	s := Spec{Product: Product{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16}, Epilogue: Epilogue{Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}}
+	s := Spec{Product: Product{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16},
+		Epilogue: Epilogue{Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}}
 	s.Text = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
 	half := s
 	half.TypeC = BF16
@@ -161,7 +167,8 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	}
 	assert.True(t, math.IsInf(float64(got[s.M*s.N/2]), 1), "it writes behind C")
 	half.K = 2000
-	assert.True(t, slices.ContainsFunc(cooperativeVariants(half, tensorLimits(square(16), 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
+	assert.True(t, slices.ContainsFunc(cooperativeVariants(half, tensorLimits(square(16), 32, "f16")),
+		func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 }
 
 // The lanes of narrow subgroups hold no more sums than fit into their registers.

@@ -87,7 +87,8 @@ func (v *validator) check(t *testing.T, m *spirv.Module) {
 		env = "vulkan1.3"
 	}
 	out, err := exec.Command("spirv-val", "--target-env", env, v.path).CombinedOutput()
-	if strings.Contains(string(out), "Invalid capability operand: 6022") || strings.Contains(string(out), "Invalid capability operand: 5116") {
+	if strings.Contains(string(out), "Invalid capability operand: 6022") || strings.Contains(string(out),
+		"Invalid capability operand: 5116") {
 		v.blind = "the installed spirv-val is older than cooperative matrices"
 		return
 	}

@@ -53,7 +53,8 @@ func (g *source) bindOperand(a array) {
 		return
 	}
 	g.line("fn %[1]s_read(at: u32) -> vec4<f32> { let w = %[1]s[at]; "+
-		"return vec4<f32>(%[1]s_widen(w.x & 65535u), %[1]s_widen(w.x >> 16u), %[1]s_widen(w.y & 65535u), %[1]s_widen(w.y >> 16u)); }", a.name)
+		"return vec4<f32>(%[1]s_widen(w.x & 65535u), %[1]s_widen(w.x >> 16u), %[1]s_widen(w.y & 65535u), %[1]s_widen(w.y >> 16u)); }",
+		a.name)
 }
 
 // read is the f32, or with quads the vec4<f32>, at a place.

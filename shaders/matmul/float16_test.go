@@ -154,7 +154,8 @@ func TestFloat16IsStored(t *testing.T) {
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
 	narrow16.Text = nil
-	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Variants(narrow16, on(few, true)) })
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12",
+		func() { Variants(narrow16, on(few, true)) })
 }
 
 // rounded returns the word that holds the first two elements of x in bf16.

@@ -16,7 +16,8 @@ func (s Spec) checkGroups() {
 		}
 	case graph.GroupedSums:
 		if s.Batch != s.Groups || !s.TransA || s.TransB || s.BatchStrideA != 0 || s.BatchStrideB != 0 {
-			panic(fmt.Sprintf("matmul: bad groups of sums: %d, batch %d, strides %d and %d", s.Groups, s.Batch, s.BatchStrideA, s.BatchStrideB))
+			panic(fmt.Sprintf("matmul: bad groups of sums: %d, batch %d, strides %d and %d", s.Groups, s.Batch, s.BatchStrideA,
+				s.BatchStrideB))
 		}
 	}
 }
@@ -166,7 +167,9 @@ func (k *Kernel) addBlocks(s Spec, rows int, l target.Limits) {
 	g.line("let count = (end - begin + %du) / %du;", rows-1, rows)
 	g.line("if (left < count) { first = begin + left * %du; past = min(first + %du, end); break; }", rows, rows)
 	g.line("left -= count; begin = end;\n}")
-	g.line("blocks[id * 4u] = min(e, %du); blocks[id * 4u + 1u] = first; blocks[id * 4u + 2u] = past; blocks[id * 4u + 3u] = 0u;\n}", s.Groups-1)
-	first := Pass{Code: g.String(), Arrays: g.arrays, Bindings: []Binding{{Operand: Offsets}, blocks}, Workgroup: [3]int{width, 1, 1}, Groups: groups}
+	g.line("blocks[id * 4u] = min(e, %du); blocks[id * 4u + 1u] = first; blocks[id * 4u + 2u] = past; blocks[id * 4u + 3u] = 0u;\n}",
+		s.Groups-1)
+	first := Pass{Code: g.String(), Arrays: g.arrays, Bindings: []Binding{{Operand: Offsets}, blocks}, Workgroup: [3]int{width, 1, 1},
+		Groups: groups}
 	k.Passes = []Pass{first, k.Passes[0]}
 }

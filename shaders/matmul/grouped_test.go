@@ -71,12 +71,14 @@ func groupedSpecs() (out []Spec) {
 		{1, 1, 1, 1}, {130, 70, 33, 1}, {200, 64, 40, 8}, {97, 33, 129, 5}, {300, 36, 1100, 3}, {40, 80, 24, 7}, {3, 20, 50, 4},
 	} {
 		for kind := range 3 {
-			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows, TransB: kind == 1}}
+			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows,
+				TransB: kind == 1}}
 			if d.groups > 1 {
 				s.BatchStrideB = d.n * d.k
 			}
 			if kind == 2 {
-				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}}
+				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums,
+					TransA: true}}
 			}
 			s.TypeA = [...]Element{F32, BF16, F16, BF16}[(n+kind)%4]
 			s.TypeB = s.TypeA
@@ -93,9 +95,11 @@ func groupedSpecs() (out []Spec) {
 	// Products of f32 of which AMX computes the terms: rows and k's that are no multiples of a tile's, in C and in a block.
 	for _, d := range []struct{ rows, n, k, groups int }{{330, 64, 96, 5}, {260, 80, 1100, 3}} {
 		for kind := range 6 { // without and with an epilogue
-			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows, TransB: kind%3 == 1, BatchStrideB: d.n * d.k}}
+			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows,
+				TransB: kind%3 == 1, BatchStrideB: d.n * d.k}}
 			if kind%3 == 2 {
-				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}}
+				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums,
+					TransA: true}}
 			}
 			if kind >= 3 {
 				s.Native = testEpilogue(F32)
@@ -110,12 +114,14 @@ func groupedSpecs() (out []Spec) {
 func groupedCases(limits ...target.Limits) (out []testCase) {
 	for n, d := range []struct{ rows, n, k, groups int }{{130, 36, 40, 6}, {70, 64, 33, 1}, {200, 35, 20, 8}} {
 		for kind := range 3 {
-			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows, TransB: kind == 1}}
+			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows,
+				TransB: kind == 1}}
 			if d.groups > 1 {
 				s.BatchStrideB = d.n * d.k
 			}
 			if kind == 2 {
-				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums, TransA: true}}
+				s = Spec{Product: Product{Batch: d.groups, M: d.k, N: d.n, K: d.rows, Groups: d.groups, Grouping: graph.GroupedSums,
+					TransA: true}}
 			}
 			if (n+kind)%2 == 1 {
 				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}

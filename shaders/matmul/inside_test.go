@@ -20,7 +20,8 @@ func TestIndicesAreWatched(t *testing.T) {
 		"x[p[w[2] + 1u]] = 1.0;": true, "x[0] = f32(p[w[2]]);": false,
 	} {
 		b.bufs[A] = b.buffer("x", make([]byte, 16))
-		k := Kernel{Name: at, Passes: []Pass{{Code: kernel(at), Bindings: []Binding{{Operand: A}}, Groups: [3]int{1, 1, 1}, Workgroup: [3]int{1, 1, 1}, WorkgroupMemory: 16}}}
+		k := Kernel{Name: at, Passes: []Pass{{Code: kernel(at), Bindings: []Binding{{Operand: A}}, Groups: [3]int{1, 1, 1},
+			Workgroup: [3]int{1, 1, 1}, WorkgroupMemory: 16}}}
 		assert.Equal(t, leaves, b.execute(k, asIs), at)
 		b.bufs[A].Release()
 	}

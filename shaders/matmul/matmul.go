@@ -79,7 +79,8 @@ type Kernel struct {
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its
 // array.
 type Pass struct {
-	Code              string    // WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
+	// WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
+	Code              string
 	Directives        string    // of WGSL
 	Arrays            []Array   // what WGSL calls its bindings; those of Epilogue.Arrays follow the pass's own if Epilogue is set
 	Bindings          []Binding // 0, 1, …

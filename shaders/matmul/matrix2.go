@@ -72,9 +72,11 @@ func (t matrix2) fits(s Spec, l target.Limits, f target.FlexibleMatrix) bool {
 	sums := t.rows * t.cols / max(t.threads, 1)
 	groups := t.groups(s)
 	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupSize[0]) && sums >= minSums && sums <= maxSums &&
-		min(f.M, f.N, f.K) > 0 && t.rows%f.M == 0 && t.cols%f.N == 0 && t.depth%f.K == 0 && max(t.rows, t.cols, t.depth) <= f.Largest && f.Reserved <= l.MaxWorkgroupMemory &&
+		min(f.M, f.N, f.K) > 0 && t.rows%f.M == 0 && t.cols%f.N == 0 && t.depth%f.K == 0 && max(t.rows, t.cols, t.depth) <= f.Largest &&
+		f.Reserved <= l.MaxWorkgroupMemory &&
 		max(groups[0], groups[1], groups[2]) <= l.MaxDispatchDimension &&
-		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // except for the smallest tile, at most half of a tile lies outside C
+		// except for the smallest tile, at most half of a tile lies outside C
+		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16))
 }
 
 func (t matrix2) groups(s Spec) [3]int {
@@ -104,7 +106,8 @@ func (t matrix2) cost(s Spec) float64 {
 func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
 	size := s.splitSize()
-	first := Pass{Code: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
+	first := Pass{Code: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}},
+		Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
 	if t.splits == 1 && s.Text == nil {
 		k.Passes = []Pass{first}
 		return k
@@ -134,7 +137,8 @@ func (t matrix2) text(s Spec, splitSize int) string {
 	for _, x := range []struct {
 		name  string
 		value int
-	}{{"rows", t.rows}, {"columns", t.cols}, {"depth", t.depth}, {"m", s.M}, {"n", s.N}, {"k", s.K}, {"splits", t.splits}, {"part_depth", t.splitDepth(s)},
+	}{{"rows", t.rows}, {"columns", t.cols}, {"depth", t.depth}, {"m", s.M}, {"n", s.N}, {"k", s.K}, {"splits", t.splits},
+		{"part_depth", t.splitDepth(s)},
 		{"stride_a", s.BatchStrideA}, {"stride_b", s.BatchStrideB}, {"stride_c", s.M * s.N}, {"part_size", splitSize}} {
 		fmt.Fprintf(&constants, "%%%s = OpConstant %%uint %d\n", x.name, x.value)
 	}

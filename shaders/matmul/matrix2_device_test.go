@@ -103,7 +103,8 @@ func bySubgroup(p Pass) Pass {
 		if m[1] == "c" {
 			pointer = "%to_float"
 		}
-		return strings.NewReplacer("X", m[1], "FIRST", m[2], "SECOND", m[3], "LINE", stride[m[1]], "POINTER", pointer, "ARRAY", array).Replace(
+		return strings.NewReplacer("X", m[1], "FIRST", m[2], "SECOND", m[3], "LINE", stride[m[1]], "POINTER", pointer, "ARRAY",
+			array).Replace(
 			`%line_X = OpIMul %uint FIRST LINE
 %corner_X = OpIAdd %uint %line_X SECOND
 %index_X = OpIAdd %uint %corner_X %offset_X

@@ -28,7 +28,8 @@ func flexibleLimits() target.Limits {
 	l := tensorLimits(square(16), 32, "f16")
 	for _, input := range []string{"f16", "bf16"} {
 		for _, n := range []int{128, 256} {
-			l.Flexible = append(l.Flexible, target.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n, Largest: 1024, Reserved: 4096})
+			l.Flexible = append(l.Flexible, target.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n,
+				Largest: 1024, Reserved: 4096})
 		}
 	}
 	return l
@@ -159,7 +160,8 @@ func floats(b []byte) (out []float32) {
 // The reduction stores 16-bit floats as whole words.
 func TestMatrix2StoresFloat16(t *testing.T) {
 	tier.Rest(t)
-	s := Spec{Product: Product{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 40, BatchStrideB: 64}, Epilogue: Epilogue{TypeC: BF16, Text: narrow}}
+	s := Spec{Product: Product{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 40, BatchStrideB: 64},
+		Epilogue: Epilogue{TypeC: BF16, Text: narrow}}
 	r := rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, 75, F16)
 	y, yBits := randomFloat16(r, 124, F16)
@@ -197,7 +199,8 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 			}
 		})
 	}
-	all := []string{"64x64x32/128", "128x128x32/128", "128x128x64/128", "128x128x32/256", "128x128x64/256", "256x128x64/256", "128x256x64/256"}
+	all := []string{"64x64x32/128", "128x128x32/128", "128x128x64/128", "128x128x32/256", "128x128x64/256", "256x128x64/256",
+		"128x256x64/256"}
 	assert.Equal(t, all, names(func(*Spec, *target.Limits) {}))
 	assert.Equal(t, all[3:], each(func(f *target.FlexibleMatrix) { f.Invocations = 256 }), "each once")
 	assert.Equal(t, all[:3], names(func(_ *Spec, l *target.Limits) { l.MaxInvocations = 128 }))
@@ -230,13 +233,15 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 
 // Without timing, a kernel for tensor cores is chosen only if its text is WGSL, not assembly.
 func TestMatrix2IsChosenByTiming(t *testing.T) {
-	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
+	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536},
+		{128, 128, 64}} {
 		s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}}
 		ks := Variants(s, flexibleLimits())
 		assert.Equal(t, Variants(s, tensorLimits(square(16), 32, "f16"))[1].Name, ks[1].Name)
 		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })
 		require.Positive(t, first)
-		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }), fmt.Sprint("before all without tensor cores: ", d))
+		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }),
+			fmt.Sprint("before all without tensor cores: ", d))
 		for _, k := range Variants(s, on(flexibleLimits(), true)) {
 			assert.NotContains(t, k.Name, "matrix2", "software computes by its own kernels")
 		}

@@ -68,24 +68,28 @@ func nativeSpecs(l target.Limits) []Spec {
 		}
 	}
 	shared := Spec{Product: Product{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630}, Epilogue: Epilogue{Native: testEpilogue(F32)}}
-	few := Spec{Product: Product{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64}, Epilogue: Epilogue{TypeC: BF16, Native: testEpilogue(BF16)}}
+	few := Spec{Product: Product{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64},
+		Epilogue: Epilogue{TypeC: BF16, Native: testEpilogue(BF16)}}
 	out = append(out, pairSpecs()...)
 	out = append(out, groupedSpecs()...)
 	out = append(out, symmetricSpecs()...)
 	if slices.Contains(l.Cooperative, target.AMX) {
 		out = append(out, termSpecs()...)
 	}
-	return append(out, shared, few, Spec{Product: Product{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}}, Spec{Product: Product{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300}})
+	return append(out, shared, few, Spec{Product: Product{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}},
+		Spec{Product: Product{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300}})
 }
 
 // pairSpecs are products of bf16 with bf16, for which CPUs have instructions: edges of tiles of 12 and 16 rows, of panels of
 // 8 and 32 columns, and of steps of 2 and 32.
 func pairSpecs() (out []Spec) {
 	for n, d := range [][3]int{
-		{1, 1, 1}, {12, 32, 64}, {32, 64, 96}, {33, 33, 33}, {16, 16, 31}, {61, 80, 1}, {7, 8, 62}, {45, 100, 515}, {96, 256, 1100}, {30, 72, 2050},
+		{1, 1, 1}, {12, 32, 64}, {32, 64, 96}, {33, 33, 33}, {16, 16, 31}, {61, 80, 1}, {7, 8, 62}, {45, 100, 515}, {96, 256, 1100},
+		{30, 72, 2050},
 	} {
 		for trans := range 4 {
-			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: BF16, TypeB: BF16}}
+			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: BF16,
+				TypeB: BF16}}
 			switch (n + trans) % 5 {
 			case 0:
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 2, d[0]*d[2], d[1]*d[2]+1
@@ -110,7 +114,8 @@ func pairSpecs() (out []Spec) {
 // termSpecs are products of f32 of which AMX computes the terms: edges of tiles of 16 rows and of cells of 32, k's at once
 // and in blocks, sums that are split, a B that is packed once or by each group, and epilogues with all of them.
 func termSpecs() (out []Spec) {
-	for n, d := range [][3]int{{32, 64, 96}, {45, 100, 70}, {130, 80, 200}, {64, 48, 1100}, {97, 50, 1100}, {70, 530, 1000}, {33, 528, 1024}} {
+	for n, d := range [][3]int{{32, 64, 96}, {45, 100, 70}, {130, 80, 200}, {64, 48, 1100}, {97, 50, 1100}, {70, 530, 1000},
+		{33, 528, 1024}} {
 		for trans := range 4 {
 			s := Spec{Product: Product{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}}
 			switch small := d[0]*d[1]*d[2] < 1e6; {
@@ -136,8 +141,10 @@ func termSpecs() (out []Spec) {
 // tiles on the diagonal that are cut off, several groups of columns, k's at once and in blocks, sums that are split, and
 // rows of C that evict each other.
 func symmetricSpecs() (out []Spec) {
-	for n, d := range [][2]int{{96, 64}, {70, 40}, {112, 600}, {400, 100}, {45, 520}, {300, 700}, {13, 5}, {77, 77}, {150, 150}, {129, 1100}, {48, 2048}, {1024, 390}} {
-		s := Spec{Product: Product{Batch: 2, M: d[0], N: d[0], K: d[1], Shared: true, Symmetric: true, BatchStrideA: d[0] * d[1], BatchStrideB: d[0] * d[1]}}
+	for n, d := range [][2]int{{96, 64}, {70, 40}, {112, 600}, {400, 100}, {45, 520}, {300, 700}, {13, 5}, {77, 77}, {150, 150},
+		{129, 1100}, {48, 2048}, {1024, 390}} {
+		s := Spec{Product: Product{Batch: 2, M: d[0], N: d[0], K: d[1], Shared: true, Symmetric: true, BatchStrideA: d[0] * d[1],
+			BatchStrideB: d[0] * d[1]}}
 		if d[0] >= 1000 {
 			s.Batch, s.BatchStrideA, s.BatchStrideB = 1, 0, 0
 		}
@@ -378,7 +385,8 @@ func everyKernel() func(i int, u nativeUse) bool {
 }
 
 func TestNativeComputesTheProductWithFewerPasses(t *testing.T) {
-	testNative(t, tier.Some(t, oneIn(4, 2, thisCPU(t)), tier.First[nativeUse](0)), "gcc", fewerPasses, "-march=native", "-mprefer-vector-width=512")
+	testNative(t, tier.Some(t, oneIn(4, 2, thisCPU(t)), tier.First[nativeUse](0)), "gcc", fewerPasses, "-march=native",
+		"-mprefer-vector-width=512")
 }
 
 func TestNativeComputesTheProductByClang(t *testing.T) {

@@ -49,7 +49,8 @@ func benchLine(file, threads string, s benchSpec, k Kernel) string {
 }
 
 func (b *nativeBuild) bench(t testing.TB, args []string) {
-	cmd := exec.Command(b.link(t, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512"), args...)
+	cmd := exec.Command(b.link(t, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O2", "-ftree-vectorize", "-march=native",
+		"-mprefer-vector-width=512"), args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	require.NoError(t, cmd.Run())
 }

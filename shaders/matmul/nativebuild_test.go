@@ -92,7 +92,8 @@ func (b *nativeBuild) run(t testing.TB, cc string, flags ...string) {
 // link compiles all kernels and links them with the main program of testdata.
 func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, flags ...string) string {
 	flags = append(flags, "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-aggressive-loop-optimizations", "-Werror")
+		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option",
+		"-Wno-aggressive-loop-optimizations", "-Werror")
 	table := "#include \"prelude.h\"\ntypedef void kernel(const gp_arg *, u32, u32, const u32 *);\n"
 	var list strings.Builder
 	objects := make([]string, len(b.kernels))

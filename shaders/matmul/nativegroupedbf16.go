@@ -51,7 +51,8 @@ func (p groupedPairs) kernel() Kernel {
 	t := p.text(true)
 	t.defineGroups(s)
 	p.define(t, line, 0, 0)
-	k.Passes = append(k.Passes, t.pass(p.unit.code+nativeBF16Tile+nativeGroups+nativeGroupedBF16, native{spec: s, columns: p.columns, splits: 1}.groupCount(p.rows),
+	k.Passes = append(k.Passes, t.pass(p.unit.code+nativeBF16Tile+nativeGroups+nativeGroupedBF16,
+		native{spec: s, columns: p.columns, splits: 1}.groupCount(p.rows),
 		a, b, Binding{Operand: C}, Binding{Operand: Offsets}))
 	return k
 }
@@ -67,6 +68,7 @@ func (p groupedPairs) packSums(k *Kernel) Binding {
 	t.define("GRAIN", p.unit.K)
 	t.define("PACK_COLUMNS", columns)
 	t.define("PACK_STEPS", steps)
-	k.Passes = append(k.Passes, t.pass(nativeGroups+nativeGroupedPairs, column*ceilDiv(p.padded, steps), Binding{Operand: B}, to, Binding{Operand: Offsets}))
+	k.Passes = append(k.Passes, t.pass(nativeGroups+nativeGroupedPairs, column*ceilDiv(p.padded, steps), Binding{Operand: B}, to,
+		Binding{Operand: Offsets}))
 	return to
 }

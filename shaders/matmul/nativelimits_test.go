@@ -16,7 +16,8 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 	for _, s := range benchSpecs {
 		specs = append(specs, s.Spec)
 	}
-	for _, s := range append(specs, Spec{Product: Product{Batch: 1, M: 384, N: 1536, K: 2048}, Epilogue: Epilogue{Native: testEpilogue(F32)}}, Spec{Product: Product{Batch: 70, M: 700, N: 129, K: 8}},
+	for _, s := range append(specs, Spec{Product: Product{Batch: 1, M: 384, N: 1536, K: 2048},
+		Epilogue: Epilogue{Native: testEpilogue(F32)}}, Spec{Product: Product{Batch: 70, M: 700, N: 129, K: 8}},
 		Spec{Product: Product{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}}) {
 		ks := Variants(s, l)
 		assert.Equal(t, "naive", ks[0].Name)
@@ -43,7 +44,8 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 			assert.LessOrEqual(t, 4*(p.block*p.steps+p.block*p.columns), 256<<10, "bytes on the stack of a thread")
 			terms := planGroupedTerms(s)
 			assert.Zero(t, terms.rows%terms.block+terms.block%cellSide+terms.columns%cellSide+terms.steps%cellSide, "%+v", s)
-			assert.LessOrEqual(t, (terms.block+cellSide)*terms.steps/cellSide/cellSide*cellBytes+4*terms.block*terms.columns, 512<<10, "bytes on the stack, %+v", s)
+			assert.LessOrEqual(t, (terms.block+cellSide)*terms.steps/cellSide/cellSide*cellBytes+4*terms.block*terms.columns, 512<<10,
+				"bytes on the stack, %+v", s)
 			continue
 		}
 		for _, u := range matrixUnits {

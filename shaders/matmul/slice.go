@@ -175,7 +175,8 @@ func (x slice) read(q int, k0 string) string {
 // store emits the stores of the registers to workgroup memory. at is the index of the slices' first vec4.
 func (x slice) store(g *source, threads int, at string) {
 	for q := range x.vec4s() / threads {
-		g.line("stage[%s + %sl%d * %du + %sc%d + %du] = bitcast<vec4<f32>>(%sr%d);", at, x.name, q, x.stride(), x.name, q, x.offset, x.name, q)
+		g.line("stage[%s + %sl%d * %du + %sc%d + %du] = bitcast<vec4<f32>>(%sr%d);", at, x.name, q, x.stride(), x.name, q, x.offset,
+			x.name, q)
 	}
 }
 

@@ -34,7 +34,8 @@ const fillTiles = 256
 func tileVariants(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, t := range tileShapes {
-		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory()+s.blockMemory() > l.MaxWorkgroupMemory {
+		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] ||
+			t.memory()+s.blockMemory() > l.MaxWorkgroupMemory {
 			continue
 		}
 		if fewRegisters(l) && t.sums() > 32 {
@@ -136,8 +137,10 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 			g.line("var s%d_%d = vec4<f32>();", i, j)
 		}
 	}
-	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, "b", s.BatchStrideA, s.firstRow(t.rows), s.M%t.rows == 0 && s.Grouping != graph.GroupedRows, s.wholeSteps(t.depth)}
-	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.matrixB(), s.BatchStrideB, fmt.Sprintf("tx * %du", t.cols), s.N%t.cols == 0, s.wholeSteps(t.depth)}
+	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, "b", s.BatchStrideA, s.firstRow(t.rows), s.M%t.rows == 0 &&
+		s.Grouping != graph.GroupedRows, s.wholeSteps(t.depth)}
+	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.matrixB(), s.BatchStrideB, fmt.Sprintf("tx * %du", t.cols), s.N%t.cols == 0,
+		s.wholeSteps(t.depth)}
 	for _, o := range []tileSlice{rows, cols} {
 		for r := range t.carried(o) {
 			g.line("var n%s%d: vec4<f32>;", o.letter(), r)
@@ -213,7 +216,8 @@ func (t tile) load(g *source, o tileSlice, k0 string) {
 			return fmt.Sprintf("min(%s, %du)", i, last)
 		}
 		if o.quads {
-			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("%s * %du + %s * %du + %s / 4u", o.batch, o.batchStride/4, kk, o.size/4, within(i, o.size-4))))
+			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("%s * %du + %s * %du + %s / 4u", o.batch, o.batchStride/4, kk,
+				o.size/4, within(i, o.size-4))))
 			return
 		}
 		var elements [4]string

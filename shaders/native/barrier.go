@@ -133,7 +133,8 @@ func (n *inliner) call(e *expr, f *function, before []*stmt) (*expr, []*stmt) {
 	for i, p := range f.parameters {
 		argument := fmt.Sprintf("%s_%s", result, p.name) // computed where the caller's names are in scope
 		before = append(before, &stmt{kind: declareLet, text: argument, typ: p.typ, expr: e.args[i], line: e.line})
-		inner.body = append(inner.body, &stmt{kind: declareLet, text: p.name, typ: p.typ, expr: &expr{kind: identifier, text: argument, line: e.line}, line: e.line})
+		inner.body = append(inner.body, &stmt{kind: declareLet, text: p.name, typ: p.typ,
+			expr: &expr{kind: identifier, text: argument, line: e.line}, line: e.line})
 	}
 	body := n.statements(f.body)
 	last := len(body) - 1

@@ -125,7 +125,8 @@ func (w *writer) selection(e *expr) (string, *typ) {
 }
 
 // atomics are the functions of atomics that have a value beside the pointer.
-var atomics = []string{"atomicStore", "atomicAdd", "atomicSub", "atomicMin", "atomicMax", "atomicAnd", "atomicOr", "atomicXor", "atomicExchange"}
+var atomics = []string{"atomicStore", "atomicAdd", "atomicSub", "atomicMin", "atomicMax", "atomicAnd", "atomicOr", "atomicXor",
+	"atomicExchange"}
 
 // atomic writes a function of atomics in workgroup memory. The invocations of a workgroup run on one thread, so these
 // are plain reads and writes.

@@ -94,9 +94,11 @@ func common(line int, x, y *typ) *typ {
 		return y
 	case x.equal(y):
 		return x
-	case x.kind == abstractInt && !y.abstract() && y.kind != boolean, x.kind == abstractInt && y.kind == abstractFloat, x.kind == abstractFloat && y.kind == f32:
+	case x.kind == abstractInt && !y.abstract() && y.kind != boolean, x.kind == abstractInt && y.kind == abstractFloat,
+		x.kind == abstractFloat && y.kind == f32:
 		return y
-	case y.kind == abstractInt && !x.abstract() && x.kind != boolean, y.kind == abstractInt && x.kind == abstractFloat, y.kind == abstractFloat && x.kind == f32:
+	case y.kind == abstractInt && !x.abstract() && x.kind != boolean, y.kind == abstractInt && x.kind == abstractFloat,
+		y.kind == abstractFloat && x.kind == f32:
 		return x
 	}
 	fail(line, "the types %s and %s do not match", x.wgsl(), y.wgsl())
@@ -105,7 +107,8 @@ func common(line int, x, y *typ) *typ {
 
 // fits reports whether a value of type from can be stored as to.
 func fits(to, from *typ) bool {
-	return to.equal(from) || from.kind == abstractInt && (to.kind == i32 || to.kind == u32 || to.kind == f32) || from.kind == abstractFloat && to.kind == f32
+	return to.equal(from) || from.kind == abstractInt && (to.kind == i32 || to.kind == u32 || to.kind == f32) ||
+		from.kind == abstractFloat && to.kind == f32
 }
 
 // arrayTypes collects the definitions of array types in the order in which they are needed.

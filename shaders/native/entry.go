@@ -7,7 +7,8 @@ func (w *writer) head() {
 	w.line("KERNEL {")
 	for _, v := range w.bindings() {
 		t := w.element(v).c()
-		w.line("%s *restrict const %s_ = args[%d].at;\nconst u64 %s_n = args[%d].bytes / sizeof(%s);", t, v.name, v.binding, v.name, v.binding, t)
+		w.line("%s *restrict const %s_ = args[%d].at;\nconst u64 %s_n = args[%d].bytes / sizeof(%s);", t, v.name, v.binding, v.name,
+			v.binding, t)
 	}
 	if !w.Inside {
 		for _, v := range w.bindings() {
@@ -67,8 +68,10 @@ func (w *writer) builtins(f *function) []string {
 // lane opens the loop over the invocations of a workgroup.
 func (w *writer) lane(size [3]int) {
 	w.line("for (u32 gp_lane = 0; gp_lane < %du; gp_lane++) {", size[0]*size[1]*size[2])
-	w.line("const v3u32 gp_local_invocation_id = {gp_lane %% %du, gp_lane / %du %% %du, gp_lane / %du};", size[0], size[0], size[1], size[0]*size[1])
-	w.line("const v3u32 gp_global_invocation_id = gp_workgroup_id * (v3u32){%du, %du, %du} + gp_local_invocation_id;", size[0], size[1], size[2])
+	w.line("const v3u32 gp_local_invocation_id = {gp_lane %% %du, gp_lane / %du %% %du, gp_lane / %du};", size[0], size[0], size[1],
+		size[0]*size[1])
+	w.line("const v3u32 gp_global_invocation_id = gp_workgroup_id * (v3u32){%du, %du, %du} + gp_local_invocation_id;", size[0], size[1],
+		size[2])
 	w.line("(void)gp_global_invocation_id;")
 }
 

@@ -23,7 +23,8 @@ func Kernel(k scalar.Kernel) string {
 	}
 	w.body(k.Body)
 	return fmt.Sprintf("%s\n%s void workgroup(%s) {\n%s}\nKERNEL {\n%s  for (u32 group = first; group < last; group++) workgroup(%s);\n}\n",
-		target.C, inline, strings.Join(append(parameters, "const u32 group"), ", "), w.out.String(), head, strings.Join(append(arguments, "group"), ", "))
+		target.C, inline, strings.Join(append(parameters, "const u32 group"), ", "), w.out.String(), head,
+		strings.Join(append(arguments, "group"), ", "))
 }
 
 // Function returns the C of a function, which gets the kernel's args before its own parameters. place is the number of
@@ -35,11 +36,13 @@ func Function(f scalar.Function, arrays []scalar.Array, place []int) string {
 	for _, p := range f.Parameters {
 		n := w.declare(p.Name)
 		n.fix(p.Type)
-		parameters, arguments, own = append(parameters, fmt.Sprintf("const %v %s", p.Type, n.c)), append(arguments, n.c), append(own, fmt.Sprintf("%v %s", p.Type, n.c))
+		parameters, arguments, own = append(parameters, fmt.Sprintf("const %v %s", p.Type, n.c)), append(arguments, n.c),
+			append(own, fmt.Sprintf("%v %s", p.Type, n.c))
 	}
 	w.body(f.Body)
 	w.line("return %s;", w.value(f.Result))
-	return fmt.Sprintf("%s %v fn_%s(%s) {\n%s}\n%s %v %s(%s) {\n%s  return fn_%s(%s);\n}\n", inline, f.Result.Type, f.Name, strings.Join(parameters, ", "), w.out.String(),
+	return fmt.Sprintf("%s %v fn_%s(%s) {\n%s}\n%s %v %s(%s) {\n%s  return fn_%s(%s);\n}\n", inline, f.Result.Type, f.Name,
+		strings.Join(parameters, ", "), w.out.String(),
 		inline, f.Result.Type, f.Name, strings.Join(own, ", "), head, f.Name, strings.Join(arguments, ", "))
 }
 

@@ -13,10 +13,12 @@ func TestKernel(t *testing.T) {
 	acc := scalar.Var("acc", scalar.F32, 1)
 	x := scalar.At("b0", scalar.F32, row.Mul(scalar.U(5)).Add(col))
 	y := scalar.Var("y", scalar.F32, 2)
-	sums := scalar.Count("col", 2, scalar.U(0), scalar.U(5), scalar.U(1), scalar.Let{Name: "y", Value: x}, scalar.Assign{To: acc, Value: acc.Add(y.Mul(y))})
+	sums := scalar.Count("col", 2, scalar.U(0), scalar.U(5), scalar.U(1), scalar.Let{Name: "y", Value: x},
+		scalar.Assign{To: acc, Value: acc.Add(y.Mul(y))})
 	store := scalar.Count("col", 2, scalar.U(0), scalar.U(5), scalar.U(1), scalar.Assign{To: x, Value: scalar.F(2).Div(acc)})
-	k := scalar.Kernel{Bindings: []scalar.Array{{Name: "b0", Type: scalar.F32, Len: 15}}, Lanes: 1, Groups: 3, Grid: [3]int{3, 1, 1}, Body: []scalar.Stmt{
-		scalar.Let{Name: "row", Value: scalar.Group}, scalar.Declare{Name: "acc", Value: scalar.F(0)}, sums, store}}
+	k := scalar.Kernel{Bindings: []scalar.Array{{Name: "b0", Type: scalar.F32, Len: 15}}, Lanes: 1, Groups: 3, Grid: [3]int{3, 1, 1},
+		Body: []scalar.Stmt{
+			scalar.Let{Name: "row", Value: scalar.Group}, scalar.Declare{Name: "acc", Value: scalar.F(0)}, sums, store}}
 	assert.Equal(t, `// C
 static inline __attribute__((always_inline, unused)) void workgroup(f32 *restrict const b0, const u32 group) {
   const u32 row = group;

@@ -24,7 +24,8 @@ const (
 )
 
 // symbols of more than one character, the longest first.
-var symbols = []string{"<<=", ">>=", "->", "==", "!=", "<=", ">=", "&&", "||", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<"}
+var symbols = []string{"<<=", ">>=", "->", "==", "!=", "<=", ">=", "&&", "||", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=",
+	"<<"}
 
 // lex splits WGSL into tokens. ">>" stays two symbols, since it may close two templates.
 func lex(text string) ([]token, error) {

@@ -282,7 +282,8 @@ func (p *parser) typ() *typ {
 }
 
 // levels are the binary operators, the loosest first.
-var levels = [][]string{{"||"}, {"&&"}, {"|"}, {"^"}, {"&"}, {"==", "!="}, {"<", ">", "<=", ">="}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "%"}}
+var levels = [][]string{{"||"}, {"&&"}, {"|"}, {"^"}, {"&"}, {"==", "!="}, {"<", ">", "<=", ">="}, {"<<", ">>"}, {"+", "-"},
+	{"*", "/", "%"}}
 
 func (p *parser) expression() *expr { return p.binary(0) }
 

@@ -30,12 +30,16 @@ var forms = map[string]form{
 	"OpTypeVector": {opTypeVec, "=il"}, "OpTypeRuntimeArray": {29, "=i"}, "OpTypeStruct": {opTypeStruct, "=i*"},
 	"OpTypePointer": {opTypePtr, "=ei"}, "OpTypeFunction": {33, "=ii*"},
 	"OpConstant": {opConstant, "t=n"}, "OpConstantFalse": {42, "t="}, "OpConstantComposite": {44, "t=i*"},
-	"OpFunction": {opFunction, "t=ei"}, "OpFunctionEnd": {56, ""}, "OpVariable": {opVariable, "t=e"}, "OpLoad": {opLoad, "t=i"}, "OpStore": {62, "ii"},
-	"OpAccessChain": {opChain, "t=ii*"}, "OpDecorate": {opDecorate, "iex*"}, "OpMemberDecorate": {72, "ilex*"}, "OpCompositeExtract": {81, "t=il*"},
-	"OpIAdd": {128, "t=ii"}, "OpIMul": {132, "t=ii"}, "OpUDiv": {134, "t=ii"}, "OpUMod": {137, "t=ii"}, "OpSelect": {169, "t=iii"}, "OpULessThan": {176, "t=ii"},
+	"OpFunction": {opFunction, "t=ei"}, "OpFunctionEnd": {56, ""}, "OpVariable": {opVariable, "t=e"}, "OpLoad": {opLoad, "t=i"},
+	"OpStore":       {62, "ii"},
+	"OpAccessChain": {opChain, "t=ii*"}, "OpDecorate": {opDecorate, "iex*"}, "OpMemberDecorate": {72, "ilex*"},
+	"OpCompositeExtract": {81, "t=il*"},
+	"OpIAdd":             {128, "t=ii"}, "OpIMul": {132, "t=ii"}, "OpUDiv": {134, "t=ii"}, "OpUMod": {137, "t=ii"}, "OpSelect": {169, "t=iii"},
+	"OpULessThan": {176, "t=ii"},
 	"OpLoopMerge": {246, "iie"}, "OpLabel": {248, "="}, "OpBranch": {249, "i"}, "OpBranchConditional": {250, "iii"}, "OpReturn": {253, ""},
 	"OpTypeCooperativeMatrixKHR": {opTypeMatrix, "=iiiii"}, "OpCooperativeMatrixMulAddKHR": {4459, "t=iii"},
-	"OpCooperativeMatrixLoadKHR": {opCoopLoad, "t=iii"}, "OpCooperativeMatrixStoreKHR": {4458, "iiii"}, // where there is no tensor addressing
+	// where there is no tensor addressing
+	"OpCooperativeMatrixLoadKHR": {opCoopLoad, "t=iii"}, "OpCooperativeMatrixStoreKHR": {4458, "iiii"},
 	"OpCooperativeMatrixLoadTensorNV": {opTensorLoad, "t=iiieei*"}, "OpCooperativeMatrixStoreTensorNV": {5368, "iiieei*"},
 	"OpTypeTensorLayoutNV": {5370, "=ii"}, "OpTypeTensorViewNV": {5371, "=iii*"}, "OpCreateTensorLayoutNV": {5372, "t="},
 	"OpTensorLayoutSetDimensionNV": {5373, "t=ii*"}, "OpTensorLayoutSetStrideNV": {5374, "t=ii*"}, "OpTensorLayoutSliceNV": {5375, "t=ii*"},
@@ -44,19 +48,22 @@ var forms = map[string]form{
 
 // values are the names that operands have. No two that are used here share one and differ.
 var values = map[string]uint32{
-	"Shader": 1, "Float16": capabilityFloat16, "StorageBuffer16BitAccess": 4433, "VulkanMemoryModel": 5345, "CooperativeMatrixKHR": capabilityMatrices,
-	"BFloat16TypeKHR": capabilityBfloat16, "BFloat16CooperativeMatrixKHR": capabilityBfloat16Matrix,
+	"Shader": 1, "Float16": capabilityFloat16, "StorageBuffer16BitAccess": 4433, "VulkanMemoryModel": 5345,
+	"CooperativeMatrixKHR": capabilityMatrices,
+	"BFloat16TypeKHR":      capabilityBfloat16, "BFloat16CooperativeMatrixKHR": capabilityBfloat16Matrix,
 	"CooperativeMatrixTensorAddressingNV": 5433, "TensorAddressingNV": 5439,
 	"Logical": 0, "Vulkan": 3, "GLCompute": modelCompute, "LocalSize": modeLocalSize, "BFloat16KHR": encodingBfloat16,
-	"Block": 2, "ArrayStride": decorationArrayStride, "BuiltIn": 11, "Binding": decorationBinding, "DescriptorSet": decorationSet, "Offset": 35, "WorkgroupId": 26,
+	"Block": 2, "ArrayStride": decorationArrayStride, "BuiltIn": 11, "Binding": decorationBinding, "DescriptorSet": decorationSet,
+	"Offset": 35, "WorkgroupId": 26,
 	"Input": classInput, "Function": classFunction, "StorageBuffer": classStorageBuffer,
 	"None": 0, "DontUnroll": 2, "TensorView": 1,
 }
 
 // needed are the features that capabilities need.
 var needed = map[string]Features{
-	"Shader": 0, "Float16": Float16, "StorageBuffer16BitAccess": Float16, "VulkanMemoryModel": CooperativeMatrix, "CooperativeMatrixKHR": CooperativeMatrix,
-	"BFloat16TypeKHR": CooperativeMatrix, "BFloat16CooperativeMatrixKHR": CooperativeMatrix,
+	"Shader": 0, "Float16": Float16, "StorageBuffer16BitAccess": Float16, "VulkanMemoryModel": CooperativeMatrix,
+	"CooperativeMatrixKHR": CooperativeMatrix,
+	"BFloat16TypeKHR":      CooperativeMatrix, "BFloat16CooperativeMatrixKHR": CooperativeMatrix,
 	"CooperativeMatrixTensorAddressingNV": TensorAddressing, "TensorAddressingNV": TensorAddressing,
 }
 

@@ -96,7 +96,8 @@ func TestAssemblyIsThatOfSPIRVTools(t *testing.T) {
 	valid(t, m)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "m.txt"), []byte(text), 0o600))
-	out, err := exec.Command("spirv-as", "--target-env", "spv1.6", "-o", filepath.Join(dir, "m.spv"), filepath.Join(dir, "m.txt")).CombinedOutput()
+	out, err := exec.Command("spirv-as", "--target-env", "spv1.6", "-o", filepath.Join(dir, "m.spv"),
+		filepath.Join(dir, "m.txt")).CombinedOutput()
 	require.NoError(t, err, "spirv-as (Debian's spirv-tools): %s", out)
 	b, err := os.ReadFile(filepath.Join(dir, "m.spv"))
 	require.NoError(t, err)
@@ -132,7 +133,8 @@ func TestAssemblyOfExtensions(t *testing.T) {
 		"%2 = OpTensorLayoutSliceNV %1 %3 %4 %5 %6 %7":                        {5375, 1, 2, 3, 4, 5, 6, 7},
 		"%2 = OpCreateTensorViewNV %1":                                        {5377, 1, 2},
 	} {
-		a := &assembler{features: ^Features(0), ids: map[string]uint32{"%1": 1, "%2": 2, "%3": 3, "%4": 4, "%5": 5, "%6": 6, "%7": 7}, defined: map[string]bool{}}
+		a := &assembler{features: ^Features(0), ids: map[string]uint32{"%1": 1, "%2": 2, "%3": 3, "%4": 4, "%5": 5, "%6": 6, "%7": 7},
+			defined: map[string]bool{}}
 		require.NoError(t, a.line(1, token.FindAllString(text, -1)), text)
 		assert.Equal(t, append([]uint32{uint32(len(want))<<16 | want[0]}, want[1:]...), a.code, text)
 	}

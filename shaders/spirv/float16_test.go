@@ -74,7 +74,8 @@ func TestFactorsAreFloat16(t *testing.T) {
 
 // 16-bit floats that the source names are those of the factors.
 func TestNamedFloat16(t *testing.T) {
-	source := strings.NewReplacer("enable", "enable f16; enable", "array<vec4<u32>>", "array<f16>", "array<vec4<f32>, 64>", "array<f16, 512>", "bitcast<vec4<f32>>(x[l])", "x[l]",
+	source := strings.NewReplacer("enable", "enable f16; enable", "array<vec4<u32>>", "array<f16>", "array<vec4<f32>, 64>",
+		"array<f16, 512>", "bitcast<vec4<f32>>(x[l])", "x[l]",
 		"coop_mat16x16<f32, A>", "coop_mat16x16<f16, A>", "coop_mat16x16<f32, B>", "coop_mat16x16<f16, B>").Replace(matrices)
 	c := compiler(t, "")
 	for enable, want := range map[string][]uint32{"": {16}, Bfloat16: {16, encodingBfloat16}} {
@@ -93,7 +94,8 @@ func TestMatricesOfAnySize(t *testing.T) {
 		typ := func(columns, rows uint32, use string) string {
 			return fmt.Sprintf("coop_mat%dx%d<f32, %s>", columns, rows, use)
 		}
-		m, err := c.Compile(strings.NewReplacer("coop_mat16x16<f32, A>", typ(size.k, size.m, "A"), "coop_mat16x16<f32, B>", typ(size.n, size.k, "B"),
+		m, err := c.Compile(strings.NewReplacer("coop_mat16x16<f32, A>", typ(size.k, size.m, "A"), "coop_mat16x16<f32, B>",
+			typ(size.n, size.k, "B"),
 			"coop_mat16x16<f32, C>", typ(size.n, size.m, "C")).Replace(matrices), matrixFeatures)
 		require.NoError(t, err)
 		constants, sizes := map[uint32]uint32{}, map[uint32][2]uint32{}

@@ -50,7 +50,8 @@ const (
 	opCoopLoad   = 4457
 	opTensorLoad = 5367 // OpCooperativeMatrixLoadTensorNV
 
-	capabilitySubgroup, capabilitySubgroupQuad, capabilityMatrices = 61, 68, 6022 // the first two: of all that subgroups do, the first and the last
+	// the first two: of all that subgroups do, the first and the last
+	capabilitySubgroup, capabilitySubgroupQuad, capabilityMatrices = 61, 68, 6022
 
 	modeLocalSize = 17
 	modelCompute  = 5
@@ -68,7 +69,8 @@ func Parse(code []byte) (*Module, error) {
 		return nil, errors.New("is not SPIR-V")
 	}
 	p := &parser{Module: Module{Code: make([]uint32, len(code)/4), Bindings: map[uint32]Binding{}},
-		sizes: map[uint32]int64{}, pointees: map[uint32]int64{}, constants: map[uint32]uint32{}, decorated: map[[2]uint32]uint32{}, pointers: map[uint32]uint32{}}
+		sizes: map[uint32]int64{}, pointees: map[uint32]int64{}, constants: map[uint32]uint32{}, decorated: map[[2]uint32]uint32{},
+		pointers: map[uint32]uint32{}}
 	for i := range p.Code {
 		p.Code[i] = binary.LittleEndian.Uint32(code[4*i:])
 	}
@@ -100,7 +102,8 @@ type parser struct {
 }
 
 // operands an instruction must have, of those that are read.
-var operands = map[uint32]int{opCapability: 1, opExtInst: 4, opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
+var operands = map[uint32]int{opCapability: 1, opExtInst: 4, opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2,
+	opTypeVec: 3, opTypeArray: 3,
 	opTypeStruct: 1, opTypePtr: 3, opConstant: 3, opVariable: 3, opDecorate: 2, opChain: 3, opInChain: 3}
 
 func (p *parser) instruction(op uint32, a []uint32) error {

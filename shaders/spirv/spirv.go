@@ -24,13 +24,14 @@ import (
 type Features uint32
 
 const (
-	CheckBuffers      Features = 1 << iota // it does not check indices itself (robustBufferAccess2): what lies beyond a buffer reads as 0 and is not written
-	Float16                                // f16 in arithmetic and in storage
-	Subgroups                              // subgroup operations
-	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
-	ZeroWorkgroup                          // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
-	TrustIndices                           // an index into an array of the code's own is taken as it is; else it is made to lie within
-	TensorAddressing                       // SPV_NV_tensor_addressing, for Assemble alone
+	// it does not check indices itself (robustBufferAccess2): what lies beyond a buffer reads as 0 and is not written
+	CheckBuffers      Features = 1 << iota
+	Float16                    // f16 in arithmetic and in storage
+	Subgroups                  // subgroup operations
+	CooperativeMatrix          // SPV_KHR_cooperative_matrix
+	ZeroWorkgroup              // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
+	TrustIndices               // an index into an array of the code's own is taken as it is; else it is made to lie within
+	TensorAddressing           // SPV_NV_tensor_addressing, for Assemble alone
 )
 
 // Compiler translates kernels, and keeps the results in a folder. It may be used by several goroutines.

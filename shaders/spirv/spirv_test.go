@@ -199,7 +199,8 @@ func TestResultsAreKept(t *testing.T) {
 	path := files(t, dir)[0]
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for name, damaged := range map[string][]byte{"empty": nil, "short": whole[:len(whole)/2], "a bit": flip(whole), "sum only": whole[:32]} {
+	for name, damaged := range map[string][]byte{"empty": nil, "short": whole[:len(whole)/2], "a bit": flip(whole),
+		"sum only": whole[:32]} {
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
 		c := compiler(t, dir)
 		got, err := c.Compile(kernel, 0)

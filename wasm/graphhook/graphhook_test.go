@@ -51,8 +51,10 @@ func prepare(b *graphhook.Builder) {
 func TestKindsAreTheCatalogue(t *testing.T) {
 	left := map[string]string{
 		"input": "named", "variable": "a hook has none", "section": "a hook has none",
-		"attention_grad": "a gradient", "grouped_matmul_reduce": "a gradient", "put_rows": "of generation's caches, without a gradient", "eigh": "of optimizers", "qr": "of optimizers",
-		"embedding_grad": "a gradient", "random_bits": "needs a key", "uniform": "needs a key", "normal": "needs a key", "dropout": "needs a key", "stochastic_round": "needs a key",
+		"attention_grad": "a gradient", "grouped_matmul_reduce": "a gradient", "put_rows": "of generation's caches, without a gradient",
+		"eigh": "of optimizers", "qr": "of optimizers",
+		"embedding_grad": "a gradient", "random_bits": "needs a key", "uniform": "needs a key", "normal": "needs a key",
+		"dropout": "needs a key", "stochastic_round": "needs a key",
 	}
 	known := map[string]bool{}
 	for _, k := range graphhook.Kinds() {
@@ -88,7 +90,8 @@ func TestOpsAreThoseOfGo(t *testing.T) {
 		{"broadcast", `{"shape":[2,3,5]}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Broadcast(v[0], 2, 3, 5) }},
 		{"permute", `{"axes":[1,0]}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Permute(v[0], 1, 0) }},
 		{"slice", `{"axis":1,"start":1,"limit":3}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Slice(v[0], 1, 1, 3) }},
-		{"pad", `{"axis":0,"low":1,"high":2,"value":0}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Pad(v[0], 0, 1, 2, 0) }},
+		{"pad", `{"axis":0,"low":1,"high":2,"value":0}`, []graphhook.Handle{1},
+			func(v values) *graph.Value { return op.Pad(v[0], 0, 1, 2, 0) }},
 		{"concat", `{"axis":1}`, []graphhook.Handle{1, 3, 1}, func(v values) *graph.Value { return op.Concat(1, v[0], v[2], v[0]) }},
 		{"squared_relu", "", []graphhook.Handle{1}, x(op.SquaredReLU)},
 		{"softcap", `{"cap":30}`, []graphhook.Handle{1}, func(v values) *graph.Value { return op.Softcap(v[0], 30) }},
@@ -97,9 +100,11 @@ func TestOpsAreThoseOfGo(t *testing.T) {
 			return y
 		}},
 		{"matmul", `{"trans_b":true}`, []graphhook.Handle{1, 3}, func(v values) *graph.Value { return op.MatMul(v[0], v[2], false, true) }},
-		{"full", `{"value":7,"dtype":"u32","shape":[2]}`, nil, func(v values) *graph.Value { return op.Full(v[0].Builder(), graph.U32, 7, 2) }},
+		{"full", `{"value":7,"dtype":"u32","shape":[2]}`, nil,
+			func(v values) *graph.Value { return op.Full(v[0].Builder(), graph.U32, 7, 2) }},
 		{"full", `{"value":0.1}`, nil, func(v values) *graph.Value { return op.Scalar(v[0].Builder(), graph.F32, 0.1) }},
-		{"iota", `{"dtype":"u32","axis":1,"shape":[3,5]}`, nil, func(v values) *graph.Value { return op.Iota(v[0].Builder(), graph.U32, 1, 3, 5) }},
+		{"iota", `{"dtype":"u32","axis":1,"shape":[3,5]}`, nil,
+			func(v values) *graph.Value { return op.Iota(v[0].Builder(), graph.U32, 1, 3, 5) }},
 		{"constant", `{"shape":[2],"data":[1,"nan"]}`, nil, func(v values) *graph.Value {
 			return v[0].Builder().Constant("hook/constant/1", graph.T(graph.F32, 2), []float64{1, math.NaN()})
 		}},
@@ -195,7 +200,8 @@ func TestMistakesNameTheOp(t *testing.T) {
 		{"top_k(f32[3,5]): k is 6, expected 1 to 5", "top_k", `{"k":6}`, []graphhook.Handle{1}},
 		{"group_rows(u32[3]): input 0 is u32[3], expected u32[tokens,choices]", "group_rows", `{"experts":2}`, []graphhook.Handle{2}},
 		{"take(f32[3,5], u32[3], u32[3]): the inverse is u32[3]", "take", "", []graphhook.Handle{1, 2, 2}},
-		{"grouped_matmul(f32[3,5], f32[3,5], u32[3]): input 1 is f32[3,5], expected 3 axes", "grouped_matmul", "", []graphhook.Handle{1, 3, 2}},
+		{"grouped_matmul(f32[3,5], f32[3,5], u32[3]): input 1 is f32[3,5], expected 3 axes", "grouped_matmul", "",
+			[]graphhook.Handle{1, 3, 2}},
 		{"transpose(u32[3]): ", "transpose", "", []graphhook.Handle{2}},
 		{"constant(): constant \"hook/constant/1\" has 1 values, expected 2 for f32[2]", "constant", `{"shape":[2],"data":[1]}`, nil},
 		{"constant(): data[1] is 0.5, expected a value of i32", "constant", `{"dtype":"i32","shape":[2],"data":[1,0.5]}`, nil},
@@ -218,10 +224,16 @@ func TestMistakesInTheLoss(t *testing.T) {
 		return err
 	}
 	for want, write := range map[string]func(b *graphhook.Builder) (graphhook.Handle, error){
-		"the loss: there is no value 9, expected 1 to 3":                          func(*graphhook.Builder) (graphhook.Handle, error) { return 9, nil },
-		"found a loss of type f32[3,5], expected f32[3], a number for each token": func(*graphhook.Builder) (graphhook.Handle, error) { return 1, nil },
-		"found a loss of type u32[3], expected f32[3]":                            func(*graphhook.Builder) (graphhook.Handle, error) { return 2, nil },
-		`unknown input "hidden", expected one of logits, targets`:                 func(b *graphhook.Builder) (graphhook.Handle, error) { return b.Input("hidden") },
+		"the loss: there is no value 9, expected 1 to 3": func(*graphhook.Builder) (graphhook.Handle, error) { return 9, nil },
+		"found a loss of type f32[3,5], expected f32[3], a number for each token": func(*graphhook.Builder) (graphhook.Handle,
+			error) {
+			return 1, nil
+		},
+		"found a loss of type u32[3], expected f32[3]": func(*graphhook.Builder) (graphhook.Handle, error) { return 2, nil },
+		`unknown input "hidden", expected one of logits, targets`: func(b *graphhook.Builder) (graphhook.Handle,
+			error) {
+			return b.Input("hidden")
+		},
 		"the loss has a gradient neither with respect to logits nor to hidden": func(b *graphhook.Builder) (graphhook.Handle, error) {
 			return b.Op("cast", []graphhook.Handle{2}, []byte(`{"to":"f32"}`))
 		},
@@ -320,7 +332,8 @@ func TestNothingPanics(t *testing.T) {
 		_ = err // a loss or a mistake: either is fine
 	}
 	for _, k := range kinds {
-		if !slices.Contains([]string{"attention", "rope", "rms_norm", "layer_norm", "group_rows", "take", "grouped_matmul"}, k) { // they take none of these shapes
+		// they take none of these shapes
+		if !slices.Contains([]string{"attention", "rope", "rms_norm", "layer_norm", "group_rows", "take", "grouped_matmul"}, k) {
 			assert.Positive(t, done[k], "%s was never done", k)
 		}
 	}
@@ -358,7 +371,8 @@ func TestGradientOfAFocalLoss(t *testing.T) {
 		for _, step := range []struct {
 			name, attributes string
 			second           graphhook.Handle
-		}{{"pick", "", 2}, {"exp", "", 0}, {"neg", "", 0}, {"shift", `{"offset":1}`, 0}, {"square", "", 0}, {"mul", "", 4}, {"neg", "", 0}} {
+		}{{"pick", "", 2}, {"exp", "", 0}, {"neg", "", 0}, {"shift", `{"offset":1}`, 0}, {"square", "", 0}, {"mul", "", 4},
+			{"neg", "", 0}} {
 			in := []graphhook.Handle{h}
 			if step.second > 0 {
 				in = append(in, step.second)
@@ -377,7 +391,8 @@ func TestGradientOfAFocalLoss(t *testing.T) {
 		b.Output("grad", autodiff.Gradients(loss, nil, logits)[0])
 	})
 	require.NoError(t, err)
-	in := map[string]*graph.Tensor{"logits": graph.NewTensor(graph.T(graph.F32, rows, vocab)), "targets": graph.NewTensor(graph.T(graph.U32, rows))}
+	in := map[string]*graph.Tensor{"logits": graph.NewTensor(graph.T(graph.F32, rows, vocab)),
+		"targets": graph.NewTensor(graph.T(graph.U32, rows))}
 	for i := range in["logits"].Data {
 		in["logits"].Data[i] = 2 * math.Sin(1.7*float64(i))
 	}

@@ -25,7 +25,8 @@ type Import struct {
 
 // Imports lists the functions; docs/HOOKS.md describes them.
 func Imports() []Import {
-	return []Import{{"graph_input", 2, graphInput}, {"graph_scalar", 2, graphScalar}, {"graph_op", 6, graphOp}, {"graph_shape", 3, graphShape},
+	return []Import{{"graph_input", 2, graphInput}, {"graph_scalar", 2, graphScalar}, {"graph_op", 6, graphOp},
+		{"graph_shape", 3, graphShape},
 		{"graph_dtype", 1, graphDType}, {"graph_parameter", 6, graphParameter}, {"graph_unit", 2, graphUnit}}
 }
 

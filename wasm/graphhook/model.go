@@ -34,7 +34,8 @@ const (
 var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	// reserved are names of variables that training uses.
-	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
+	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput,
+		model.LossVariable, model.LogitsOutput,
 		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // safetensors reserves the last
 )
 
@@ -45,7 +46,8 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 	d := &draft{Dims: dims}
 	g, err := graph.Build(func(gb *graph.Builder) {
 		ids := graph.T(graph.U32, dims.Batch, dims.SeqLen)
-		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids}, {ID: model.SegmentsInput, Type: ids},
+		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids},
+			{ID: model.SegmentsInput, Type: ids},
 			{ID: model.VocabularyInput, Type: graph.T(graph.U32, dims.Vocab)}}}
 		var h Handle
 		if h, failed = write(b); failed != nil {
@@ -199,16 +201,19 @@ func (d *draft) cross(v *graph.Value, from, to int) error {
 	old, s := d.entering[to], v.Shape
 	switch {
 	case from < to-1:
-		return fmt.Errorf("unit %q reads %v of unit %q, expected a value of the unit before it, %q", d.units[to], v.Type, d.units[from], d.units[to-1])
+		return fmt.Errorf("unit %q reads %v of unit %q, expected a value of the unit before it, %q", d.units[to], v.Type, d.units[from],
+			d.units[to-1])
 	case old == v:
 		return nil
 	case old != nil:
 		return fmt.Errorf("unit %q reads two values of unit %q, %v of op %s and %v of op %s, expected one",
 			d.units[to], d.units[from], old.Type, old.Node.Op.Name(), v.Type, v.Node.Op.Name())
 	case v.DType != graph.F32 || len(s) != 3 || s[0] != d.Batch || s[1] != d.SeqLen:
-		return fmt.Errorf("found %v between unit %q and unit %q, expected f32[%d,%d,d]", v.Type, d.units[from], d.units[to], d.Batch, d.SeqLen)
+		return fmt.Errorf("found %v between unit %q and unit %q, expected f32[%d,%d,d]", v.Type, d.units[from], d.units[to], d.Batch,
+			d.SeqLen)
 	case to > 1 && d.entering[1] != nil && d.entering[1].Shape[2] != s[2]:
-		return fmt.Errorf("found %v between unit %q and unit %q, and %v between unit %q and unit %q, expected one width", v.Type, d.units[from], d.units[to],
+		return fmt.Errorf("found %v between unit %q and unit %q, and %v between unit %q and unit %q, expected one width", v.Type,
+			d.units[from], d.units[to],
 			d.entering[1].Type, d.units[0], d.units[1])
 	}
 	d.entering[to] = v
@@ -246,7 +251,10 @@ func (d *draft) finish(logits *graph.Value) error {
 
 // ordered returns the parameters in the order of their units.
 func (d *draft) ordered() []model.Parameter {
-	slices.SortStableFunc(d.params, func(p, q model.Parameter) int { return slices.Index(d.units, p.Scope) - slices.Index(d.units, q.Scope) })
+	slices.SortStableFunc(d.params, func(p, q model.Parameter) int {
+		return slices.Index(d.units, p.Scope) - slices.Index(d.units,
+			q.Scope)
+	})
 	return d.params
 }
 

@@ -99,7 +99,8 @@ func llama(p *pen, c model.Config, segmented bool) handle {
 		a := p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d]}`, batch, c.SeqLen, d), p.op("attention", "", in...))
 		x = p.op("add", "", x, p.linear(a, name("self_attn.o_proj"), residual, d, d))
 		h = norm(x, name("post_attention_layernorm"))
-		gate, up := p.linear(h, name("mlp.gate_proj"), model.InitStd, c.FFN.DFF, d), p.linear(h, name("mlp.up_proj"), model.InitStd, c.FFN.DFF, d)
+		gate, up := p.linear(h, name("mlp.gate_proj"), model.InitStd, c.FFN.DFF, d),
+			p.linear(h, name("mlp.up_proj"), model.InitStd, c.FFN.DFF, d)
 		x = p.op("add", "", x, p.linear(p.op("mul", "", p.op("silu", "", gate), up), name("mlp.down_proj"), residual, d, c.FFN.DFF))
 	}
 	p.unit("head")
@@ -116,7 +117,8 @@ var small = func() model.Config {
 func writtenLlama(t *testing.T, c model.Config, segmented bool) *model.Written {
 	t.Helper()
 	w, err := model.NewWritten(c.VocabSize, c.SeqLen, func(batch int) (*model.Draft, error) {
-		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: c.SeqLen, Vocab: c.VocabSize}, write(func(p *pen) handle { return llama(p, c, segmented) }))
+		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: c.SeqLen, Vocab: c.VocabSize},
+			write(func(p *pen) handle { return llama(p, c, segmented) }))
 	})
 	require.NoError(t, err)
 	return w
@@ -197,14 +199,16 @@ func carriedOut(t *testing.T, m model.Model, s *model.Stage) map[string]*graph.T
 // The gradients of a model with all ops of models agree with central differences.
 func TestGradientsOfAWrittenModel(t *testing.T) {
 	w, err := model.NewWritten(7, 5, func(batch int) (*model.Draft, error) {
-		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 5, Vocab: 7}, write(func(p *pen) handle { return gpt(p, batch, 5, 7) }))
+		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 5, Vocab: 7},
+			write(func(p *pen) handle { return gpt(p, batch, 5, 7) }))
 	})
 	require.NoError(t, err)
 	assert.Equal(t, []int{0, 1, 1, 3}, []int{w.Like(0), w.Like(1), w.Like(2), w.Like(3)})
 	g, err := w.Grad(2, 1, false)
 	require.NoError(t, err)
 	vars := state(w, g)
-	in := map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 2, 5)), "targets": graph.NewTensor(graph.T(graph.U32, 2, 5))}
+	in := map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 2, 5)),
+		"targets": graph.NewTensor(graph.T(graph.U32, 2, 5))}
 	for i := range 10 {
 		in["tokens"].Data[i], in["targets"].Data[i] = float64(i*3%7), float64(i*5%7)
 	}
@@ -237,7 +241,8 @@ func TestGradientsOfAWrittenModel(t *testing.T) {
 func gpt(p *pen, batch, seq, vocab int) handle {
 	const d, heads = 8, 2
 	norm := func(x handle, name string) handle {
-		return p.op("layer_norm", "", x, p.parameter(name+".weight", `{"init":"ones"}`, d), p.parameter(name+".bias", `{"init":"zeros"}`, d))
+		return p.op("layer_norm", "", x, p.parameter(name+".weight", `{"init":"ones"}`, d),
+			p.parameter(name+".bias", `{"init":"zeros"}`, d))
 	}
 	affine := func(x handle, name string, out, in int) handle {
 		return p.op("add", "", p.linear(x, name+".weight", 0.02, out, in), p.parameter(name+".bias", `{"init":"zeros"}`, out))
@@ -256,7 +261,8 @@ func gpt(p *pen, batch, seq, vocab int) handle {
 		a := p.op("attention", "", p.op("rope", "", part(0)), p.op("rope", `{"theta":100}`, part(1)), part(2), p.input("segments"))
 		a = p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d]}`, batch, seq, d), a)
 		x = p.op("add", "", x, affine(a, name("attn.c_proj"), d, d))
-		x = p.op("add", "", x, affine(p.op("gelu_tanh", "", affine(norm(x, name("ln_2")), name("mlp.c_fc"), 4*d, d)), name("mlp.c_proj"), d, 4*d))
+		x = p.op("add", "", x, affine(p.op("gelu_tanh", "", affine(norm(x, name("ln_2")), name("mlp.c_fc"), 4*d, d)), name("mlp.c_proj"),
+			d, 4*d))
 	}
 	p.unit("head")
 	x = p.op("rms_norm", "", norm(x, "ln_f"), p.parameter("norm", `{"init":"ones"}`, d))

@@ -55,7 +55,8 @@ func scribble(p *pen, seed uint64, batch int) handle {
 			case 10:
 				values = append(values, flat(p.op("attention", "", heads(any()), heads(any()), heads(any()), p.input("segments"))))
 			case 11:
-				values = append(values, p.op("concat", `{"axis":2}`, p.op("slice", `{"axis":2,"start":0,"limit":1}`, any()), p.op("slice", `{"axis":2,"start":1,"limit":4}`, any())))
+				values = append(values, p.op("concat", `{"axis":2}`, p.op("slice", `{"axis":2,"start":0,"limit":1}`, any()),
+					p.op("slice", `{"axis":2,"start":1,"limit":4}`, any())))
 			}
 		}
 		x = p.op("add", "", p.op("matmul", "", values[0], w), p.op("mul", "", values[len(values)-1], b))
@@ -75,7 +76,8 @@ func scribble(p *pen, seed uint64, batch int) handle {
 func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 	for seed := range uint64(60) {
 		w, err := model.NewWritten(5, 4, func(batch int) (*model.Draft, error) {
-			return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 4, Vocab: 5}, write(func(p *pen) handle { return scribble(p, seed, batch) }))
+			return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 4, Vocab: 5},
+				write(func(p *pen) handle { return scribble(p, seed, batch) }))
 		})
 		require.NoError(t, err, seed)
 		whole := inParts(t, w, nil, false, false)
@@ -105,10 +107,12 @@ func inParts(t *testing.T, w *model.Written, cut []int, split, recompute bool) m
 	}
 	for i := range parts {
 		var err error
-		parts[i], err = w.Stage(model.StageOptions{First: bounds[i], Last: bounds[i+1], Batch: 2, Microbatches: 1, Recompute: recompute, Inputs: model.Inputs{Segments: true}})
+		parts[i], err = w.Stage(model.StageOptions{First: bounds[i], Last: bounds[i+1], Batch: 2, Microbatches: 1, Recompute: recompute,
+			Inputs: model.Inputs{Segments: true}})
 		require.NoError(t, err)
 		s := parts[i]
-		gs := slices.DeleteFunc([]*graph.Graph{s.Forward, s.Backward, s.InputGrad, s.WeightGrad}, func(g *graph.Graph) bool { return g == nil })
+		gs := slices.DeleteFunc([]*graph.Graph{s.Forward, s.Backward, s.InputGrad, s.WeightGrad},
+			func(g *graph.Graph) bool { return g == nil })
 		vars[i] = state(w, gs...)
 		for name, kind := range map[string]int{"tokens": 2, "targets": 3} { // of all parts the same
 			if x := vars[i][name]; x != nil {

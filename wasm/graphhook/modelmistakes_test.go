@@ -14,18 +14,24 @@ func TestMistakesInAModel(t *testing.T) {
 	embed := func(p *pen) handle { return p.op("embedding", "", p.parameter("e", "", 5, 3), p.input("tokens")) }
 	out := func(p *pen, x handle) handle { return p.linear(x, "o", 1, 5, 3) }
 	for want, f := range map[string]func(p *pen) handle{
-		`parameter "e": there is already a parameter of this name`:                                       func(p *pen) handle { embed(p); return embed(p) },
-		`parameter "a/b": expected a name of at most 128 letters, digits`:                                func(p *pen) handle { return p.parameter("a/b", "", 1) },
-		`parameter "": expected a name`:                                                                  func(p *pen) handle { return p.parameter("", "", 1) },
-		`parameter "__metadata__": the name is reserved`:                                                 func(p *pen) handle { return p.parameter("__metadata__", "", 1) },
-		`parameter "loss": the name is reserved`:                                                         func(p *pen) handle { return p.parameter("loss", "", 1) },
-		`parameter "a": init is "uniform", expected normal, ones or zeros`:                               func(p *pen) handle { return p.parameter("a", `{"init":"uniform"}`, 1) },
-		`parameter "a": std is 0, expected a number above 0`:                                             func(p *pen) handle { return p.parameter("a", `{"std":0}`, 1) },
-		`parameter "a": std is NaN, expected a number above 0`:                                           func(p *pen) handle { return p.parameter("a", `{"std":"nan"}`, 1) },
-		`parameter "a": init ones has no std, expected none`:                                             func(p *pen) handle { return p.parameter("a", `{"init":"ones","std":1}`, 1) },
-		`parameter "a": unknown attribute "mean", expected init, std`:                                    func(p *pen) handle { return p.parameter("a", `{"mean":1}`, 1) },
-		`parameter "a": shape [0] has extent 0, expected at least 1`:                                     func(p *pen) handle { return p.parameter("a", "", 0) },
-		`parameter "a": shape [65536,65536] has more than 4294967295 elements`:                           func(p *pen) handle { return p.parameter("a", "", 65536, 65536) },
+		`parameter "e": there is already a parameter of this name`:        func(p *pen) handle { embed(p); return embed(p) },
+		`parameter "a/b": expected a name of at most 128 letters, digits`: func(p *pen) handle { return p.parameter("a/b", "", 1) },
+		`parameter "": expected a name`:                                   func(p *pen) handle { return p.parameter("", "", 1) },
+		`parameter "__metadata__": the name is reserved`:                  func(p *pen) handle { return p.parameter("__metadata__", "", 1) },
+		`parameter "loss": the name is reserved`:                          func(p *pen) handle { return p.parameter("loss", "", 1) },
+		`parameter "a": init is "uniform", expected normal, ones or zeros`: func(p *pen) handle {
+			return p.parameter("a",
+				`{"init":"uniform"}`, 1)
+		},
+		`parameter "a": std is 0, expected a number above 0`:          func(p *pen) handle { return p.parameter("a", `{"std":0}`, 1) },
+		`parameter "a": std is NaN, expected a number above 0`:        func(p *pen) handle { return p.parameter("a", `{"std":"nan"}`, 1) },
+		`parameter "a": init ones has no std, expected none`:          func(p *pen) handle { return p.parameter("a", `{"init":"ones","std":1}`, 1) },
+		`parameter "a": unknown attribute "mean", expected init, std`: func(p *pen) handle { return p.parameter("a", `{"mean":1}`, 1) },
+		`parameter "a": shape [0] has extent 0, expected at least 1`:  func(p *pen) handle { return p.parameter("a", "", 0) },
+		`parameter "a": shape [65536,65536] has more than 4294967295 elements`: func(p *pen) handle {
+			return p.parameter("a", "", 65536,
+				65536)
+		},
 		`unit "a b": expected a name`:                                                                    func(p *pen) handle { p.unit("a b"); return 0 },
 		`unit "loss": the name is reserved`:                                                              func(p *pen) handle { p.unit("loss"); return 0 },
 		`unit "a": there is already a unit of this name`:                                                 func(p *pen) handle { p.unit("a"); p.unit("a"); return 0 },
@@ -79,7 +85,13 @@ func TestMistakesInAModel(t *testing.T) {
 			p.unit("b")
 			return p.op("broadcast", `{"shape":[2,4,5]}`, p.op("exp", "", p.parameter("x", "", 5)))
 		},
-		`unit "b" has no parameters, expected at least one: merge it with another unit`: func(p *pen) handle { p.unit("a"); x := out(p, embed(p)); p.unit("b"); return p.op("exp", "", x) },
+		`unit "b" has no parameters, expected at least one: merge it with another unit`: func(p *pen) handle {
+			p.unit("a")
+			x := out(p,
+				embed(p))
+			p.unit("b")
+			return p.op("exp", "", x)
+		},
 		`found unused parameters: x, y`:                        func(p *pen) handle { p.parameter("x", "", 1); p.parameter("y", "", 1); return out(p, embed(p)) },
 		`found logits of type f32[2,4,3], expected f32[2,4,5]`: embed,
 		`found logits of an earlier unit, expected logits of the last unit`: func(p *pen) handle {
@@ -92,9 +104,15 @@ func TestMistakesInAModel(t *testing.T) {
 		`the model does not read the input "tokens"`: func(p *pen) handle {
 			return p.op("broadcast", `{"shape":[2,4,5]}`, p.op("exp", "", p.parameter("x", "", 5)))
 		},
-		`parameter "e": no gradient flows from the logits to it`:                            func(p *pen) handle { return p.op("stop_gradient", "", out(p, embed(p))) },
-		`the logits: there is no value 0`:                                                   func(p *pen) handle { return 0 },
-		`rope: found f32[2,4,3], expected [batch, sequence, heads, an even head dimension]`: func(p *pen) handle { return p.op("rope", "", embed(p)) },
+		`parameter "e": no gradient flows from the logits to it`: func(p *pen) handle {
+			return p.op("stop_gradient", "",
+				out(p, embed(p)))
+		},
+		`the logits: there is no value 0`: func(p *pen) handle { return 0 },
+		`rope: found f32[2,4,3], expected [batch, sequence, heads, an even head dimension]`: func(p *pen) handle {
+			return p.op("rope", "",
+				embed(p))
+		},
 		`rope: theta is -1, expected a number above 0`: func(p *pen) handle {
 			return p.op("rope", `{"theta":-1}`, p.op("full", `{"value":1,"shape":[2,4,1,2]}`))
 		},
@@ -118,7 +136,8 @@ func TestMistakesInAModel(t *testing.T) {
 		func(b *graphhook.Builder) error { _, err := b.Unit("a"); return err },
 		func(b *graphhook.Builder) error { _, err := b.Parameter("a", []int{1}, nil); return err },
 	} {
-		_, err := graphhook.BuildLoss(graphhook.Inputs{Rows: rows, Vocab: vocab}, func(b *graphhook.Builder) (handle, error) { return 0, f(b) })
+		_, err := graphhook.BuildLoss(graphhook.Inputs{Rows: rows, Vocab: vocab},
+			func(b *graphhook.Builder) (handle, error) { return 0, f(b) })
 		assert.ErrorContains(t, err, "not losses")
 	}
 }

@@ -165,7 +165,8 @@ func (b *Batch) arrays(maps bool) (names []string, arrays []*wasm.Array) {
 func (b *Batch) check() error {
 	for n, ids := range [][]uint32{b.Tokens, b.Targets} {
 		if at := slices.IndexFunc(ids, func(id uint32) bool { return uint64(id) >= uint64(b.Vocab) }); at >= 0 {
-			return fmt.Errorf("%s[%d,%d] is %d, expected a token below %d", [...]string{"tokens", "targets"}[n], at/b.SeqLen, at%b.SeqLen, ids[at], b.Vocab)
+			return fmt.Errorf("%s[%d,%d] is %d, expected a token below %d", [...]string{"tokens", "targets"}[n], at/b.SeqLen, at%b.SeqLen,
+				ids[at], b.Vocab)
 		}
 	}
 	some := false

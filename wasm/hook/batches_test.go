@@ -16,9 +16,11 @@ import (
 
 // sampleBatch is one of 2 × 3 tokens of 10, with two tensors.
 func sampleBatch() *hook.Batch {
-	return &hook.Batch{Rows: 2, SeqLen: 3, Vocab: 10, Step: 4, Steps: 9, Tokens: []uint32{0, 1, 2, 3, 4, 5}, Targets: []uint32{1, 2, 3, 4, 5, 6},
+	return &hook.Batch{Rows: 2, SeqLen: 3, Vocab: 10, Step: 4, Steps: 9, Tokens: []uint32{0, 1, 2, 3, 4, 5},
+		Targets: []uint32{1, 2, 3, 4, 5, 6},
 		Weights: []float32{1, 1, 1, 1, 1, 1}, Segments: make([]uint32, 6),
-		Aligned: []hook.Aligned{{Name: "ids", DType: wasm.I32, Data: make([]byte, 24)}, {Name: "teacher", DType: wasm.F32, Dims: []int{2}, Data: make([]byte, 48)}}}
+		Aligned: []hook.Aligned{{Name: "ids", DType: wasm.I32, Data: make([]byte, 24)},
+			{Name: "teacher", DType: wasm.F32, Dims: []int{2}, Data: make([]byte, 48)}}}
 }
 
 // copyOver copies n bytes of one array to another.
@@ -28,7 +30,8 @@ func copyOver(to, from int, n int32) []byte {
 
 func batches(t *testing.T, name string, n int, bin []byte) *hook.Batches {
 	t.Helper()
-	m, err := newHost(t).LoadBytes(hook.Spec{File: "batch.wasm", Hook: name, Limits: wasm.Limits{MemoryPages: 64, Budget: 400_000_000}}, bin)
+	m, err := newHost(t).LoadBytes(hook.Spec{File: "batch.wasm", Hook: name, Limits: wasm.Limits{MemoryPages: 64, Budget: 400_000_000}},
+		bin)
 	require.NoError(t, err)
 	b := m.Batches(n)
 	t.Cleanup(b.Close)
@@ -61,7 +64,8 @@ func TestBatchesAreMapped(t *testing.T) {
 // token_weights can change the weights only.
 func TestTokensAreWeighed(t *testing.T) {
 	p := batches(t, hook.TokenWeights, 1, guest("", function(hook.TokenWeights,
-		array(2, 28), w.ConstF32(3), w.StoreF32(12), array(0, 28), w.Const(9), w.Store(0), array(2, 28), array(3, 28), w.Load(8), 0xb3, w.StoreF32(0), w.Const(0))))
+		array(2, 28), w.ConstF32(3), w.StoreF32(12), array(0, 28), w.Const(9), w.Store(0), array(2, 28), array(3, 28), w.Load(8), 0xb3,
+		w.StoreF32(0), w.Const(0))))
 	b := sampleBatch()
 	require.NoError(t, p.Apply(ctx, 4, b))
 	want := sampleBatch()
@@ -81,12 +85,14 @@ func TestBatchesThatAreWrong(t *testing.T) {
 		hook string
 		bin  []byte
 	}{
-		"map_batch: batch 7: failed: tokens[1,2] is 10, expected a token below 10":                                                 {hook.MapBatch, mapped(store(0, 20, 10))},
-		"map_batch: batch 7: failed: targets[0,1] is 4294967295, expected a token below 10":                                        {hook.MapBatch, mapped(store(1, 4, -1))},
-		"map_batch: batch 7: failed: weights[1,2] is -0.5, expected a finite number of at least 0":                                 {hook.MapBatch, mapped(weight(-0.5))},
-		"map_batch: batch 7: failed: weights[1,2] is NaN, expected a finite number of at least 0":                                  {hook.MapBatch, mapped(weight(float32(math.NaN())))},
-		"map_batch: batch 7: failed: weights[1,2] is +Inf, expected":                                                               {hook.MapBatch, mapped(weight(float32(math.Inf(1))))},
-		"map_batch: batch 7: failed: weights are all 0, expected at least one above 0":                                             {hook.MapBatch, mapped(array(2, 28), w.Const(0), w.Const(24), w.MemoryFill())},
+		"map_batch: batch 7: failed: tokens[1,2] is 10, expected a token below 10":                 {hook.MapBatch, mapped(store(0, 20, 10))},
+		"map_batch: batch 7: failed: targets[0,1] is 4294967295, expected a token below 10":        {hook.MapBatch, mapped(store(1, 4, -1))},
+		"map_batch: batch 7: failed: weights[1,2] is -0.5, expected a finite number of at least 0": {hook.MapBatch, mapped(weight(-0.5))},
+		"map_batch: batch 7: failed: weights[1,2] is NaN, expected a finite number of at least 0": {hook.MapBatch,
+			mapped(weight(float32(math.NaN())))},
+		"map_batch: batch 7: failed: weights[1,2] is +Inf, expected": {hook.MapBatch, mapped(weight(float32(math.Inf(1))))},
+		"map_batch: batch 7: failed: weights are all 0, expected at least one above 0": {hook.MapBatch,
+			mapped(array(2, 28), w.Const(0), w.Const(24), w.MemoryFill())},
 		"map_batch: batch 7: failed: tokens: found shape [1 3], expected [2 3]":                                                    {hook.MapBatch, mapped(dim(0, 0, 1))},
 		"map_batch: batch 7: failed: segments: found shape [3 2], expected [2 3]":                                                  {hook.MapBatch, mapped(dim(3, 0, 3), dim(3, 1, 2))},
 		"map_batch: batch 7: failed: teacher: found shape [2 3 1], expected [2 3 2]":                                               {hook.MapBatch, mapped(dim(6, 2, 1))},
@@ -96,7 +102,8 @@ func TestBatchesThatAreWrong(t *testing.T) {
 		"map_batch: batch 7: budget exceeded":                                                                                      {hook.MapBatch, mapped(spin())},
 		"token_weights: batch 7: failed: weights[1,2] is NaN, expected":                                                            {hook.TokenWeights, weighed(weight(float32(math.NaN())))},
 		"token_weights: batch 7: failed: weights: found shape [2 2], expected [2 3]":                                               {hook.TokenWeights, weighed(dim(2, 1, 2))},
-		"token_weights: batch 7: bad array: array 0: found address 0x0 after the call":                                             {hook.TokenWeights, weighed(w.Get(0), w.Const(0), w.Store(28))},
+		"token_weights: batch 7: bad array: array 0: found address 0x0 after the call": {hook.TokenWeights,
+			weighed(w.Get(0), w.Const(0), w.Store(28))},
 	} {
 		p := batches(t, c.hook, 2, c.bin)
 		err := p.Apply(ctx, 7, sampleBatch())
@@ -109,11 +116,13 @@ func TestBatchesThatAreWrong(t *testing.T) {
 
 // counter writes the number of batches that it has seen, its state, to a token. It traps after the third.
 func counter() []byte {
-	return guest("", function(hook.MapBatch, w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), w.Const(3), w.I32GeU, w.If(w.Empty, w.Unreachable),
+	return guest("", function(hook.MapBatch, w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), w.Const(3), w.I32GeU,
+		w.If(w.Empty, w.Unreachable),
 		array(0, 28), w.GGet(1), w.Store(0), w.Const(0)),
 		w.Func{Export: "gpupipe_save", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Seq(
 			w.Get(1), w.Const(4), w.I32GeU, w.If(w.Empty, w.Get(0), w.GGet(1), w.Store(0)), w.Const(4))},
-		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
+		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32},
+			Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
 }
 
 // A module with state has one instance, for every n. It continues from any state.
@@ -146,7 +155,8 @@ func TestAStateThatIsTooLargeToKeep(t *testing.T) {
 	p := batches(t, hook.MapBatch, 1, guest("", function(hook.MapBatch, w.Const(0)),
 		w.Func{Export: "gpupipe_save", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Const(1<<20 + 1)},
 		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Const(0)},
-		w.Func{Export: "gpupipe_open", Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: w.Seq(w.Const(32), w.MemoryGrow())}))
+		w.Func{Export: "gpupipe_open", Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32},
+			Body: w.Seq(w.Const(32), w.MemoryGrow())}))
 	require.NoError(t, p.Apply(ctx, 0, sampleBatch()))
 	_, err := p.Save(ctx)
 	assert.ErrorContains(t, err, "the state has 1048577 bytes, expected at most 1048576")
@@ -173,7 +183,8 @@ const scalarText = `logits beta gamma hidden lm_head.weight teacher {"trans_b":t
 
 // opOfTwo is graph_op of the values in two locals.
 func opOfTwo(text, name, attributes string) []byte {
-	return w.Seq(w.Const(512), w.Get(2), w.Store(0), w.Const(512), w.Get(3), w.Store(4), named(text, name), w.Const(512), w.Const(2), named(text, attributes), w.Call(graphOp))
+	return w.Seq(w.Const(512), w.Get(2), w.Store(0), w.Const(512), w.Get(3), w.Store(4), named(text, name), w.Const(512), w.Const(2),
+		named(text, attributes), w.Call(graphOp))
 }
 
 func lossOf(body ...any) w.Func {
@@ -190,9 +201,12 @@ func scalarNamed(name string) []byte { return w.Seq(named(scalarText, name), w.C
 func TestLossesOfScalars(t *testing.T) {
 	h := newHost(t)
 	in := graphhook.Inputs{Rows: 4, Vocab: 7}
-	sum := w.Seq(w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, "{}"), w.Call(graphOp))
-	build := lossOf(inputNamed("logits"), w.Set(2), sum, w.Set(2), scalarNamed("gamma"), w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2),
-		scalarNamed("beta"), w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2), scalarNamed("gamma"), w.Set(3), opOfTwo(scalarText, "mul", "{}"))
+	sum := w.Seq(w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, "{}"),
+		w.Call(graphOp))
+	build := lossOf(inputNamed("logits"), w.Set(2), sum, w.Set(2), scalarNamed("gamma"), w.Set(3), opOfTwo(scalarText, "mul", "{}"),
+		w.Set(2),
+		scalarNamed("beta"), w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2), scalarNamed("gamma"), w.Set(3),
+		opOfTwo(scalarText, "mul", "{}"))
 	values := function(hook.LossScalars, array(1, 28), array(0, 28), []byte{0x2b, 3, 0}, 0xb6 /* f32.demote */, w.StoreF32(4), w.Const(0))
 	m, err := h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build, values))
 	require.NoError(t, err)
@@ -216,11 +230,13 @@ func TestLossesOfScalars(t *testing.T) {
 	_, err = m.BuildLoss(ctx, in)
 	assert.ErrorContains(t, err, `hook s.wasm: build_loss: failed: the loss reads the scalar "gamma", but the module exports no loss_scalars`)
 	for want, body := range map[string][]byte{
-		"loss_scalars: batch 5: failed: scalar 1 is NaN, expected a finite number": w.Seq(array(1, 28), w.ConstF32(float32(math.NaN())), w.StoreF32(4)),
-		"loss_scalars: batch 5: failed: found shape [1], expected [2]":             w.Seq(w.Get(0), w.Const(1), w.Store(32+12)),
-		"loss_scalars: batch 5: trap":                                              w.Seq(w.Unreachable),
+		"loss_scalars: batch 5: failed: scalar 1 is NaN, expected a finite number": w.Seq(array(1, 28), w.ConstF32(float32(math.NaN())),
+			w.StoreF32(4)),
+		"loss_scalars: batch 5: failed: found shape [1], expected [2]": w.Seq(w.Get(0), w.Const(1), w.Store(32+12)),
+		"loss_scalars: batch 5: trap":                                  w.Seq(w.Unreachable),
 	} {
-		m, err := h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build, function(hook.LossScalars, body, w.Const(0))))
+		m, err := h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build,
+			function(hook.LossScalars, body, w.Const(0))))
 		require.NoError(t, err)
 		s, err := m.Scalars(ctx, 2)
 		require.NoError(t, err)
@@ -232,11 +248,14 @@ func TestLossesOfScalars(t *testing.T) {
 // A loss need not read the logits: hidden, the head's parameters and aligned tensors are inputs, too.
 func TestLossesOfHidden(t *testing.T) {
 	m, err := newHost(t).LoadBytes(hook.Spec{File: "h.wasm", Hook: hook.BuildLoss}, guest(scalarText, lossOf(inputNamed("hidden"), w.Set(2),
-		inputNamed("lm_head.weight"), w.Set(3), opOfTwo(scalarText, "matmul", `{"trans_b":true}`), w.Set(2), inputNamed("teacher"), w.Set(3),
+		inputNamed("lm_head.weight"), w.Set(3), opOfTwo(scalarText, "matmul", `{"trans_b":true}`), w.Set(2), inputNamed("teacher"),
+		w.Set(3),
 		opOfTwo(scalarText, "mul", "{}"), w.Set(2),
-		w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, `{"axes":[-1]}`), w.Call(graphOp))))
+		w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, `{"axes":[-1]}`),
+		w.Call(graphOp))))
 	require.NoError(t, err)
-	in := graphhook.Inputs{Rows: 4, Vocab: 7, Width: 3, More: []graph.Named{{ID: "lm_head.weight", Type: graph.T(graph.F32, 7, 3)}, {ID: "teacher", Type: graph.T(graph.F32, 4, 1)}}}
+	in := graphhook.Inputs{Rows: 4, Vocab: 7, Width: 3, More: []graph.Named{{ID: "lm_head.weight", Type: graph.T(graph.F32, 7, 3)},
+		{ID: "teacher", Type: graph.T(graph.F32, 4, 1)}}}
 	loss, err := m.BuildLoss(ctx, in)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"hidden", "lm_head.weight", "teacher"}, loss.Asked)
@@ -251,7 +270,8 @@ func TestLossGrad(t *testing.T) {
 	h := newHost(t)
 	logits, targets := []float32{1, 2, 3, 4, 5, 6}, []uint32{2, 1}
 	call := func(body ...any) ([]float32, []float32, error) {
-		m, err := h.LoadBytes(hook.Spec{File: "g.wasm", Hook: hook.BuildLoss}, guest("", function(hook.BuildLoss, w.Const(0)), function(hook.LossGrad, append(body, w.Const(0))...)))
+		m, err := h.LoadBytes(hook.Spec{File: "g.wasm", Hook: hook.BuildLoss}, guest("", function(hook.BuildLoss, w.Const(0)),
+			function(hook.LossGrad, append(body, w.Const(0))...)))
 		require.NoError(t, err)
 		assert.True(t, m.Has(hook.LossGrad))
 		return m.LossGrad(ctx, logits, targets)

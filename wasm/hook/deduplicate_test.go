@@ -53,7 +53,8 @@ func (l *library) jaccard(set map[string]bool) (most float64) {
 func sentences(rng *rand.Rand, n int) []string {
 	words := make([]string, n)
 	for i := range words {
-		words[i] = fmt.Sprintf("%s%s", []string{"lo", "Ma", "ké", "ti", "ru", "9"}[rng.IntN(6)], []string{"na", "do,", "se", "fi.", "wu", "x-y"}[rng.IntN(6)])
+		words[i] = fmt.Sprintf("%s%s", []string{"lo", "Ma", "ké", "ti", "ru", "9"}[rng.IntN(6)],
+			[]string{"na", "do,", "se", "fi.", "wu", "x-y"}[rng.IntN(6)])
 	}
 	return words
 }
@@ -171,8 +172,10 @@ func TestDeduplicateWhatCounts(t *testing.T) {
 
 func TestDeduplicateRefusesConfigs(t *testing.T) {
 	for config, want := range map[string]string{
-		`{"threshold": 0}`: "failed: threshold: expected a number above 0", `{"documents": 0}`: "failed: documents: expected a number from 1 to 2^24",
-		`{"documents": 16000000}`: "then: documents: too many for the module's memory: raise memory_mb", `{"split": 1}`: "failed: split is not a text",
+		`{"threshold": 0}`:        "failed: threshold: expected a number above 0",
+		`{"documents": 0}`:        "failed: documents: expected a number from 1 to 2^24",
+		`{"documents": 16000000}`: "then: documents: too many for the module's memory: raise memory_mb",
+		`{"split": 1}`:            "failed: split is not a text",
 	} {
 		m := load(t, newHost(t), hook.Spec{File: examples + "deduplicate.wasm", Hook: hook.MapDocument, Config: []byte(config)})
 		p := m.Mapper(1)

@@ -34,7 +34,8 @@ func training(t *testing.T, loss func(logits, targets *graph.Value) *graph.Value
 
 // lossInputs are logits of up to ±6, and targets.
 func lossInputs() map[string]*graph.Tensor {
-	in := map[string]*graph.Tensor{"logits": graph.NewTensor(graph.T(graph.F32, lossRows, lossVocab)), "targets": graph.NewTensor(graph.T(graph.U32, lossRows))}
+	in := map[string]*graph.Tensor{"logits": graph.NewTensor(graph.T(graph.F32, lossRows, lossVocab)),
+		"targets": graph.NewTensor(graph.T(graph.U32, lossRows))}
 	for i := range in["logits"].Data {
 		in["logits"].Data[i] = float64(float32(6 * math.Sin(1.7*float64(i))))
 	}

@@ -36,19 +36,20 @@ func (s *scribe) imports() []wasm.Import {
 			}
 			return ts
 		}
-		return wasm.Import{Name: name, Params: types(params), Results: types(results), Call: func(i *wasm.Instance, stack []uint64) (err error) {
-			r := call(func(address, n uint64) []byte {
-				b, e := i.Read(uint32(address), uint32(n))
-				if e != nil {
-					err = e
+		return wasm.Import{Name: name, Params: types(params), Results: types(results),
+			Call: func(i *wasm.Instance, stack []uint64) (err error) {
+				r := call(func(address, n uint64) []byte {
+					b, e := i.Read(uint32(address), uint32(n))
+					if e != nil {
+						err = e
+					}
+					return b
+				}, stack)
+				if results > 0 {
+					stack[0] = uint64(r)
 				}
-				return b
-			}, stack)
-			if results > 0 {
-				stack[0] = uint64(r)
-			}
-			return err
-		}}
+				return err
+			}}
 	}
 	next := func(format string, a ...any) uint32 {
 		s.values += 2 // as if each op had two results
@@ -115,7 +116,8 @@ func play(t *testing.T, file string) []string {
 	defer r.Close()
 	m, err := r.LoadFile(file, wasm.Limits{})
 	require.NoError(t, err)
-	i, err := m.Open(ctx, wasm.Options{Config: []byte(`{"scale": 1.25, "loud": true, "name": "Jürgen"}`), Log: func(line string) { s.lines = append(s.lines, "log "+line) }})
+	i, err := m.Open(ctx, wasm.Options{Config: []byte(`{"scale": 1.25, "loud": true, "name": "Jürgen"}`),
+		Log: func(line string) { s.lines = append(s.lines, "log "+line) }})
 	require.NoError(t, err)
 	call := func(hook string, arrays ...*wasm.Array) {
 		result, err := i.Call(ctx, hook, 3, arrays...)
@@ -143,18 +145,22 @@ func play(t *testing.T, file string) []string {
 	for _, n := range [][2]int{{2, 3}, {0, 4}, {1, 1}} {
 		size := n[0] * n[1]
 		clock := wasm.Of(wasm.In, []int64{17, 1 << 40})
-		call("map_batch", wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
+		call("map_batch", wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, u32(size), n[0], n[1]),
+			wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
 			wasm.Of(wasm.InOut, make([]uint32, size), n[0], n[1]), clock, wasm.Of(wasm.InOut, f32(2*size), n[0], n[1], 2))
-		call("map_batch", wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
+		call("map_batch", wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, u32(size), n[0], n[1]),
+			wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
 			wasm.Of(wasm.InOut, make([]uint32, size), n[0], n[1]), clock)
-		call("token_weights", wasm.Of(wasm.In, u32(size), n[0], n[1]), wasm.Of(wasm.In, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, f32(size), n[0], n[1]), clock)
+		call("token_weights", wasm.Of(wasm.In, u32(size), n[0], n[1]), wasm.Of(wasm.In, u32(size), n[0], n[1]),
+			wasm.Of(wasm.InOut, f32(size), n[0], n[1]), clock)
 	}
 	call("learning_rate", wasm.Of(wasm.In, []float64{3, 7, 0.3}), wasm.Of(wasm.Out, []float64{0}))
 	call("on_metrics", wasm.Of(wasm.In, []byte(`{"a\"":[{"loss":9},"]}"],"loss" : 1.2500000001, "z":{}}`)))
 	call("on_metrics", wasm.Of(wasm.In, []byte(`{"loss":1.25}`)))
 	call("on_metrics", wasm.Of(wasm.In, []byte(`{}`)))
 	call("loss_scalars", wasm.Of(wasm.In, []float64{3, 7}), wasm.Of(wasm.Out, make([]float32, 2)))
-	call("loss_grad", wasm.Of(wasm.In, f32(3*11), 3, 11), wasm.Of(wasm.In, u32(3)), wasm.Of(wasm.Out, make([]float32, 3)), wasm.Of(wasm.Out, make([]float32, 3*11), 3, 11))
+	call("loss_grad", wasm.Of(wasm.In, f32(3*11), 3, 11), wasm.Of(wasm.In, u32(3)), wasm.Of(wasm.Out, make([]float32, 3)),
+		wasm.Of(wasm.Out, make([]float32, 3*11), 3, 11))
 	call("build_loss")
 	call("build_model")
 	state, err := i.Save(ctx)
@@ -185,7 +191,8 @@ func TestEveryHookInAllLanguages(t *testing.T) {
 	assert.Contains(t, want, "parameter layer.1.q [64 64] map[init:normal std:0.01]")
 	assert.Contains(t, want, "state [6 0 0 0] [1 2 3 4]")
 	for _, name := range callable() {
-		assert.True(t, slices.ContainsFunc(want, func(line string) bool { return strings.HasPrefix(line, name+" ") }), "%s is not in testdata/every", name)
+		assert.True(t, slices.ContainsFunc(want, func(line string) bool { return strings.HasPrefix(line, name+" ") }),
+			"%s is not in testdata/every", name)
 	}
 	for _, language := range []string{"rust", "assemblyscript", "tinygo"} {
 		assert.Equal(t, want, play(t, every+language+".wasm"), language)

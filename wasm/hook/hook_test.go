@@ -151,7 +151,8 @@ func named(text, part string) []byte {
 
 // apply is graph_op with one input that lies in memory.
 func apply(text, name, attributes string, input int32) []byte {
-	return w.Seq(w.Const(512), w.Const(input), w.Store(0), named(text, name), w.Const(512), w.Const(1), named(text, attributes), w.Call(graphOp))
+	return w.Seq(w.Const(512), w.Const(input), w.Store(0), named(text, name), w.Const(512), w.Const(1), named(text, attributes),
+		w.Call(graphOp))
 }
 
 // array is the field at an offset of a hook's argument.
@@ -176,49 +177,76 @@ func TestModulesThatMisbehaveInTheirHooks(t *testing.T) {
 		{"a negative result", build(w.Const(-3)), "", "build_loss: failed: returned -3"},
 		{"logits as the loss", build(input), "", "found a loss of type f32[4,7], expected f32[4]"},
 		{"targets as the loss", build(named(text, "targets"), w.Call(graphInput)), "", "found a loss of type u32[4]"},
-		{"an input that there is not", build(named(text, "warp"), w.Call(graphInput)), "", `graph_input: unknown input "warp", expected one of logits, targets, weights`},
+		{"an input that there is not", build(named(text, "warp"), w.Call(graphInput)), "",
+			`graph_input: unknown input "warp", expected one of logits, targets, weights`},
 		{"an op that there is not", build(input, w.Drop, apply(text, "warp", `{"factor":2}`, 1)), "", `graph_op: unknown op "warp"`},
-		{"an attribute that is none", build(input, w.Drop, apply(text, "scale", `{"factor":"two"}`, 1)), "", `graph_op: scale: attributes: found "two", expected a number`},
-		{"an attribute too many", build(input, w.Drop, apply(text, "exp", `{"factor":2}`, 1)), "", `graph_op: exp: unknown attribute "factor"`},
+		{"an attribute that is none", build(input, w.Drop, apply(text, "scale", `{"factor":"two"}`, 1)), "",
+			`graph_op: scale: attributes: found "two", expected a number`},
+		{"an attribute too many", build(input, w.Drop, apply(text, "exp", `{"factor":2}`, 1)), "",
+			`graph_op: exp: unknown attribute "factor"`},
 		{"too few inputs", build(input, w.Drop, apply(text, "add", `{"factor":2}`, 1)), "", `graph_op: add: found 1 inputs, expected 2`},
-		{"a handle from nowhere", build(apply(text, "exp", `{"factor":2}`, -1)), "", "graph_op: exp: input 0: there is no value 4294967295"},
-		{"a wrong dtype", build(named(text, "targets"), w.Call(graphInput), w.Drop, apply(text, "scale", `{"factor":2}`, 1)), "", "graph_op: scale(u32[4]): input 0 is u32[4]"},
-		{"a name outside of memory", build(address(-8, 100), w.Call(graphInput)), "", "build_loss: bad pointer: graph_input: found 100 bytes at 0xfffffff8"},
-		{"an endless name", build(address(words, math.MaxInt32), w.Call(graphInput)), "", "graph_input: found a name of 2147483647 bytes, expected at most 256"},
-		{"inputs outside of memory", build(named(text, "exp"), w.Const(-4), w.Const(1), address(0, 0), w.Call(graphOp)), "", "bad pointer: graph_op: found 4 bytes at 0xfffffffc"},
-		{"a million inputs", build(named(text, "add"), w.Const(0), w.Const(1<<20), address(0, 0), w.Call(graphOp)), "", `graph_op: "add": found 1048576 inputs, expected at most 64`},
-		{"a negative number of inputs", build(named(text, "add"), w.Const(0), w.Const(-1), address(0, 0), w.Call(graphOp)), "", `inputs, expected at most 64`},
-		{"attributes outside of memory", build(input, w.Drop, named(text, "exp"), w.Const(0), w.Const(0), address(4<<16-1, 2), w.Call(graphOp)), "", "bad pointer: graph_op: found 2 bytes at 0x3ffff"},
+		{"a handle from nowhere", build(apply(text, "exp", `{"factor":2}`, -1)), "",
+			"graph_op: exp: input 0: there is no value 4294967295"},
+		{"a wrong dtype", build(named(text, "targets"), w.Call(graphInput), w.Drop, apply(text, "scale", `{"factor":2}`, 1)), "",
+			"graph_op: scale(u32[4]): input 0 is u32[4]"},
+		{"a name outside of memory", build(address(-8, 100), w.Call(graphInput)), "",
+			"build_loss: bad pointer: graph_input: found 100 bytes at 0xfffffff8"},
+		{"an endless name", build(address(words, math.MaxInt32), w.Call(graphInput)), "",
+			"graph_input: found a name of 2147483647 bytes, expected at most 256"},
+		{"inputs outside of memory", build(named(text, "exp"), w.Const(-4), w.Const(1), address(0, 0), w.Call(graphOp)), "",
+			"bad pointer: graph_op: found 4 bytes at 0xfffffffc"},
+		{"a million inputs", build(named(text, "add"), w.Const(0), w.Const(1<<20), address(0, 0), w.Call(graphOp)), "",
+			`graph_op: "add": found 1048576 inputs, expected at most 64`},
+		{"a negative number of inputs", build(named(text, "add"), w.Const(0), w.Const(-1), address(0, 0), w.Call(graphOp)), "",
+			`inputs, expected at most 64`},
+		{"attributes outside of memory", build(input, w.Drop, named(text, "exp"), w.Const(0), w.Const(0), address(4<<16-1, 2),
+			w.Call(graphOp)), "", "bad pointer: graph_op: found 2 bytes at 0x3ffff"},
 		{"huge attributes", build(named(text, "exp"), w.Const(0), w.Const(0), address(0, -1), w.Call(graphOp)), "", "build_loss:"},
 		{"the shape of nothing", build(w.Const(5), address(0, 8), w.Call(graphShape)), "", "graph_shape: there is no value 5"},
-		{"a shape into nothing", build(input, address(-1, 8), w.Call(graphShape)), "", "bad pointer: graph_shape: found 8 bytes at 0xffffffff"},
+		{"a shape into nothing", build(input, address(-1, 8), w.Call(graphShape)), "",
+			"bad pointer: graph_shape: found 8 bytes at 0xffffffff"},
 		{"the dtype of nothing", build(w.Const(0), w.Call(graphDType)), "", "graph_dtype: there is no value 0"},
-		{"values without end", build(w.Loop(w.Empty, named(text, "logits"), w.Call(graphInput), w.Drop, w.Br(0)), w.Const(1)), "", "input: the graph has more than 16384 values"},
+		{"values without end", build(w.Loop(w.Empty, named(text, "logits"), w.Call(graphInput), w.Drop, w.Br(0)), w.Const(1)), "",
+			"input: the graph has more than 16384 values"},
 		{"a loop without end", build(spin(), w.Const(1)), "", "build_loss: budget exceeded"},
 		{"a trap", build(w.Unreachable), "", "build_loss: trap"},
 		{"failure said politely", build(named(text, "warp"), w.Call(fail), w.Const(1)), "", "build_loss: failed: warp"},
 		{"a document in a loss", build(named(text, "warp"), w.Call(emit), w.Const(1)), "", "emit: called outside of map_document"},
-		{"a graph in a document", guest(text, function(hook.MapDocument, input)), hook.MapDocument, "graph_input: called outside of build_loss"},
+		{"a graph in a document", guest(text, function(hook.MapDocument, input)), hook.MapDocument,
+			"graph_input: called outside of build_loss"},
 		{"a graph while it opens", guest(text, function(hook.BuildLoss, w.Const(0)), w.Func{Export: "gpupipe_open",
-			Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: input}), "", "failed: graph_input: called outside of build_loss"},
-		{"a document outside of memory", guest(text, function(hook.MapDocument, address(4<<16, 1), w.Call(emit), w.Const(0))), hook.MapDocument, "map_document: batch 3: bad pointer: emit: found 1 bytes at 0x40000"},
-		{"documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 0), w.Call(emit), w.Br(0)), w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
-		{"large documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 4<<16), w.Call(emit), w.Br(0)), w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
-		{"a rate that is no number", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.NaN()), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "learning_rate: batch 5: failed: the factor is NaN, expected a number from 0 to 1000000"},
-		{"a negative rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(-1), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is -1,"},
-		{"a large rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(1234567.5), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is 1234567.5, expected a number from 0 to 1000000"},
-		{"an infinite rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.Inf(1)), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is +Inf,"},
-		{"no rate", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+12), w.Const(0))), hook.LearningRate, "found 0 factors, expected one"},
-		{"two rates", guest(text, function(hook.LearningRate, w.Get(0), w.Const(2), w.Store(32+12), w.Const(0))), hook.LearningRate, "learning_rate: batch 5: bad array"},
-		{"a rate elsewhere", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+28), w.Const(0))), hook.LearningRate, "learning_rate: batch 5: bad array"},
-		{"an odd answer to metrics", guest(text, function(hook.OnMetrics, w.Const(7))), hook.OnMetrics, "on_metrics: batch 6: failed: found result 7, expected 0 (continue) or 1 (stop)"},
+			Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: input}), "",
+			"failed: graph_input: called outside of build_loss"},
+		{"a document outside of memory", guest(text, function(hook.MapDocument, address(4<<16, 1), w.Call(emit), w.Const(0))),
+			hook.MapDocument, "map_document: batch 3: bad pointer: emit: found 1 bytes at 0x40000"},
+		{"documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 0), w.Call(emit), w.Br(0)),
+			w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
+		{"large documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 4<<16), w.Call(emit), w.Br(0)),
+			w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
+		{"a rate that is no number", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.NaN()), []byte{0x39, 3, 0},
+			w.Const(0))), hook.LearningRate, "learning_rate: batch 5: failed: the factor is NaN, expected a number from 0 to 1000000"},
+		{"a negative rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(-1), []byte{0x39, 3, 0}, w.Const(0))),
+			hook.LearningRate, "the factor is -1,"},
+		{"a large rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(1234567.5), []byte{0x39, 3, 0}, w.Const(0))),
+			hook.LearningRate, "the factor is 1234567.5, expected a number from 0 to 1000000"},
+		{"an infinite rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.Inf(1)), []byte{0x39, 3, 0},
+			w.Const(0))), hook.LearningRate, "the factor is +Inf,"},
+		{"no rate", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+12), w.Const(0))), hook.LearningRate,
+			"found 0 factors, expected one"},
+		{"two rates", guest(text, function(hook.LearningRate, w.Get(0), w.Const(2), w.Store(32+12), w.Const(0))), hook.LearningRate,
+			"learning_rate: batch 5: bad array"},
+		{"a rate elsewhere", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+28), w.Const(0))),
+			hook.LearningRate, "learning_rate: batch 5: bad array"},
+		{"an odd answer to metrics", guest(text, function(hook.OnMetrics, w.Const(7))), hook.OnMetrics,
+			"on_metrics: batch 6: failed: found result 7, expected 0 (continue) or 1 (stop)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHost(t)
 			if c.hook == "" {
 				c.hook = hook.BuildLoss
 			}
-			m, err := h.LoadBytes(hook.Spec{File: "bad.wasm", Hook: c.hook, Limits: wasm.Limits{MemoryPages: 64, Budget: 400_000_000}}, c.bin)
+			m, err := h.LoadBytes(hook.Spec{File: "bad.wasm", Hook: c.hook, Limits: wasm.Limits{MemoryPages: 64, Budget: 400_000_000}},
+				c.bin)
 			require.NoError(t, err)
 			err = try(m)
 			var known *wasm.Error
@@ -294,7 +322,8 @@ func prose(n int) (texts [][]byte) {
 }
 
 func TestQualityFilterInC(t *testing.T) {
-	m := load(t, newHost(t), hook.Spec{File: examples + "quality_filter.wasm", Hook: hook.MapDocument, Config: []byte(`{"least_words": 20}`)})
+	m := load(t, newHost(t), hook.Spec{File: examples + "quality_filter.wasm", Hook: hook.MapDocument,
+		Config: []byte(`{"least_words": 20}`)})
 	p := m.Mapper(1)
 	defer p.Close()
 	kept := 0
@@ -348,7 +377,8 @@ func half() []byte {
 		function(hook.OnMetrics, w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), w.Const(3), 0x4e /* i32.ge_s */),
 		w.Func{Export: "gpupipe_save", Params: w.Types{w.I32, w.I32}, Results: i32, Body: w.Seq(
 			w.Get(1), w.Const(4), w.I32GeU, w.If(w.Empty, w.Get(0), w.GGet(1), w.Store(0)), w.Const(4))},
-		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: i32, Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
+		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: i32,
+			Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
 }
 
 func TestRatesAndMetrics(t *testing.T) {
@@ -397,7 +427,8 @@ func FuzzGraphCalls(f *testing.F) {
 		m, err := h.LoadBytes(hook.Spec{File: "fuzz.wasm", Hook: hook.BuildLoss}, guest(text, function(hook.BuildLoss,
 			named(text, "logits"), w.Call(graphInput), w.Drop,
 			w.Const(512), w.Const(handle), w.Store(0), w.Const(512), w.Const(1), w.Store(4),
-			w.Const(words), w.Const(int32(len(name))), w.Const(512), w.Const(1+handle&1), w.Const(int32(words+len(name))), w.Const(int32(len(attributes))),
+			w.Const(words), w.Const(int32(len(name))), w.Const(512), w.Const(1+handle&1), w.Const(int32(words+len(name))),
+			w.Const(int32(len(attributes))),
 			w.Call(graphOp))))
 		require.NoError(t, err)
 		defer m.Close()

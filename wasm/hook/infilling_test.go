@@ -14,7 +14,8 @@ import (
 // infill maps documents, with their numbers, by fill_in_the_middle.wasm.
 func infill(t *testing.T, config string, seed uint64, texts []string) (out [][]string) {
 	t.Helper()
-	m := load(t, newHost(t), hook.Spec{File: examples + "fill_in_the_middle.wasm", Hook: hook.MapDocument, Config: []byte(config), Seed: seed})
+	m := load(t, newHost(t), hook.Spec{File: examples + "fill_in_the_middle.wasm", Hook: hook.MapDocument, Config: []byte(config),
+		Seed: seed})
 	p := m.Mapper(1)
 	defer p.Close()
 	for i, text := range texts {
@@ -93,7 +94,8 @@ func TestFillInTheMiddleIsAFunctionOfSeedAndDocument(t *testing.T) {
 func TestFillInTheMiddleAsConfigured(t *testing.T) {
 	always := func(config, text string) []string { return infill(t, config, 3, []string{text})[0] }
 	assert.Equal(t, []string{"whole"}, always(`{"rate": 0}`, "whole"))
-	got := always(`{"rate": 1, "spm": 0, "prefix": "\u003cp\u003e", "suffix": "\n<s \"é\">", "middle": "\ud834\udd1e", "end": "</s>"}`, "some words")[0]
+	got := always(`{"rate": 1, "spm": 0, "prefix": "\u003cp\u003e", "suffix": "\n<s \"é\">", "middle": "\ud834\udd1e", "end": "</s>"}`,
+		"some words")[0]
 	for _, part := range []string{"<p>", "\n<s \"é\">", "𝄞", "</s>"} {
 		assert.Equal(t, 1, strings.Count(got, part), "%q in %q", part, got)
 	}
@@ -119,8 +121,10 @@ func TestFillInTheMiddleAsConfigured(t *testing.T) {
 
 func TestFillInTheMiddleRefusesConfigs(t *testing.T) {
 	for config, want := range map[string]string{
-		`{"rate": 1.5}`: "rate: expected a number from 0 to 1", `{"spm": -1}`: "spm: expected", `{"chunk": 3}`: "chunk: expected 0, or 16 bytes",
-		`{"middle": ""}`: "prefix, suffix, middle: expected a text that is not empty", `{"prefix": 3}`: "prefix is not a text", `{"rate": "often"}`: "rate is not a number",
+		`{"rate": 1.5}`: "rate: expected a number from 0 to 1", `{"spm": -1}`: "spm: expected",
+		`{"chunk": 3}`:   "chunk: expected 0, or 16 bytes",
+		`{"middle": ""}`: "prefix, suffix, middle: expected a text that is not empty", `{"prefix": 3}`: "prefix is not a text",
+		`{"rate": "often"}`: "rate is not a number",
 	} {
 		m := load(t, newHost(t), hook.Spec{File: examples + "fill_in_the_middle.wasm", Hook: hook.MapDocument, Config: []byte(config)})
 		p := m.Mapper(1)

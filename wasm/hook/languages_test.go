@@ -71,7 +71,8 @@ func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
 				got, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: shape[0], Vocab: shape[1]})
 				require.NoError(t, err, "%s %s %v", language, config, shape)
 				want, err := graph.Build(func(b *graph.Builder) {
-					b.Output("loss", focalOf(b.Input("logits", graph.T(graph.F32, shape[0], shape[1])), b.Input("targets", graph.T(graph.U32, shape[0])), of[0], of[1]))
+					b.Output("loss", focalOf(b.Input("logits", graph.T(graph.F32, shape[0], shape[1])),
+						b.Input("targets", graph.T(graph.U32, shape[0])), of[0], of[1]))
 				})
 				require.NoError(t, err)
 				assert.Equal(t, hash(t, want), hash(t, got.Graph), "%s %s %v", language, config, shape)
@@ -90,7 +91,8 @@ func TestMistakesInAConfigurationInAllLanguages(t *testing.T) {
 			`{"z":[1]}`:     "z is ",
 			`{"z":null}`:    "z is ",
 		} {
-			_, err := load(t, h, hook.Spec{File: focalLosses[language], Hook: hook.BuildLoss, Config: []byte(config)}).BuildLoss(ctx, graphhook.Inputs{Rows: 2, Vocab: 3})
+			_, err := load(t, h, hook.Spec{File: focalLosses[language], Hook: hook.BuildLoss, Config: []byte(config)}).BuildLoss(ctx,
+				graphhook.Inputs{Rows: 2, Vocab: 3})
 			assert.ErrorContains(t, err, want, language)
 			assert.ErrorContains(t, err, "build_loss", language)
 		}
@@ -145,7 +147,8 @@ func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 			weigh(seen, targets, want, least)
 			for _, l := range languages {
 				got := append([]float32{}, before...)
-				_, err := all[l].Call(ctx, "token_weights", step, wasm.Of(wasm.In, tokens, shape[0], shape[1]), wasm.Of(wasm.In, targets, shape[0], shape[1]),
+				_, err := all[l].Call(ctx, "token_weights", step, wasm.Of(wasm.In, tokens, shape[0], shape[1]),
+					wasm.Of(wasm.In, targets, shape[0], shape[1]),
 					wasm.Of(wasm.InOut, got, shape[0], shape[1]), wasm.Of(wasm.In, []int64{int64(step), 100}))
 				require.NoError(t, err)
 				assert.Equal(t, want, got, "%s %v", l, shape)

@@ -71,7 +71,8 @@ const i32 = api.ValueTypeI32
 // graphImports are the functions with which a module builds a graph.
 func (h *Host) graphImports() (imports []wasm.Import) {
 	for _, im := range graphhook.Imports() {
-		imports = append(imports, wasm.Import{Name: im.Name, Params: slices.Repeat([]api.ValueType{i32}, im.Params), Results: []api.ValueType{i32},
+		imports = append(imports, wasm.Import{Name: im.Name, Params: slices.Repeat([]api.ValueType{i32}, im.Params),
+			Results: []api.ValueType{i32},
 			Call: func(i *wasm.Instance, s []uint64) error {
 				b, err := served[*graphhook.Builder](h, i, BuildLoss+" and "+BuildModel)
 				if err != nil {

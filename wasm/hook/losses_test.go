@@ -21,7 +21,8 @@ type tensors = map[string]*graph.Tensor
 
 // checkLoss compares a module's loss with what it should be, a number for each row of the logits, and its gradient with
 // central differences, over many random logits and targets, to which more adds the rest.
-func checkLoss(t *testing.T, s hook.Spec, rows, vocab int, more []graph.Named, fill func(rng *rand.Rand, in tensors), want func(in tensors, row int) float64) {
+func checkLoss(t *testing.T, s hook.Spec, rows, vocab int, more []graph.Named, fill func(rng *rand.Rand, in tensors),
+	want func(in tensors, row int) float64) {
 	t.Helper()
 	s.Hook, s.File = hook.BuildLoss, examples+s.File
 	loss, err := load(t, newHost(t), s).BuildLoss(ctx, graphhook.Inputs{Rows: rows, Vocab: vocab, More: more})
@@ -39,7 +40,8 @@ func checkLoss(t *testing.T, s hook.Spec, rows, vocab int, more []graph.Named, f
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(8, 8))
 	for range 40 {
-		in := tensors{graphhook.Logits: graph.NewTensor(graph.T(graph.F32, rows, vocab)), graphhook.Targets: graph.NewTensor(graph.T(graph.U32, rows))}
+		in := tensors{graphhook.Logits: graph.NewTensor(graph.T(graph.F32, rows, vocab)),
+			graphhook.Targets: graph.NewTensor(graph.T(graph.U32, rows))}
 		for i := range in[graphhook.Logits].Data {
 			in[graphhook.Logits].Data[i] = 3 * rng.NormFloat64()
 		}
@@ -84,7 +86,8 @@ func scaled(x []float64, factor float64) []float64 {
 
 func TestDistillation(t *testing.T) {
 	const rows, vocab, k = 5, 9, 3
-	more := []graph.Named{{ID: "teacher_ids", Type: graph.T(graph.U32, rows, k)}, {ID: "teacher_logprobs", Type: graph.T(graph.F32, rows, k)}}
+	more := []graph.Named{{ID: "teacher_ids", Type: graph.T(graph.U32, rows, k)},
+		{ID: "teacher_logprobs", Type: graph.T(graph.F32, rows, k)}}
 	signed := []graph.Named{{ID: "teacher_ids", Type: graph.T(graph.I32, rows, k)}, more[1]}
 	for _, c := range []struct {
 		config             string
@@ -130,18 +133,19 @@ func TestDistillation(t *testing.T) {
 func TestAnnealedSmoothing(t *testing.T) {
 	const rows, vocab = 4, 7
 	for config, z := range map[string]float64{`{}`: 0, `{"from": 0.3, "z": 0.01}`: 0.01} {
-		checkLoss(t, hook.Spec{File: "annealed_smoothing.wasm", Config: []byte(config)}, rows, vocab, nil, func(rng *rand.Rand, in tensors) {
-			in["scalar/epsilon"] = graph.NewTensor(graph.T(graph.F32))
-			in["scalar/epsilon"].Data[0] = rng.Float64() / 2
-		}, func(in tensors, i int) float64 {
-			x, e := row(in["logits"], i), in["scalar/epsilon"].Data[0]
-			lse := floats.LogSumExp(x)
-			smooth := 0.0
-			for _, l := range x {
-				smooth += (lse - l) / vocab
-			}
-			return (1-e)*(lse-x[int(in["targets"].Data[i])]) + e*smooth + z*lse*lse
-		})
+		checkLoss(t, hook.Spec{File: "annealed_smoothing.wasm", Config: []byte(config)}, rows, vocab, nil,
+			func(rng *rand.Rand, in tensors) {
+				in["scalar/epsilon"] = graph.NewTensor(graph.T(graph.F32))
+				in["scalar/epsilon"].Data[0] = rng.Float64() / 2
+			}, func(in tensors, i int) float64 {
+				x, e := row(in["logits"], i), in["scalar/epsilon"].Data[0]
+				lse := floats.LogSumExp(x)
+				smooth := 0.0
+				for _, l := range x {
+					smooth += (lse - l) / vocab
+				}
+				return (1-e)*(lse-x[int(in["targets"].Data[i])]) + e*smooth + z*lse*lse
+			})
 	}
 	for config, want := range map[string][3]float32{ // at steps 0, 5 and 19 of 20
 		`{}`: {0.1, 0.075, 0.005}, `{"from": 0.2, "to": 0.4, "steps": 10}`: {0.2, 0.3, 0.4},
@@ -162,9 +166,12 @@ func TestLossesRefuseConfigs(t *testing.T) {
 	teacher := []graph.Named{{ID: "teacher_ids", Type: graph.T(graph.U32, 4, 3)}, {ID: "teacher_logprobs", Type: graph.T(graph.F32, 4, 3)}}
 	narrow := []graph.Named{teacher[0], {ID: "teacher_logprobs", Type: graph.T(graph.F32, 4, 2)}}
 	for file, cases := range map[string]map[string]string{
-		"distillation.wasm": {`{"alpha": 2}`: "alpha: expected a number from 0 to 1", `{"temperature": 0}`: "temperature: expected a number above 0",
-			`{"rest": true, "temperature": 2}`: "rest: expected temperature 1", `{"alpha": "x"}`: "alpha is not a number", `{"temp": 2}`: "temp"},
-		"annealed_smoothing.wasm": {`{"from": 1}`: "from: expected a number", `{"to": -1}`: "to: expected a number", `{"steps": 0}`: "steps: expected"},
+		"distillation.wasm": {`{"alpha": 2}`: "alpha: expected a number from 0 to 1",
+			`{"temperature": 0}`:               "temperature: expected a number above 0",
+			`{"rest": true, "temperature": 2}`: "rest: expected temperature 1", `{"alpha": "x"}`: "alpha is not a number",
+			`{"temp": 2}`: "temp"},
+		"annealed_smoothing.wasm": {`{"from": 1}`: "from: expected a number", `{"to": -1}`: "to: expected a number",
+			`{"steps": 0}`: "steps: expected"},
 	} {
 		for config, want := range cases {
 			m := load(t, newHost(t), hook.Spec{File: examples + file, Hook: hook.BuildLoss, Config: []byte(config)})

@@ -64,7 +64,8 @@ func TestDocumentMask(t *testing.T) {
 		assert.Equal(t, weights, b.Weights)
 		assert.Equal(t, [][]uint32{tokens, targets}, [][]uint32{b.Tokens, b.Targets})
 	}
-	assert.ErrorContains(t, exampleOf(t, "document_mask.wasm", `{}`).Apply(ctx, 0, plain(1, 2, 4)), "separator: expected the number of a token")
+	assert.ErrorContains(t, exampleOf(t, "document_mask.wasm", `{}`).Apply(ctx, 0, plain(1, 2, 4)),
+		"separator: expected the number of a token")
 }
 
 func TestLengthCurriculum(t *testing.T) {
@@ -90,7 +91,8 @@ func TestLengthCurriculum(t *testing.T) {
 			before, weights := slices.Clone(b.Segments), slices.Clone(b.Weights)
 			require.NoError(t, p.Apply(ctx, step, b))
 			length := c.want(step)
-			assert.Equal(t, apart(before, 100, func(i int) bool { return length < 100 && i%100%length == 0 }), sees(b.Segments, 100), "%s: step %d", c.config, step)
+			assert.Equal(t, apart(before, 100, func(i int) bool { return length < 100 && i%100%length == 0 }), sees(b.Segments, 100),
+				"%s: step %d", c.config, step)
 			for i := range weights {
 				if c.config == `{"steps": 10, "truncate": true}` && i%100 >= length {
 					weights[i] = 0
@@ -103,6 +105,7 @@ func TestLengthCurriculum(t *testing.T) {
 		`{"start": 0}`: "start: expected a number of tokens", `{"steps": 0}`: "steps: expected a number of at least 1",
 		`{"multiple": 0.5}`: "multiple: expected a number of tokens", `{"truncate": 1}`: "truncate is not true or false",
 	} {
-		assert.ErrorContains(t, exampleOf(t, "length_curriculum.wasm", config).Apply(ctx, 0, plain(1, 2, 4)), fmt.Sprintf("failed: %s", want), config)
+		assert.ErrorContains(t, exampleOf(t, "length_curriculum.wasm", config).Apply(ctx, 0, plain(1, 2, 4)),
+			fmt.Sprintf("failed: %s", want), config)
 	}
 }

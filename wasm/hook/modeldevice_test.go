@@ -18,7 +18,8 @@ import (
 // writtenGPT2 is examples/hooks/gpt2.c, small.
 func writtenGPT2(t *testing.T, vocab, seqLen int) *model.Written {
 	t.Helper()
-	m := load(t, newHost(t), hook.Spec{File: examples + "gpt2.wasm", Hook: hook.BuildModel, Config: []byte(`{"d_model":12,"n_layers":2,"n_heads":3}`)})
+	m := load(t, newHost(t), hook.Spec{File: examples + "gpt2.wasm", Hook: hook.BuildModel,
+		Config: []byte(`{"d_model":12,"n_layers":2,"n_heads":3}`)})
 	w, err := model.NewWritten(vocab, seqLen, func(batch int) (*model.Draft, error) {
 		return m.BuildModel(ctx, graphhook.Dims{Batch: batch, SeqLen: seqLen, Vocab: vocab})
 	})

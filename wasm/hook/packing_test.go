@@ -117,7 +117,8 @@ func waits(t *testing.T, p *hook.Batches) (n int) {
 
 func TestPacking(t *testing.T) {
 	for _, c := range []struct{ rows, length, longest, waiting int }{
-		{8, 32, 24, 16384}, {8, 32, 24, 100}, {4, 16, 60, 200}, {1, 32, 9, 0}, {3, 50, 400, 50}, {1, 64, 3, 300}, {2, 7, 20, 10}, {16, 128, 2000, 1000},
+		{8, 32, 24, 16384}, {8, 32, 24, 100}, {4, 16, 60, 200}, {1, 32, 9, 0}, {3, 50, 400, 50}, {1, 64, 3, 300}, {2, 7, 20, 10},
+		{16, 128, 2000, 1000},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			const steps = 60
@@ -217,7 +218,8 @@ func TestPackingRefuses(t *testing.T) {
 	assert.ErrorContains(t, fail(`{"separator": 0, "waiting": -1}`, same), "waiting: expected an integer from 0 to 65536")
 	assert.ErrorContains(t, fail(`{"separator": 0, "shuffeld": true}`, same), "shuffeld")
 	assert.ErrorContains(t, fail(`{"separator": 999}`, func(b *hook.Batch) { b.Tokens[5] = 999 }), "map_batch: batch 3: failed: tokens")
-	assert.ErrorContains(t, fail(`{"separator": 0}`, func(b *hook.Batch) { b.Weights[9] = 0 }), "packing must come before the hooks that set weights or segments")
+	assert.ErrorContains(t, fail(`{"separator": 0}`, func(b *hook.Batch) { b.Weights[9] = 0 }),
+		"packing must come before the hooks that set weights or segments")
 	assert.ErrorContains(t, fail(`{"separator": 0}`, func(b *hook.Batch) { b.Segments[9] = 1 }), "packing must come before")
 	assert.ErrorContains(t, fail(`{"separator": 0}`, func(b *hook.Batch) {
 		for row := range 4 {

@@ -31,7 +31,9 @@ func BenchmarkOverhead(b *testing.B) {
 			b.Run(f.name+"/"+version.name, func(b *testing.B) {
 				h := newHost(b, wazero.NewRuntimeConfig())
 				wasi_snapshot_preview1.MustInstantiate(ctx, h.Runtime)
-				_, err := h.NewHostModuleBuilder("env").NewFunctionBuilder().WithFunc(func(uint32, uint32) {}).Export("get_random_string").Instantiate(ctx)
+				_, err := h.NewHostModuleBuilder("env").NewFunctionBuilder().WithFunc(func(uint32,
+					uint32) {
+				}).Export("get_random_string").Instantiate(ctx)
 				require.NoError(b, err)
 				m, err := h.Instantiate(ctx, version.bin)
 				require.NoError(b, err)

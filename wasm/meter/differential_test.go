@@ -21,7 +21,8 @@ type trial struct {
 
 func newTrial(t testing.TB, c wazero.RuntimeConfig) *trial {
 	tr := &trial{host: newHost(t, c)}
-	_, err := tr.NewHostModuleBuilder("env").NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(_ context.Context, _ api.Module, s []uint64) {
+	_, err := tr.NewHostModuleBuilder("env").NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(_ context.Context,
+		_ api.Module, s []uint64) {
 		tr.seen = append(tr.seen, uint32(s[0]))
 	}), []api.ValueType{api.ValueTypeI32}, nil).Export("seen").Instantiate(context.Background())
 	require.NoError(t, err)
@@ -57,7 +58,8 @@ func (tr *trial) run(t testing.TB, bin []byte, budget int64) (seen string, work 
 type trials struct{ plain, compiled, interpreted *trial }
 
 func newTrials(t testing.TB) trials {
-	tr := trials{newTrial(t, wazero.NewRuntimeConfigInterpreter()), newTrial(t, wazero.NewRuntimeConfig()), newTrial(t, wazero.NewRuntimeConfigInterpreter())}
+	tr := trials{newTrial(t, wazero.NewRuntimeConfigInterpreter()), newTrial(t, wazero.NewRuntimeConfig()),
+		newTrial(t, wazero.NewRuntimeConfigInterpreter())}
 	tr.interpreted.grant = 10
 	return tr
 }

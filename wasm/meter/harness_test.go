@@ -53,7 +53,8 @@ func (h *host) tick(_ context.Context, m api.Module, stack []uint64) {
 func newHost(t testing.TB, c wazero.RuntimeConfig) *host {
 	ctx := context.Background()
 	h := &host{left: 1 << 40, grant: 500_000}
-	h.Runtime = wazero.NewRuntimeWithConfig(ctx, c.WithCoreFeatures(api.CoreFeaturesV2|experimental.CoreFeaturesTailCall).WithDebugInfoEnabled(false))
+	c = c.WithCoreFeatures(api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall).WithDebugInfoEnabled(false)
+	h.Runtime = wazero.NewRuntimeWithConfig(ctx, c)
 	t.Cleanup(func() { h.Close(ctx) })
 	_, err := h.NewHostModuleBuilder(ImportModule).NewFunctionBuilder().
 		WithGoModuleFunction(api.GoModuleFunc(h.tick), []api.ValueType{api.ValueTypeI32}, nil).Export(Tick).Instantiate(ctx)

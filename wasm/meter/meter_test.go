@@ -34,7 +34,8 @@ func cost(t *testing.T, m *w.Module, args ...uint64) int64 {
 }
 
 func function(params, results w.Types, parts ...any) *w.Module {
-	return &w.Module{Funcs: []w.Func{{Export: "f", Params: params, Results: results, Body: w.Seq(parts...)}}, Memories: []w.Limits{{Min: 1}}, Tables: []w.Limits{{Min: 1}}}
+	return &w.Module{Funcs: []w.Func{{Export: "f", Params: params, Results: results, Body: w.Seq(parts...)}},
+		Memories: []w.Limits{{Min: 1}}, Tables: []w.Limits{{Min: 1}}}
 }
 
 func TestCosts(t *testing.T) {
@@ -53,7 +54,8 @@ func TestCosts(t *testing.T) {
 		{"structure", function(i, nil, w.Block(w.Empty, w.Nop, w.Block(w.Empty))), 0, 0},
 		{"straight", function(i, nil, short, short, div), 0, 2 + 2 + 2 + 8 + 1},
 		{"a loop", function(i, nil, countdown), 10, 50},
-		{"a loop within a loop", function(w.Types{w.I32, w.I32}, nil, w.Loop(w.Empty, w.Const(3), w.Set(0), countdown, w.Get(1), w.Const(1), w.I32Sub, w.Tee(1), w.BrIf(0))), 0, 2 + 15 + 5},
+		{"a loop within a loop", function(w.Types{w.I32, w.I32}, nil, w.Loop(w.Empty, w.Const(3), w.Set(0), countdown, w.Get(1),
+			w.Const(1), w.I32Sub, w.Tee(1), w.BrIf(0))), 0, 2 + 15 + 5},
 		{"a short branch, taken or not", function(i, nil, w.Get(0), w.If(w.Empty, short)), 0, 2 + 2},
 		{"a long branch not taken", function(i, nil, w.Get(0), w.If(w.Empty, long)), 0, 2},
 		{"a long branch taken", function(i, nil, w.Get(0), w.If(w.Empty, long)), 1, 2 + StraightLine},
@@ -82,7 +84,8 @@ func TestCosts(t *testing.T) {
 
 func TestDepth(t *testing.T) {
 	m := function(w.Types{w.I32}, w.Types{w.I32}, w.Get(0), w.If(w.I32, w.Get(0), w.Const(1), w.I32Sub, w.Call(0), w.Else, w.Const(7)))
-	for locals, most := range map[int]uint64{0: 99, 28: 99, 29: 49} { // calls within calls of 100 room; beside the locals there are a parameter and two operands
+	// calls within calls of 100 room; beside the locals there are a parameter and two operands
+	for locals, most := range map[int]uint64{0: 99, 28: 99, 29: 49} {
 		m.Funcs[0].Locals = w.Repeat(locals, []byte{w.I64})
 		metered, err := Rewrite(m.Encode(), Options{Depth: 100})
 		require.NoError(t, err)
@@ -178,7 +181,8 @@ func TestNames(t *testing.T) {
 		Imports: []w.Import{{Module: ImportModule, Name: "other"}},
 		Funcs:   []w.Func{{Export: "f", Body: w.Call(2)}, {Body: []byte{w.Unreachable}}},
 		Custom: map[string][]byte{"name": w.Seq(
-			w.Section(0, w.Name("mod")), w.Section(1, w.List(w.Seq(1, w.Name("outer")), w.Seq(2, w.Name("inner")))), w.Section(2, []byte{0}))},
+			w.Section(0, w.Name("mod")), w.Section(1, w.List(w.Seq(1, w.Name("outer")), w.Seq(2, w.Name("inner")))),
+			w.Section(2, []byte{0}))},
 	}
 	metered, err := Rewrite(m.Encode(), Options{})
 	require.NoError(t, err)

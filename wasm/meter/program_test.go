@@ -38,14 +38,16 @@ func program(choices []byte) *w.Module {
 	pair, two := w.Types{w.I32, w.I32}, w.Types{w.I32, w.I64}
 	for g.self = numFuncs; g.self > 0; g.self-- {
 		g.size, g.loops, g.labels = 100, 0, []byte{w.I32}
-		g.funcs[g.self-1] = w.Func{Params: pair, Results: w.Types{w.I32}, Locals: w.Types{w.I32, w.I64, w.I32, w.I32}, Body: w.Seq(g.statements(), g.i32())}
+		g.funcs[g.self-1] = w.Func{Params: pair, Results: w.Types{w.I32}, Locals: w.Types{w.I32, w.I64, w.I32, w.I32},
+			Body: w.Seq(g.statements(), g.i32())}
 	}
 	g.funcs[0].Export = "run"
 	start := uint32(fnStart)
 	return &w.Module{
 		Imports: []w.Import{{Module: "env", Name: "seen", Params: w.Types{w.I32}}},
 		Funcs: append(g.funcs,
-			w.Func{Params: w.Types{w.I32}, Results: two, Body: w.Seq(w.Get(0), w.If(w.Empty, w.Get(0), w.ConstI64(7), w.Return), w.Const(1), w.Const(2), w.Call(fnLeaf), w.Get(0), w.I64ExtendU)},
+			w.Func{Params: w.Types{w.I32}, Results: two, Body: w.Seq(w.Get(0), w.If(w.Empty, w.Get(0), w.ConstI64(7), w.Return),
+				w.Const(1), w.Const(2), w.Call(fnLeaf), w.Get(0), w.I64ExtendU)},
 			w.Func{Params: w.Types{w.I32}, Results: two, Body: w.Seq(w.Get(0), w.Call(0), w.Get(0), w.ReturnCall(fnTwo))},
 			w.Func{Body: w.Seq(w.Const(40), w.Const(41), w.Store(0))},
 			w.Func{Params: pair, Results: w.Types{w.I32}, Body: w.Seq(w.Get(0), w.Get(1), w.I32Xor)}),
@@ -189,7 +191,8 @@ func (g *generator) i32() []byte {
 	case 10:
 		return w.Seq(w.RefNull(), w.Const(int32(g.pick(9))), w.TableGrow())
 	case 11: // a vector: splat, add, a lane of it
-		return w.Seq(g.i32(), []byte{0xfd, 0x11}, g.i32(), []byte{0xfd, 0x11}, []byte{0xfd, 0xae, 0x01}, []byte{0xfd, 0x1b, byte(g.pick(4))})
+		return w.Seq(g.i32(), []byte{0xfd, 0x11}, g.i32(), []byte{0xfd, 0x11}, []byte{0xfd, 0xae, 0x01},
+			[]byte{0xfd, 0x1b, byte(g.pick(4))})
 	case 12:
 		return w.Seq(w.Get(3), w.I32WrapI64)
 	default:

@@ -175,7 +175,8 @@ func TestSpecification(t *testing.T) {
 				require.Len(t, got, len(want))
 				refused := 0
 				for i := range want {
-					if place, lenient := strings.CutSuffix(want[i], "assert_uninstantiable: loaded"); lenient && got[i] == place+"assert_uninstantiable: refused" {
+					if place, lenient := strings.CutSuffix(want[i], "assert_uninstantiable: loaded"); lenient &&
+						got[i] == place+"assert_uninstantiable: refused" {
 						refused++
 						continue
 					}

@@ -235,7 +235,8 @@ func (i *instance) alloc(size int) (uint32, error) {
 	case err != nil:
 		return 0, err
 	case address == 0:
-		return 0, halted(wasm.Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want, i.limits.MemoryPages)
+		return 0, halted(wasm.Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want,
+			i.limits.MemoryPages)
 	case address%16 != 0:
 		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, expected a multiple of 16", exportAlloc, want, address)
 	}

@@ -69,7 +69,8 @@ func (m *Module) load(bin []byte) (err error) {
 
 // imports are the functions that a module may import, with their types as package meter writes them.
 func imports() map[string]string {
-	types := map[string]string{"log": "(i32, i32) → ()", "fail": "(i32, i32) → ()", "config_key": "(i32, i32) → ()", "emit": "(i32, i32) → ()"}
+	types := map[string]string{"log": "(i32, i32) → ()", "fail": "(i32, i32) → ()", "config_key": "(i32, i32) → ()",
+		"emit": "(i32, i32) → ()"}
 	for _, im := range graphhook.Imports() {
 		types[im.Name] = "(" + strings.Join(slices.Repeat([]string{"i32"}, im.Params), ", ") + ") → (i32)"
 	}

@@ -73,9 +73,11 @@ func New(dev device.Device, c Config, text []byte, h Hooks) (t *Trainer, err err
 	if err := c.check(text); err != nil {
 		return nil, err
 	}
-	t = &Trainer{config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup, MinRatio: 0.1}}
+	t = &Trainer{config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup,
+		MinRatio: 0.1}}
 	o := engine.Options{Layout: engine.Layout{Stages: 1, Chunks: 1, Replicas: 1, Cut: engine.EvenCut(c.Model, 1)}, Model: c.Model,
-		MicrobatchSize: c.BatchSize, Microbatches: 1, Devices: []device.Device{dev}, Schedule: func(batches int) (*schedule.Generator, error) {
+		MicrobatchSize: c.BatchSize, Microbatches: 1, Devices: []device.Device{dev},
+		Schedule: func(batches int) (*schedule.Generator, error) {
 			return schedule.New(schedule.OneF1B, schedule.Options{Stages: 1, Microbatches: 1, Batches: batches})
 		}}
 	if h.Loss != nil {
@@ -116,8 +118,9 @@ func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimiz
 	var params []optim.Param
 	for _, p := range t.config.Model.Parameters() {
 		all := contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Matrix: len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+			Contributions: all[:len(all)-1],
+			Matrix:        len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
 	}
 	a, err := optim.NewAlgorithm(t.config.Optimizer)
 	if err != nil {
@@ -198,7 +201,8 @@ func (t *Trainer) Train(ctx context.Context, n int, each func(step int, loss flo
 	}
 	reached, err := t.engine.Train(ctx, engine.Tokens(t.batch), t.step, to, func(m engine.Measured) error {
 		if !m.OK {
-			return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v: its update was not applied", m.Batch+1, m.Loss, m.GradNorm)
+			return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v: its update was not applied", m.Batch+1, m.Loss,
+				m.GradNorm)
 		}
 		each(m.Batch+1, m.Loss)
 		return nil

@@ -29,7 +29,8 @@ const (
 )
 
 // ErrNone is the error if there is no browser.
-var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, name one in " + Variable +
+var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, name one in " +
+	Variable +
 	", or omit what needs one with " + Variable + "=" + None)
 
 // Rest leaves a test that needs a browser to make test-all, and skips it there if the user omits what needs one.
@@ -63,8 +64,10 @@ func Find() (string, error) {
 // network, with WebGPU, in software where there is no GPU.
 func flags(profile string) []string {
 	return []string{"--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--disable-dev-shm-usage", "--user-data-dir=" + profile,
-		"--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync", "--disable-breakpad",
-		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability", "--no-pings",
+		"--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync",
+		"--disable-breakpad",
+		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
+		"--no-pings",
 		"--disable-features=Translate,OptimizationHints,MediaRouter", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 		"--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows"}
 }

@@ -185,13 +185,15 @@ func (t *Tab) Await(ctx context.Context, expression string) error {
 
 // Resize gives the page a width and a height in CSS pixels.
 func (t *Tab) Resize(ctx context.Context, width, height int) error {
-	_, err := t.call(ctx, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false})
+	_, err := t.call(ctx, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1,
+		"mobile": false})
 	return err
 }
 
 // Scheme makes the page believe that the system's colors are "dark" or "light".
 func (t *Tab) Scheme(ctx context.Context, scheme string) error {
-	_, err := t.call(ctx, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}})
+	_, err := t.call(ctx, "Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}})
 	return err
 }
 

@@ -47,7 +47,8 @@ func Scalar(wgsl string, lanes int) (string, error) {
 		}
 	}
 	text := enable.ReplaceAllString(wgsl, "")
-	text = subgroup.ReplaceAllString(text, fmt.Sprintf("@builtin(local_invocation_index) coop_lane: u32) {\n  let $1 = coop_lane / %du;", lanes))
+	text = subgroup.ReplaceAllString(text, fmt.Sprintf("@builtin(local_invocation_index) coop_lane: u32) {\n  let $1 = coop_lane / %du;",
+		lanes))
 	l := loops{size: size, factor: graph.F16, vectors: map[string]bool{}}
 	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
 		l.factor = graph.BF16
@@ -125,11 +126,13 @@ func (l loops) load(matrix, role, array, start, stride string, rows bool) string
 	}
 	if role == "C" {
 		return fmt.Sprintf("var %s: %s;\n", matrix, l.typ()) +
-			l.each(role, fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s[coop_i] = %s;", start, words, l.place(role, stride, words, rows), matrix, l.word(array, "coop_at")))
+			l.each(role, fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s[coop_i] = %s;", start, words, l.place(role, stride, words, rows),
+				matrix, l.word(array, "coop_at")))
 	}
 	return fmt.Sprintf("var %s: %s;\n", matrix, l.typ()) +
 		l.each(role, fmt.Sprintf("let coop_half = %s;\nlet coop_at = (%s) * %du + coop_half / 2u;\nlet coop_bits = (bitcast<u32>(%s) >> (coop_half %% 2u * 16u)) & 0xffffu;\n%s[coop_i] = %v;",
-			l.place(role, stride, 2*words, rows), start, words, l.word(array, "coop_at"), matrix, l.factor.Widen(scalar.Var("coop_bits", scalar.U32, 0))))
+			l.place(role, stride, 2*words, rows), start, words, l.word(array, "coop_at"), matrix,
+			l.factor.Widen(scalar.Var("coop_bits", scalar.U32, 0))))
 }
 
 func (l loops) store(matrix, array, start, stride string, rows bool) string {
@@ -137,7 +140,8 @@ func (l loops) store(matrix, array, start, stride string, rows bool) string {
 	if l.vectors[array] {
 		words = 4
 	}
-	return l.each("C", fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s = %s[coop_i];", start, words, l.place("C", stride, words, rows), l.word(array, "coop_at"), matrix))
+	return l.each("C", fmt.Sprintf("let coop_at = (%s) * %du + %s;\n%s = %s[coop_i];", start, words, l.place("C", stride, words, rows),
+		l.word(array, "coop_at"), matrix))
 }
 
 // each runs a statement for each element of a matrix, coop_i.
@@ -183,6 +187,7 @@ func packing() string {
 		fmt.Fprintf(&lets, "  let x%d: %v = %v;\n", count, x.Type, x)
 		return scalar.Var(fmt.Sprintf("x%d", count), x.Type, 0)
 	})
-	return "fn coop_half(x: f32) -> u32 {\n" + lets.String() + "  return select(" + bits.String() + ", 0u, (bitcast<u32>(x) & 0x7fffffffu) >= 0x477ff000u); // from 65520 on\n}\n" +
+	return "fn coop_half(x: f32) -> u32 {\n" + lets.String() + "  return select(" + bits.String() +
+		", 0u, (bitcast<u32>(x) & 0x7fffffffu) >= 0x477ff000u); // from 65520 on\n}\n" +
 		"fn coop_pack(x: vec2<f32>) -> u32 { return coop_half(x.x) | (coop_half(x.y) << 16u); }\n"
 }

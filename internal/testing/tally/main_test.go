@@ -59,7 +59,8 @@ func TestRead(t *testing.T) {
 
 	out.Reset()
 	c.print(&out, "make test-all")
-	assert.Equal(t, "ran 5 of 20 cases; make test-all runs the rest\nnot run: 1: no cargo\nnot run: 2: no clang\nnot run: 1: no zig\n", out.String())
+	assert.Equal(t, "ran 5 of 20 cases; make test-all runs the rest\nnot run: 1: no cargo\nnot run: 2: no clang\nnot run: 1: no zig\n",
+		out.String())
 	out.Reset()
 	c.print(&out, "")
 	assert.Equal(t, "ran 5 of 20 cases\nnot run: 11: left to make test-all\nnot run: 1: no cargo\nnot run: 2: no clang\nnot run: 1: no zig\n", out.String())

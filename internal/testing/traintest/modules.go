@@ -17,7 +17,8 @@ func Guest(t *testing.T, name, text string, remembers bool, funcs ...w.Func) str
 	t.Helper()
 	i32 := func(n int) w.Types { return bytes.Repeat(w.Types{w.I32}, n) }
 	m := w.Module{
-		Imports: []w.Import{{Name: "fail", Params: i32(2)}, {Name: "emit", Params: i32(2)}, {Name: "graph_input", Params: i32(2), Results: i32(1)},
+		Imports: []w.Import{{Name: "fail", Params: i32(2)}, {Name: "emit", Params: i32(2)},
+			{Name: "graph_input", Params: i32(2), Results: i32(1)},
 			{Name: "graph_scalar", Params: i32(2), Results: i32(1)}, {Name: "graph_op", Params: i32(6), Results: i32(1)}},
 		Memories: []w.Limits{{Min: 4, Export: "memory"}}, Data: []w.Data{{Offset: w.Const(TextAddress), Bytes: []byte(text)}},
 		Globals: []w.Global{{Type: w.I32, Mutable: true, Init: w.Const(65536)}, {Type: w.I32, Mutable: true, Init: w.Const(0)}},
@@ -110,8 +111,10 @@ const LossText = `logits targets weights hidden teacher beta cross_entropy {} mu
 func ScaledLoss(t *testing.T) string {
 	return Guest(t, "scaled.wasm", LossText, false,
 		Hook("build_loss", Text(LossText, "logits"), w.Call(CallInput), w.Set(2), Text(LossText, "targets"), w.Call(CallInput), w.Set(3),
-			Apply(LossText, "cross_entropy", 2, "{}"), w.Set(2), Text(LossText, "beta"), w.Call(CallScalar), w.Set(3), Apply(LossText, "mul", 2, "{}")),
-		Hook("loss_scalars", Count(), Array(1), w.GGet(1), 0xb3 /* f32.convert_i32_u */, w.ConstF32(0.125), 0x94, w.ConstF32(1), w.F32Add, w.StoreF32(0), w.Const(0)))
+			Apply(LossText, "cross_entropy", 2, "{}"), w.Set(2), Text(LossText, "beta"), w.Call(CallScalar), w.Set(3),
+			Apply(LossText, "mul", 2, "{}")),
+		Hook("loss_scalars", Count(), Array(1), w.GGet(1), 0xb3, /* f32.convert_i32_u */
+			w.ConstF32(0.125), 0x94, w.ConstF32(1), w.F32Add, w.StoreF32(0), w.Const(0)))
 }
 
 // InputLoss is a module whose loss is one input or scalar, without the cross-entropy.

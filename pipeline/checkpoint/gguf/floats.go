@@ -33,7 +33,8 @@ func EncodeFloats(w io.Writer, xs []float32, t Type) error {
 		for i := at; i < min(at+chunk, len(xs)); i += BlockSize {
 			var ok bool
 			if buf, ok = appendBlock(buf, xs[i:i+BlockSize]); !ok {
-				return fmt.Errorf("elements %d to %d have no scale in F16: expected finite numbers of at most %d", i, i+BlockSize-1, 127*65504)
+				return fmt.Errorf("elements %d to %d have no scale in F16: expected finite numbers of at most %d", i, i+BlockSize-1,
+					127*65504)
 			}
 		}
 		if _, err := w.Write(buf); err != nil {

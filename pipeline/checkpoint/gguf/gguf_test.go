@@ -25,9 +25,12 @@ func example(t testing.TB) []byte {
 		xs[i] = float32(math.Sin(float64(i * i)))
 	}
 	var out bytes.Buffer
-	require.NoError(t, Write(&out, []Key{{"general.architecture", "llama"}, {"a.uint8", uint8(3)}, {"a.int32", int32(-3)}, {"a.uint32", uint32(7)},
-		{"a.uint64", uint64(math.MaxUint64)}, {"a.float", float32(0.5)}, {"a.bool", true}, {"a.texts", []string{"", "é"}}, {"a.ints", []int32{1, -1}},
-		{"a.floats", []float32{1.5}}}, []Entry{entry("f32", F32, xs[:3], 3), entry("f16", F16, xs[:6], 2, 3), entry("bf16", BF16, xs[:1], 1, 1, 1, 1),
+	require.NoError(t, Write(&out, []Key{{"general.architecture", "llama"}, {"a.uint8", uint8(3)}, {"a.int32", int32(-3)},
+		{"a.uint32", uint32(7)},
+		{"a.uint64", uint64(math.MaxUint64)}, {"a.float", float32(0.5)}, {"a.bool", true}, {"a.texts", []string{"", "é"}},
+		{"a.ints", []int32{1, -1}},
+		{"a.floats", []float32{1.5}}}, []Entry{entry("f32", F32, xs[:3], 3), entry("f16", F16, xs[:6], 2, 3),
+		entry("bf16", BF16, xs[:1], 1, 1, 1, 1),
 		entry("q8_0", Q8_0, xs, 2, 32)}))
 	return out.Bytes()
 }
@@ -40,8 +43,10 @@ func TestRoundTrip(t *testing.T) {
 	f, err := Open(path)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]any{"general.architecture": "llama", "a.uint8": int64(3), "a.int32": int64(-3), "a.uint32": int64(7),
-		"a.uint64": int64(math.MaxInt64), "a.float": 0.5, "a.bool": true, "a.texts": []string{"", "é"}, "a.ints": []int64{1, -1}, "a.floats": []float64{1.5}}, f.Keys())
-	assert.Equal(t, []Tensor{{"f32", []int{3}, F32}, {"f16", []int{2, 3}, F16}, {"bf16", []int{1, 1, 1, 1}, BF16}, {"q8_0", []int{2, 32}, Q8_0}}, f.Tensors())
+		"a.uint64": int64(math.MaxInt64), "a.float": 0.5, "a.bool": true, "a.texts": []string{"", "é"}, "a.ints": []int64{1, -1},
+		"a.floats": []float64{1.5}}, f.Keys())
+	assert.Equal(t, []Tensor{{"f32", []int{3}, F32}, {"f16", []int{2, 3}, F16}, {"bf16", []int{1, 1, 1, 1}, BF16},
+		{"q8_0", []int{2, 32}, Q8_0}}, f.Tensors())
 	for name, tolerance := range map[string]float64{"f32": 0, "f16": 1.0 / 2048, "bf16": 1.0 / 256, "q8_0": 0.5/127 + 1e-3} {
 		xs, err := f.Float32(name)
 		require.NoError(t, err)
@@ -87,7 +92,8 @@ func TestWriteRefuses(t *testing.T) {
 	assert.ErrorContains(t, EncodeFloats(io.Discard, []float32{0}, Type(12)), "type is Q4_K, expected F32")
 	assert.ErrorContains(t, Write(io.Discard, []Key{{"k", 1}}, nil), `key "k": a value of type int`)
 	assert.ErrorContains(t, Write(io.Discard, nil, []Entry{entry("x", Q8_0, nil, 2, 33)}), "rows of Q8_0 have 33 elements")
-	assert.ErrorContains(t, Write(io.Discard, nil, []Entry{entry("x", F32, make([]float32, 3), 2)}), `tensor "x": 12 bytes were written, expected 8`)
+	assert.ErrorContains(t, Write(io.Discard, nil, []Entry{entry("x", F32, make([]float32, 3), 2)}),
+		`tensor "x": 12 bytes were written, expected 8`)
 	assert.ErrorContains(t, Write(io.Discard, nil, []Entry{entry("x", F32, nil)}), "0 dimensions")
 }
 

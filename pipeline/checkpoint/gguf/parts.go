@@ -48,7 +48,8 @@ func (f *File) addParts() error {
 	}
 	_, of, named := PartName(f.path)
 	if !named || int64(of) != count {
-		return fmt.Errorf("%s: the first of %d parts, expected a name that ends in -00001-of-%05d.gguf, beside the others", f.path, count, count)
+		return fmt.Errorf("%s: the first of %d parts, expected a name that ends in -00001-of-%05d.gguf, beside the others", f.path, count,
+			count)
 	}
 	for at := 2; at <= of; at++ {
 		path := partPath(f.path, at, of)

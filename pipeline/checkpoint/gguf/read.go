@@ -139,7 +139,8 @@ func (f *File) locate(end, size int64) error {
 			}
 		}
 		if t.offset < 0 || t.offset%alignment != 0 || t.offset > size-start-max(t.size, 0) {
-			return fmt.Errorf("tensor %q: data of %d bytes at offset %d, but %d bytes of data are in the file", t.Name, t.size, t.offset, max(size-start, 0))
+			return fmt.Errorf("tensor %q: data of %d bytes at offset %d, but %d bytes of data are in the file", t.Name, t.size, t.offset,
+				max(size-start, 0))
 		}
 		t.offset += start
 	}
@@ -305,7 +306,8 @@ func (h *header) tensor() (t located) {
 }
 
 // scalarSizes are the bytes of metadata types that have a fixed size.
-var scalarSizes = map[uint32]int64{typeUint8: 1, typeInt8: 1, typeUint16: 2, typeInt16: 2, typeUint32: 4, typeInt32: 4, typeFloat32: 4, typeBool: 1,
+var scalarSizes = map[uint32]int64{typeUint8: 1, typeInt8: 1, typeUint16: 2, typeInt16: 2, typeUint32: 4, typeInt32: 4, typeFloat32: 4,
+	typeBool:   1,
 	typeUint64: 8, typeInt64: 8, typeFloat64: 8}
 
 // value reads a value of a type.

@@ -86,7 +86,8 @@ func inFolder(dir string) (string, error) {
 	case len(models) == 1 && gguf.IsFile(models[0]):
 		return models[0], nil
 	case len(models) > 0:
-		return "", fmt.Errorf("%s: no config.json here, but models below: name one, such as %s", dir, strings.Join(models[:min(len(models), 5)], ", "))
+		return "", fmt.Errorf("%s: no config.json here, but models below: name one, such as %s", dir,
+			strings.Join(models[:min(len(models), 5)], ", "))
 	case hasWeights(dir):
 		return "", fmt.Errorf("%s: found model.safetensors without config.json, expected both", dir)
 	}
@@ -166,7 +167,8 @@ func checkWeights(dir string) error {
 		switch name := e.Name(); {
 		case filepath.Ext(name) == ".safetensors":
 			tensors = append(tensors, name)
-		case isPickle(name) && !strings.HasPrefix(name, "training_args") && !strings.HasPrefix(name, "optimizer") && !strings.HasPrefix(name, "scheduler"):
+		case isPickle(name) && !strings.HasPrefix(name, "training_args") && !strings.HasPrefix(name, "optimizer") &&
+			!strings.HasPrefix(name, "scheduler"):
 			pickles = append(pickles, name)
 		}
 	}
@@ -184,7 +186,8 @@ func checkWeights(dir string) error {
 
 // noWeights is the error of a folder without weights.
 func noWeights(dir string) error {
-	return fmt.Errorf("%s: found %s, and no weights: expected model.safetensors, or shards with %s: %s", dir, hub.Contents(dir), indexFile, hub.Advice(dir))
+	return fmt.Errorf("%s: found %s, and no weights: expected model.safetensors, or shards with %s: %s", dir, hub.Contents(dir),
+		indexFile, hub.Advice(dir))
 }
 
 // checkShards refuses a folder in which shards are missing. Opening the tensors reports a faulty index.
@@ -207,6 +210,7 @@ func checkShards(dir string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %d of the %d shards of %s are missing, such as %s: the download did not finish: %s", dir, len(missing), len(all), indexFile, missing[0],
+	return fmt.Errorf("%s: %d of the %d shards of %s are missing, such as %s: the download did not finish: %s", dir, len(missing),
+		len(all), indexFile, missing[0],
 		hub.Advice(dir))
 }

@@ -117,7 +117,8 @@ func (t *Tensors) rename(tied bool) error {
 	names := make([]string, 0, len(t.Reader.Tensors()))
 	for _, x := range t.Reader.Tensors() {
 		if adapters.MatchString(x.Name) {
-			return fmt.Errorf("tensor %q is of a PEFT adapter, expected those of a whole model: merge it with merge_and_unload() of PEFT", x.Name)
+			return fmt.Errorf("tensor %q is of a PEFT adapter, expected those of a whole model: merge it with merge_and_unload() of PEFT",
+				x.Name)
 		}
 		names = append(names, x.Name)
 	}

@@ -59,7 +59,8 @@ func TestHeadOfTiedModels(t *testing.T) {
 		head  *float32
 		limit int64
 		tied  bool
-	}{"absent": {nil, 0, true}, "equal": {number(1), 0, true}, "another": {number(2), 0, false}, "another, in shards": {number(2), 40, false}} {
+	}{"absent": {nil, 0, true}, "equal": {number(1), 0, true}, "another": {number(2), 0, false},
+		"another, in shards": {number(2), 40, false}} {
 		dir := save(t, same, c.head, c.limit)
 		got, err := Config(dir)
 		require.NoError(t, err, what)
@@ -142,7 +143,8 @@ func TestPrefixes(t *testing.T) {
 func TestModelWithoutItsHead(t *testing.T) {
 	for config, want := range map[string]string{
 		strings.Replace(tiny, "LlamaForCausalLM", "LlamaModel", 1): "",
-		strings.Replace(tiny, `: true`, `: false`, 1):              `no tensor "lm_head.weight", and tie_word_embeddings is false: the file is of a model without its head`,
+		strings.Replace(tiny, `: true`, `: false`,
+			1): `no tensor "lm_head.weight", and tie_word_embeddings is false: the file is of a model without its head`,
 	} {
 		dir := save(t, func(s string) string { return strings.TrimPrefix(s, "model.") }, nil, 0)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(config), 0o666))

@@ -378,7 +378,8 @@ func TestEmptyTensors(t *testing.T) {
 	s, err := weights.Open(written(t, append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: graph.Shape{0, 4}})), c)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	_, err = weights.Open(written(t, append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: graph.Shape{1, 4}, Data: make([]byte, 16)})), c)
+	_, err = weights.Open(written(t, append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: graph.Shape{1, 4},
+		Data: make([]byte, 16)})), c)
 	assert.ErrorContains(t, err, `tensor "`+name+`" ([1,4]) belongs to no parameter of this model`)
 }
 

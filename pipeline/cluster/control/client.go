@@ -71,7 +71,8 @@ func NewClient(o ClientOptions) *Client {
 	if o.Note == nil {
 		o.Note = func(string, ...any) {}
 	}
-	return &Client{o: o, handlers: map[string]handler{}, contact: contact{silence: newSilence()}, first: make(chan struct{}), done: make(chan struct{})}
+	return &Client{o: o, handlers: map[string]handler{}, contact: contact{silence: newSilence()}, first: make(chan struct{}),
+		done: make(chan struct{})}
 }
 
 // Sessions are for the options of the member's node.

@@ -93,8 +93,9 @@ func (r *run) serve(address string) {
 	c, err := r.authority.Coordinator()
 	require.NoError(r.t, err)
 	s := NewServer(ServerOptions{Build: testBuild, Lease: r.lease, Note: r.notes.note, maxMessages: r.maxMessages})
-	n, err := transport.Listen(address, transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
-		Receive: func(string, transport.Message) {}, Sessions: s.Sessions(), Silence: r.lease, Explain: identity.Explain,
+	n, err := transport.Listen(address, transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(identity.RoleMember),
+		Identify: c.Identify,
+		Receive:  func(string, transport.Message) {}, Sessions: s.Sessions(), Silence: r.lease, Explain: identity.Explain,
 		Note: r.notes.note})
 	require.NoError(r.t, err)
 	r.server, r.node = s, n

@@ -78,8 +78,9 @@ type Ending struct {
 type EndedError struct{ Ending }
 
 func (e *EndedError) Error() string {
-	text := map[Outcome]string{Finished: "the run has finished", Stopped: "the run was stopped on the coordinator", Diverged: "the run has diverged",
-		Refused: "the coordinator has refused the run", Failed: "the run has failed on the coordinator"}[e.Outcome]
+	text := map[Outcome]string{Finished: "the run has finished", Stopped: "the run was stopped on the coordinator",
+		Diverged: "the run has diverged",
+		Refused:  "the coordinator has refused the run", Failed: "the run has failed on the coordinator"}[e.Outcome]
 	if text == "" {
 		text = ErrCoordinatorClosed.Error()
 	}
@@ -149,7 +150,8 @@ func explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &refusal) && refusal.Code == transport.Expelled:
-		err = &identity.Refused{Code: identity.Expelled, Reason: "the coordinator has expelled this member: " + printable.Text(refusal.Text)}
+		err = &identity.Refused{Code: identity.Expelled, Reason: "the coordinator has expelled this member: " +
+			printable.Text(refusal.Text)}
 	case errors.As(err, &refusal) && refusal.Code == transport.Refused:
 		var r rejection
 		if json.Unmarshal([]byte(refusal.Text), &r) == nil && r.Mismatch != nil {

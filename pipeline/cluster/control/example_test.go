@@ -47,7 +47,8 @@ func Example() {
 	alice := must(transport.Listen("", transport.Options{Self: own.Identity().ID, TLS: own.TLS(), Identify: own.Identify,
 		Receive: func(string, transport.Message) {}, Sessions: client.Sessions()}))
 	defer alice.Close()
-	if err := client.Connect(ctx, alice, transport.Peer{ID: identity.CoordinatorID, Addresses: membership.Control}, []byte("two GPUs")); err != nil {
+	if err := client.Connect(ctx, alice, transport.Peer{ID: identity.CoordinatorID, Addresses: membership.Control},
+		[]byte("two GPUs")); err != nil {
 		panic(err)
 	}
 	defer client.Close()

@@ -76,8 +76,10 @@ func (m message) encode() transport.Message {
 func decode(t transport.Message) (m message, err error) {
 	const start = 1 + 8 // of the name
 	if len(t.Header) < start || len(t.Payload) != 1 {
-		return m, fmt.Errorf("message: found a header of %d bytes and %d tensors, expected at least %d and 1", len(t.Header), len(t.Payload), start)
+		return m, fmt.Errorf("message: found a header of %d bytes and %d tensors, expected at least %d and 1", len(t.Header),
+			len(t.Payload), start)
 	}
-	m = message{kind: messageKind(t.Header[0]), id: binary.BigEndian.Uint64(t.Header[1:]), name: string(t.Header[start:]), data: t.Payload[0]}
+	m = message{kind: messageKind(t.Header[0]), id: binary.BigEndian.Uint64(t.Header[1:]), name: string(t.Header[start:]),
+		data: t.Payload[0]}
 	return m, m.check()
 }

@@ -84,10 +84,11 @@ func TestOutage(t *testing.T) {
 	proxy := r.proxy()
 	var seen notes
 	restarted := make(chan bool, 1)
-	_, id := r.connect(joining{addresses: []string{proxy.Address()}, ClientOptions: ClientOptions{Restarted: func() { restarted <- true }}, setup: func(c *Client) {
-		c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return b, nil })
-		c.Handle("echo", echo)
-	}})
+	_, id := r.connect(joining{addresses: []string{proxy.Address()},
+		ClientOptions: ClientOptions{Restarted: func() { restarted <- true }}, setup: func(c *Client) {
+			c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return b, nil })
+			c.Handle("echo", echo)
+		}})
 	proxy.Hang()
 	var asked []chan answer
 	for i := range 50 {
@@ -249,7 +250,8 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		require.Eventually(t, func() bool {
 			b := make([]byte, 1<<20)
 			stacks := string(b[:runtime.Stack(b, true)])
-			return !strings.Contains(stacks, "control.(*") && !strings.Contains(stacks, "transport.(*") && !strings.Contains(stacks, "google.golang.org/grpc")
+			return !strings.Contains(stacks, "control.(*") && !strings.Contains(stacks, "transport.(*") &&
+				!strings.Contains(stacks, "google.golang.org/grpc")
 		}, hang, 10*time.Millisecond)
 	}
 }
@@ -287,7 +289,8 @@ func TestRequestsPassTensors(t *testing.T) {
 	const tensors = 8 << 20
 	for range 2 {
 		require.NoError(t, r.node.Send(id, transport.Message{Class: transport.Bulk, Payload: [][]byte{make([]byte, tensors)}}))
-		require.NoError(t, m.node.Send(identity.CoordinatorID, transport.Message{Class: transport.Hot, Payload: [][]byte{make([]byte, tensors)}}))
+		require.NoError(t, m.node.Send(identity.CoordinatorID, transport.Message{Class: transport.Hot,
+			Payload: [][]byte{make([]byte, tensors)}}))
 	}
 	for range 5 {
 		before := proxy.Forwarded()

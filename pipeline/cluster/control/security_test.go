@@ -32,7 +32,8 @@ func (r *run) intrude(id string, config *tls.Config, h hello) *intruder {
 	i := &intruder{id: id, config: config}
 	trust := func(s *transport.Session, err error) { i.errs.note("%v", explain(err)) }
 	c := r.credentials("anyone")
-	n, err := transport.Listen("", transport.Options{Self: id, TLS: config, Identify: c.Identify, Receive: func(string, transport.Message) {},
+	n, err := transport.Listen("", transport.Options{Self: id, TLS: config, Identify: c.Identify,
+		Receive:  func(string, transport.Message) {},
 		Sessions: transport.Sessions{Failed: trust, Ended: trust}})
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { require.NoError(r.t, n.Close()) })
@@ -103,11 +104,13 @@ func TestConnectionsAreRefused(t *testing.T) {
 		config         *tls.Config
 		client, server string
 	}{
-		"no certificate":            {none, "the other side demands a certificate of its run", "the other side sent no certificate"},
-		"another CA":                {trusting, "the other side refuses this certificate: it comes from the CA of another run", "the certificate of the other side comes from the CA of another run"},
-		"another run's coordinator": {stranger.TLS(), "the certificate of the other side is one of another run", "the other side refuses this certificate"},
-		"a coordinator as member":   {coordinator.TLS(), refuses, "expected the role [member]"},
-		"expelled":                  {expelled.TLS(), refuses, "member " + expelled.Identity().ID + " is excluded from the run"},
+		"no certificate": {none, "the other side demands a certificate of its run", "the other side sent no certificate"},
+		"another CA": {trusting, "the other side refuses this certificate: it comes from the CA of another run",
+			"the certificate of the other side comes from the CA of another run"},
+		"another run's coordinator": {stranger.TLS(), "the certificate of the other side is one of another run",
+			"the other side refuses this certificate"},
+		"a coordinator as member": {coordinator.TLS(), refuses, "expected the role [member]"},
+		"expelled":                {expelled.TLS(), refuses, "member " + expelled.Identity().ID + " is excluded from the run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := r.intrude("m", c.config, honest)
@@ -121,7 +124,8 @@ func TestConnectionsAreRefused(t *testing.T) {
 		assert.True(t, usererror.Is(err), "exits with code 2")
 		_, err = r.try(joining{credentials: stranger})
 		assert.True(t, usererror.Is(err), "%v", err)
-		_, err = r.try(joining{addresses: []string{"127.0.0.1:1"}, credentials: member, ClientOptions: ClientOptions{Timeout: time.Millisecond}})
+		_, err = r.try(joining{addresses: []string{"127.0.0.1:1"}, credentials: member,
+			ClientOptions: ClientOptions{Timeout: time.Millisecond}})
 		require.Error(t, err)
 		assert.False(t, usererror.Is(err), "the coordinator may only be away: %v", err)
 	})
@@ -204,12 +208,14 @@ func TestMalformedMessages(t *testing.T) {
 		m    transport.Message
 		note string
 	}{
-		"short":           {transport.Message{Header: []byte{1}, Payload: body}, "found a header of 1 bytes and 1 tensors, expected at least 9 and 1"},
-		"no body":         {transport.Message{Header: make([]byte, 9)}, "found a header of 9 bytes and 0 tensors"},
-		"kind":            {transport.Message{Header: append([]byte{99}, make([]byte, 8)...), Payload: body}, "found kind 99, expected 1 to 5"},
-		"no name":         {message{kind: messageRequest}.encode(), "name: expected one for a request"},
-		"a name":          {message{kind: messageReply, name: "x"}.encode(), "name: expected one for a request, and none otherwise"},
-		"a long name":     {message{kind: messageRequest, name: strings.Repeat("x", maxName+1)}.encode(), "name: found 201 bytes, expected at most 200"},
+		"short": {transport.Message{Header: []byte{1}, Payload: body},
+			"found a header of 1 bytes and 1 tensors, expected at least 9 and 1"},
+		"no body": {transport.Message{Header: make([]byte, 9)}, "found a header of 9 bytes and 0 tensors"},
+		"kind":    {transport.Message{Header: append([]byte{99}, make([]byte, 8)...), Payload: body}, "found kind 99, expected 1 to 5"},
+		"no name": {message{kind: messageRequest}.encode(), "name: expected one for a request"},
+		"a name":  {message{kind: messageReply, name: "x"}.encode(), "name: expected one for a request, and none otherwise"},
+		"a long name": {message{kind: messageRequest, name: strings.Repeat("x", maxName+1)}.encode(),
+			"name: found 201 bytes, expected at most 200"},
 		"a request":       {message{kind: messageRequest, name: "x"}.encode(), "found a message of kind 1, expected a reply"},
 		"end of the run":  {message{kind: messageEnd}.encode(), "found a message of kind 5, expected a reply"},
 		"several tensors": {transport.Message{Header: make([]byte, 9), Payload: [][]byte{nil, nil}}, "and 2 tensors"},

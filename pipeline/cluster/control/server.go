@@ -59,7 +59,8 @@ func NewServer(o ServerOptions) *Server {
 	if o.Note == nil {
 		o.Note = func(string, ...any) {}
 	}
-	s := &Server{o: o, done: make(chan struct{}), sessions: map[string]*memberSession{}, watchers: map[*watcher]bool{}, blocked: map[string]time.Time{}}
+	s := &Server{o: o, done: make(chan struct{}), sessions: map[string]*memberSession{}, watchers: map[*watcher]bool{},
+		blocked: map[string]time.Time{}}
 	s.loops.Go(s.watchLeases)
 	return s
 }

@@ -72,7 +72,8 @@ func (c *memberClock) take(m transport.Clock, now time.Time) time.Duration {
 	moves := max(clockMoves, 2*(m.Offset-time.Duration(used)).Abs())
 	c.points = append(c.points, clockPoint{start, used}, clockPoint{start + int64(moves), int64(m.Offset)})
 	c.bound, c.since = m.Error, m.Measured
-	c.moving = max(difference, (m.Offset-time.Duration(used)).Abs()) + m.Error + time.Duration(clockDrift*float64(now.Sub(m.Measured)+moves))
+	c.moving = max(difference, (m.Offset-time.Duration(used)).Abs()) + m.Error +
+		time.Duration(clockDrift*float64(now.Sub(m.Measured)+moves))
 	return stated
 }
 

@@ -71,12 +71,15 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 	for _, name := range []string{protocol.Measure, protocol.Connect, protocol.Probe, protocol.Plan, protocol.Load, protocol.Release} {
 		client.Handle(name, func(ctx context.Context, q []byte) ([]byte, error) { return m.Request(ctx, name, q) })
 	}
-	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify, Receive: m.Receive, Lost: m.Lost,
+	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify,
+		Receive: m.Receive, Lost: m.Lost,
 		Sessions: client.Sessions()})
 	require.NoError(t, err)
 	m.Use(liar{node, change})
-	info := protocol.Info{Host: "liar", Addresses: []string{fmt.Sprint("127.0.0.1:", node.Port())}, Devices: []protocol.Device{{Name: "cpu:0/1", Info: device.Info{Name: "cpu:0/1"}}}}
-	require.NoError(t, client.Connect(t.Context(), node, transport.Peer{ID: identity.CoordinatorID, Addresses: joined.Control}, info.Encode()))
+	info := protocol.Info{Host: "liar", Addresses: []string{fmt.Sprint("127.0.0.1:", node.Port())},
+		Devices: []protocol.Device{{Name: "cpu:0/1", Info: device.Info{Name: "cpu:0/1"}}}}
+	require.NoError(t, client.Connect(t.Context(), node, transport.Peer{ID: identity.CoordinatorID, Addresses: joined.Control},
+		info.Encode()))
 	t.Cleanup(func() { assert.NoError(t, errors.Join(client.Close(), m.Close(), node.Close())) })
 	return lost
 }
@@ -104,7 +107,8 @@ func TestLiarsAreExpelled(t *testing.T) {
 			dir := t.TempDir()
 			var said notes
 			open := member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}}
-			h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, Build: "test",
+			h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0",
+				Hosts: []string{"127.0.0.1"}, Build: "test",
 				Local: &open, Modelled: true, Note: said.note})
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, h.Close()) }()
@@ -117,7 +121,8 @@ func TestLiarsAreExpelled(t *testing.T) {
 			spare := open
 			membership, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "spare", Build: "test"})
 			require.NoError(t, err)
-			spare.Credentials, spare.Control, spare.Build, spare.Hosts = membership.Credentials, membership.Control, "test", []string{"127.0.0.1"}
+			spare.Credentials, spare.Control, spare.Build, spare.Hosts = membership.Credentials, membership.Control, "test",
+				[]string{"127.0.0.1"}
 			p, err := member.Start(t.Context(), spare)
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, p.Close()) }()
@@ -125,7 +130,8 @@ func TestLiarsAreExpelled(t *testing.T) {
 
 			overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw"}
 			c := traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/run")...)
-			res, err := h.Train(t.Context(), func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: &runtest.Notes{}})
+			res, err := h.Train(t.Context(), func(int, bool) (config.Config, error) { return c, nil },
+				train.Options{Report: &runtest.Notes{}})
 			require.NoError(t, err)
 			select {
 			case err := <-lost:
@@ -138,7 +144,8 @@ func TestLiarsAreExpelled(t *testing.T) {
 			}
 			assert.Contains(t, said.all(), "is expelled")
 
-			one, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...),
+			one, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one",
+				"pipeline.devices=[cpu:0/1]")...),
 				train.Options{OpenDevice: testdevice.Open})
 			require.NoError(t, err)
 			want, got := traintest.Files(t, one.Checkpoint), traintest.Files(t, res.Checkpoint)

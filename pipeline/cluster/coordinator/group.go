@@ -28,7 +28,8 @@ type group struct {
 }
 
 func newGroup(o Options) *group {
-	return &group{control: o.Control, node: o.Node, epoch: o.Epoch, members: placement{ranks: o.Places}.members(), expel: o.Expel, failed: make(chan struct{})}
+	return &group{control: o.Control, node: o.Node, epoch: o.Epoch, members: placement{ranks: o.Places}.members(), expel: o.Expel,
+		failed: make(chan struct{})}
 }
 
 // has reports whether a member has ranks.

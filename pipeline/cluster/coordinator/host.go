@@ -197,12 +197,14 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 	}
 	note := identity.LimitNotes(o.Note)
 	h.services.control = control.NewServer(control.ServerOptions{Build: o.Build, Note: note})
-	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
+	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID,
+		TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
 		Receive: h.receive, Sessions: h.services.control.Sessions(), Explain: identity.Explain, Note: note}); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))},
-		Note: o.Note})
+	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build,
+		Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))},
+		Note:    o.Note})
 	return l, err
 }
 

@@ -18,7 +18,8 @@ import (
 // A host with all its parts, and a member, may be closed more than once, and by several goroutines at the same time.
 func TestCloseTwice(t *testing.T) {
 	var announced notes
-	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, Build: "test",
+	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0",
+		Hosts: []string{"127.0.0.1"}, Build: "test",
 		Token:     identity.TokenOptions{Lifetime: time.Minute},
 		Local:     &member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}},
 		Browser:   &coordinator.BrowserOptions{Address: "127.0.0.1:0", Files: fstest.MapFS{"program.wasm.gz": {}, "wasm_exec.js": {}}},
@@ -26,8 +27,9 @@ func TestCloseTwice(t *testing.T) {
 	require.NoError(t, err)
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "a", Build: "test"})
 	require.NoError(t, err)
-	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open, Note: t.Logf}, Credentials: joined.Credentials,
-		Control: joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open, Note: t.Logf},
+		Credentials: joined.Credentials,
+		Control:     joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == 2 }))
 	for _, end := range []func() error{h.Close, p.Close} {

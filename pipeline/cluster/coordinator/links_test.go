@@ -25,7 +25,8 @@ func TestDepthForSlowLinks(t *testing.T) {
 	n.add(t, "a")
 	n.add(t, "b")
 	notes := &runtest.Notes{}
-	res, err := train.Run(t.Context(), traintest.Demo(t, dir, overrides...), train.Options{Remote: n.remote("a", "b"), Report: notes, StopAfter: 4})
+	res, err := train.Run(t.Context(), traintest.Demo(t, dir, overrides...), train.Options{Remote: n.remote("a", "b"), Report: notes,
+		StopAfter: 4})
 	require.NoError(t, err)
 	assert.True(t, res.Interrupted)
 	assert.Contains(t, strings.Join(notes.Text, "\n"), "pipeline.depth: 2, the least within 1 % of the fastest; with 0 it would be ")
@@ -35,7 +36,8 @@ func TestDepthForSlowLinks(t *testing.T) {
 	assert.Equal(t, config.DepthAuto, c.Pipeline.Depth)
 
 	resumed := run(t, traintest.Demo(t, dir, append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
-	whole := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/whole", "pipeline.stale_microbatches=3", "pipeline.devices=[cpu:0/1]")...), nil)
+	whole := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/whole", "pipeline.stale_microbatches=3",
+		"pipeline.devices=[cpu:0/1]")...), nil)
 	for file := range whole {
 		assert.True(t, whole[file] == resumed[file], file)
 	}

@@ -16,7 +16,8 @@ import (
 // Reports of links become values of metrics.jsonl and the state of members.
 func TestLinkReports(t *testing.T) {
 	h := &Host{}
-	h.roster = &roster{members: []*hostMember{{MemberState: MemberState{ID: "a", State: Idle}}, {MemberState: MemberState{ID: "b", State: Idle}}}, links: h.linkStates}
+	h.roster = &roster{members: []*hostMember{{MemberState: MemberState{ID: "a", State: Idle}},
+		{MemberState: MemberState{ID: "b", State: Idle}}}, links: h.linkStates}
 	announced := make(chan []MemberState, 2)
 	h.announcements = announce(h.Members, func(all []MemberState) { announced <- all })
 	defer h.announcements.close()
@@ -38,7 +39,8 @@ func TestLinkReports(t *testing.T) {
 		"link/a/b/bytes=7 link/a/b/wait_s=0.5 link/a/b/resent=3", strings.Join(values, " "))
 	members := <-announced
 	require.Len(t, members, 2)
-	assert.Equal(t, []LinkState{{LinkUse: protocol.LinkUse{Peer: "coordinator", Received: 5}}, {LinkUse: use, Latency: 0.01, Bandwidth: 1e6}},
+	assert.Equal(t, []LinkState{{LinkUse: protocol.LinkUse{Peer: "coordinator", Received: 5}},
+		{LinkUse: use, Latency: 0.01, Bandwidth: 1e6}},
 		members[0].Links, "c has left")
 	assert.Equal(t, 0.25, use.MeanWait())
 

@@ -36,7 +36,8 @@ type machines struct {
 
 // fourMachines is a pipeline with activations of 2.4 MB.
 func fourMachines(latency time.Duration) machines {
-	return machines{stages: 4, microbatches: 16, steps: 12, forward: 40 * time.Millisecond, backward: 80 * time.Millisecond, latency: latency, bandwidth: 1e9}
+	return machines{stages: 4, microbatches: 16, steps: 12, forward: 40 * time.Millisecond, backward: 80 * time.Millisecond,
+		latency: latency, bandwidth: 1e9}
 }
 
 // BenchmarkMachines trains on a coordinator and members that are connected by emulated links, with the depth that the
@@ -155,7 +156,8 @@ func (m machines) measure(t testing.TB) (share, predicted float64, notes string)
 	dir := t.TempDir()
 	l := &links{machines: m, all: map[string]*slowlink.Proxy{}}
 	defer l.close(t)
-	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"},
+	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0",
+		Hosts: []string{"127.0.0.1"},
 		Build: "bench"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
@@ -195,9 +197,10 @@ func (m machines) alone(t testing.TB) float64 {
 	}
 	m.set = append(slices.Clone(m.set), "pipeline.devices=["+strings.Join(devices, ", ")+"]")
 	r := &report{}
-	_, err := train.Run(t.Context(), m.config(t, t.TempDir()), train.Options{Report: r, OpenDevice: func(name string) (device.Device, error) {
-		return m.open(slices.Index(devices, name))(name)
-	}})
+	_, err := train.Run(t.Context(), m.config(t, t.TempDir()),
+		train.Options{Report: r, OpenDevice: func(name string) (device.Device, error) {
+			return m.open(slices.Index(devices, name))(name)
+		}})
 	require.NoError(t, err)
 	return m.share(r)
 }
@@ -207,8 +210,9 @@ func (m machines) join(t testing.TB, h *coordinator.Host, l *links, stage int) *
 	name := fmt.Sprint("machine", stage)
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: name, Build: "bench"})
 	require.NoError(t, err)
-	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: m.open(stage)}, Credentials: joined.Credentials,
-		Control: joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, Dial: l.dial(name)})
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: m.open(stage)},
+		Credentials: joined.Credentials,
+		Control:     joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, Dial: l.dial(name)})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == stage+1 }))
 	return p

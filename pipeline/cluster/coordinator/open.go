@@ -52,10 +52,13 @@ func (o Options) peersOf(epoch uint64, member string) []protocol.Peer {
 func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error) {
 	c := t.Config
 	if c.Pipeline.HasScheduleFile() {
-		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
+		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine",
+			c.Pipeline.Schedule)
 	}
-	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{}, variables: newVariables(),
-		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs, second: weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
+	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{},
+		variables: newVariables(),
+		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs,
+			second:       weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
 			microbatches: c.Train.Microbatches, rows: c.Rows()}}
 	for _, member := range p.group.members {
 		p.replies[member] = &planned{}
@@ -97,7 +100,8 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 		return problem, err
 	}
 	first := costs[p.group.members[0]]
-	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.placement.ranks))}
+	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given,
+		Devices: make([]partition.Device, len(p.placement.ranks))}
 	next := map[string]int{} // device, by member
 	for rank, place := range p.placement.ranks {
 		i := next[place.Member]
@@ -189,7 +193,8 @@ func (p *Pipeline) messageSeconds(problem partition.Problem, links *Links) (seco
 
 // prediction describes the speed of a plan over links, and why it has its depth.
 func prediction(c config.Config, plan partition.Plan, depths []layout.Depth, slowest partition.Link) string {
-	text := fmt.Sprintf("predicted: %.0f tokens/s; the slowest link has %.3g ms and %s", plan.TokensPerSec, slowest.Latency*1e3, InBits(slowest.Bandwidth))
+	text := fmt.Sprintf("predicted: %.0f tokens/s; the slowest link has %.3g ms and %s", plan.TokensPerSec, slowest.Latency*1e3,
+		InBits(slowest.Bandwidth))
 	switch k := c.Pipeline.Depth.Number(); {
 	case len(depths) == 0:
 		text += fmt.Sprintf("; pipeline.depth: %d", k)

@@ -34,13 +34,15 @@ func TestTheOrderOfMembersAvoidsSlowLinks(t *testing.T) {
 		return p, err
 	}
 	notes := &runtest.Notes{}
-	res, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/four")...), train.Options{Remote: remote, Report: notes})
+	res, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/four")...),
+		train.Options{Remote: remote, Report: notes})
 	require.NoError(t, err)
 	order := strings.Join(opened.placement.stageMembers(), "")
 	for _, slow := range []string{"ab", "ba", "cd", "dc"} {
 		assert.NotContains(t, order, slow)
 	}
-	assert.Contains(t, strings.Join(notes.Text, "\n"), "the stages are on "+strings.Join(opened.placement.stageMembers(), ", ")+", in this order: in the one before, the prediction would be ")
+	assert.Contains(t, strings.Join(notes.Text, "\n"), "the stages are on "+strings.Join(opened.placement.stageMembers(),
+		", ")+", in this order: in the one before, the prediction would be ")
 	one := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
 	four := traintest.Files(t, res.Checkpoint)
 	for file := range one {
@@ -61,7 +63,8 @@ func TestTheOrderOfMembersStays(t *testing.T) {
 	var opened *Pipeline
 	open := n.remote("a", "b", "c")
 	c := traintest.Demo(t, t.TempDir(), "pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "train.steps=2")
-	_, err := train.Run(t.Context(), c, train.Options{Report: &runtest.Notes{}, Remote: func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+	_, err := train.Run(t.Context(), c, train.Options{Report: &runtest.Notes{}, Remote: func(ctx context.Context,
+		task train.RemoteTask) (train.Pipeline, error) {
 		p, err := open(ctx, task)
 		opened, _ = p.(*Pipeline)
 		return p, err

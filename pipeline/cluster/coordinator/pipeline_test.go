@@ -45,7 +45,8 @@ type network struct {
 }
 
 func newNetwork() *network {
-	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{}, sent: map[string]int{}, probed: map[string]string{}}
+	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{},
+		sent: map[string]int{}, probed: map[string]string{}}
 }
 
 // add adds a member.
@@ -193,7 +194,8 @@ func (n *network) remote(members ...string) train.Remote {
 	}
 	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
 		epoch += 2
-		o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch, Modelled: true, Links: links, Opened: func(p *Pipeline) { n.host = p }}
+		o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch, Modelled: true, Links: links,
+			Opened: func(p *Pipeline) { n.host = p }}
 		for rank := range t.Config.Pipeline.Stages * t.Config.Pipeline.Replicas {
 			o.Places = append(o.Places, protocol.Place{Member: members[rank%len(members)], Device: "cpu:0/1"})
 		}
@@ -225,10 +227,12 @@ func TestMembersEqualOneProcess(t *testing.T) {
 		{[]string{"a", "b"}, []string{"pipeline.stages=2"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "model.tie_embeddings=true"}},
 		{[]string{"a", "b", "c"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "optimizer.name=muon"}},
-		{[]string{"a", "b"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "pipeline.error_feedback=true", "model.tie_embeddings=true"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4",
+			"pipeline.error_feedback=true", "model.tie_embeddings=true"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.replicas=2", "train.microbatches=4", "pipeline.schedule=2bw"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.wire=bf16", "train.precision=f16"}},
-		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "train={batch_schedule: {0: 4, 3: 8}, microbatches: 2}"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw",
+			"train={batch_schedule: {0: 4, 3: 8}, microbatches: 2}"}},
 		{[]string{"a", "b", "c"}, []string{"pipeline.stages=3", "data.document_mask=true", "data.separator=32"}},
 	} {
 		t.Run(fmt.Sprint(x.overrides), func(t *testing.T) {
@@ -302,14 +306,15 @@ func TestCheckpointsAreWrittenWhileTrainingGoesOn(t *testing.T) {
 	s := &slow{hold: make(chan struct{})}
 	n.hold = s.hold
 	open := n.remote("a", "b")
-	run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/other")...), func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
-		p, err := open(ctx, task)
-		if err != nil {
-			return nil, err
-		}
-		s.Pipeline = p.(*Pipeline)
-		return s, nil
-	})
+	run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/other")...),
+		func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+			p, err := open(ctx, task)
+			if err != nil {
+				return nil, err
+			}
+			s.Pipeline = p.(*Pipeline)
+			return s, nil
+		})
 	assert.Equal(t, 1, s.steps, "step 4 was trained before the checkpoint of step 2 could be written")
 	for _, step := range []int{2, 4, 6} {
 		assert.Equal(t, traintest.Files(t, traintest.StepDir(dir+"/one", step)), traintest.Files(t, traintest.StepDir(dir+"/other", step)))
@@ -379,8 +384,9 @@ func (b blocking) Batch(int64) (engine.Batch, error) { return engine.Batch{}, ni
 // returns.
 func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
 	n := newNetwork()
-	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failed: make(chan struct{})}, placement: placement{stages: 1},
-		plan: plan{layout: &engine.Engine{}, microbatches: 1}}
+	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failed: make(chan struct{})},
+		placement: placement{stages: 1},
+		plan:      plan{layout: &engine.Engine{}, microbatches: 1}}
 	source := blocking{asked: make(chan struct{}, 1), release: make(chan struct{})}
 	failed := make(chan error, 1)
 	n.cut["a"] = true // it need not answer
@@ -408,7 +414,8 @@ func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
 func TestMembersRefuseWrongRequests(t *testing.T) {
 	n := newNetwork()
 	n.add(t, "a")
-	for name, request := range map[string]string{"dance": "{}", protocol.Plan: "[", protocol.Load: "{}", protocol.Measure: `{"config": "train: 7"}`} {
+	for name, request := range map[string]string{"dance": "{}", protocol.Plan: "[", protocol.Load: "{}",
+		protocol.Measure: `{"config": "train: 7"}`} {
 		_, err := n.members["a"].Request(context.Background(), name, []byte(request))
 		assert.Error(t, err, name)
 	}

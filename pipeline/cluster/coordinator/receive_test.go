@@ -52,11 +52,15 @@ func TestSegmentsCheckMessages(t *testing.T) {
 		"a microbatch that is none":    {[]sent{{"b", result(3, math.MaxInt, 1)}}, "of 2 microbatches"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{})}, placement: placement{[]protocol.Place{{Member: "a"}, {Member: "b"}}, 2}}
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{})},
+				placement: placement{[]protocol.Place{{Member: "a"}, {Member: "b"}}, 2}}
 			expelled := ""
 			p.group.expel = func(id, _ string) { expelled = id }
-			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3, ended: make(chan struct{}),
-				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true, []engine.Router{{VirtualStage: 1, Layers: []int{2}, Values: 8}}), limits: map[string]int{}}
+			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3,
+				ended:    make(chan struct{}),
+				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+				collector: engine.NewCollector(3, 2, true, []engine.Router{{VirtualStage: 1, Layers: []int{2}, Values: 8}}),
+				limits:    map[string]int{}}
 			for i, m := range x.messages {
 				assert.NoError(t, p.group.failing(), i)
 				p.Receive(m.from, m.Message)
@@ -88,7 +92,8 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expelled := ""
-			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}), expel: func(id, _ string) { expelled = id }}}
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}),
+				expel: func(id, _ string) { expelled = id }}}
 			p.Receive("a", transport.Message{Header: protocol.Encode(x.fault)})
 			require.ErrorContains(t, p.group.failing(), x.text)
 			assert.Equal(t, x.lost, errors.Is(p.group.failing(), device.ErrLost))
@@ -128,7 +133,8 @@ func TestVariablesAreChecked(t *testing.T) {
 		"no tensor":        {"a", message(v, 1), "found 0 tensors"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{},
+				changed: make(chan struct{})}
 			p := &Pipeline{group: &group{failed: make(chan struct{})}, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive(x.from, x.m)
 			assert.ErrorContains(t, p.group.failing(), x.expect)

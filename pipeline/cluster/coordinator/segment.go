@@ -112,8 +112,10 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	}
 	p.mu.Lock()
 	p.last++
-	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates, p.plan.layout.Routers()), granted: w.from, finished: w.from, limits: map[string]int{}}
+	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
+		changed:   make(chan struct{}, 1),
+		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates, p.plan.layout.Routers()), granted: w.from, finished: w.from,
+		limits: map[string]int{}}
 	p.segment = s
 	p.mu.Unlock()
 	written := p.variables.beginSegment()
@@ -267,7 +269,8 @@ func (s *segment) memberEnded(member string, limit int) error {
 // that it is of, updates from the first rank. The caller holds the lock.
 func (s *segment) check(from string, r engine.Result) error {
 	if r.Batch < s.finished || r.Batch >= s.granted || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
-		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch, s.finished, s.granted-1,
+		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch,
+			s.finished, s.granted-1,
 			s.work.microbatches)
 	}
 	p, rank := s.pipeline, 0
@@ -319,7 +322,8 @@ func (s *segment) end() (int, error) {
 	defer s.mu.Unlock()
 	for _, member := range s.pipeline.group.members {
 		if limit := s.limits[member]; limit != s.finished {
-			return s.work.from, fmt.Errorf("%s: segment %d: found its end at batch %d, expected %d: all results before that have arrived", member, s.number, limit,
+			return s.work.from, fmt.Errorf("%s: segment %d: found its end at batch %d, expected %d: all results before that have arrived",
+				member, s.number, limit,
 				s.finished)
 		}
 	}

@@ -73,7 +73,8 @@ func (p *Pipeline) traced() *tracing {
 }
 
 func newTracing(p *Pipeline, tracer engine.Tracer) *tracing {
-	t := &tracing{pipeline: p, tracer: tracer, owners: map[string]*tracedMember{}, members: map[string]*tracedMember{}, newest: map[string]int64{},
+	t := &tracing{pipeline: p, tracer: tracer, owners: map[string]*tracedMember{}, members: map[string]*tracedMember{},
+		newest: map[string]int64{},
 		arrows: map[string][]protocol.Event{}, changed: make(chan struct{}, 1)}
 	for _, id := range p.group.members {
 		t.members[id] = &tracedMember{id: id, stated: time.Now()}
@@ -94,7 +95,8 @@ func (t *tracing) begin() {
 	for _, m := range t.members {
 		measuring.Go(func() {
 			if err := t.measure(ctx, m); err != nil {
-				t.pipeline.group.note(m.id, []string{fmt.Sprintf("the trace has none of its events: its clock could not be measured: %v", err)})
+				t.pipeline.group.note(m.id, []string{fmt.Sprintf("the trace has none of its events: its clock could not be measured: %v",
+					err)})
 				t.lose(m.id)
 				return
 			}
@@ -157,7 +159,8 @@ func (t *tracing) state(m *tracedMember, bound time.Duration) {
 	m.stated = now
 	t.mu.Unlock()
 	offset := m.clock.newest()
-	t.tracer.Complete(trace.ClockTrack(m.id), trace.Clock, fmt.Sprintf("offset %v ± %v", offset.Round(time.Microsecond), bound.Round(time.Microsecond)), from,
+	t.tracer.Complete(trace.ClockTrack(m.id), trace.Clock, fmt.Sprintf("offset %v ± %v", offset.Round(time.Microsecond),
+		bound.Round(time.Microsecond)), from,
 		now.Sub(from), map[string]any{"offset_micros": float64(offset) / 1e3, "error_micros": float64(bound) / 1e3})
 }
 
@@ -284,7 +287,8 @@ func (t *tracing) end() {
 	defer t.mu.Unlock()
 	for _, m := range t.members {
 		if m.dropped > 0 {
-			t.tracer.Complete(trace.ClockTrack(m.id), trace.Clock, fmt.Sprintf("%d events were dropped: the connection was too slow", m.dropped), time.Now(), 0,
+			t.tracer.Complete(trace.ClockTrack(m.id), trace.Clock, fmt.Sprintf("%d events were dropped: the connection was too slow",
+				m.dropped), time.Now(), 0,
 				map[string]any{"dropped": m.dropped})
 		}
 	}

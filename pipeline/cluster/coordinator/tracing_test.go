@@ -24,7 +24,8 @@ func TestOneTraceOfAllMembers(t *testing.T) {
 	n.ahead = map[string]time.Duration{"a": time.Hour, "b": -3 * time.Second}
 	n.add(t, "a")
 	n.add(t, "b")
-	run(t, traintest.Demo(t, dir, "run.dir="+dir+"/run", "pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4"), n.remote("a", "b"))
+	run(t, traintest.Demo(t, dir, "run.dir="+dir+"/run", "pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4"),
+		n.remote("a", "b"))
 
 	var slices []trace.Event
 	var arrows []trace.Arrow
@@ -152,7 +153,8 @@ func TestClockKeepsThePast(t *testing.T) {
 	c.take(transport.Clock{Error: 50 * time.Millisecond, Measured: start}, start)
 	event := start.Add(6 * time.Second).UnixNano()
 	before := c.convert(event)
-	c.take(transport.Clock{Offset: time.Millisecond, Error: 50 * time.Millisecond, Measured: start.Add(5 * time.Second)}, start.Add(6*time.Second))
+	c.take(transport.Clock{Offset: time.Millisecond, Error: 50 * time.Millisecond, Measured: start.Add(5 * time.Second)},
+		start.Add(6*time.Second))
 	assert.Equal(t, before, c.convert(event))
 	late := start.Add(10 * time.Second)
 	assert.Equal(t, late.Add(-time.Millisecond).UnixNano(), c.convert(late.UnixNano()).UnixNano())

@@ -23,7 +23,8 @@ func (e *tooFewError) Unwrap() error { return train.ErrTooFewDevices }
 // Train trains on the members. configure returns the config for a number of devices, of a run that is resumed or not.
 // When a member is lost, the run goes on from its newest checkpoint as soon as another device takes its place or, if
 // none does in time, on the devices that are left, with another cut.
-func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bool) (config.Config, error), o train.Options) (train.Result, error) {
+func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bool) (config.Config, error),
+	o train.Options) (train.Result, error) {
 	o.Remote = h.open
 	for {
 		c, err := configure(h.Devices(), o.Resume)
@@ -59,7 +60,8 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	h.epoch += 2 // the first measures links
 	places, peers := h.roster.place(need)
 	peers = append([]protocol.Peer{{ID: identity.CoordinatorID}}, peers...)
-	o := Options{Control: h.services.control, Node: h.services.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
+	o := Options{Control: h.services.control, Node: h.services.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf,
+		Modelled: h.options.Modelled, Links: &h.links,
 		Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
 	if len(o.Places) < need {
 		return nil, &tooFewError{len(o.Places), need}

@@ -92,9 +92,11 @@ func TestAuthorityFile(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		assert.NotContains(t, err.Error(), "PRIVATE KEY-----\\n")
 	}
-	refuses(func(s string) string { return strings.Replace(s, fileFormat, "gpupipe-cluster-9", 1) }, `format: found "gpupipe-cluster-9", expected "gpupipe-cluster-1"`)
+	refuses(func(s string) string { return strings.Replace(s, fileFormat, "gpupipe-cluster-9", 1) },
+		`format: found "gpupipe-cluster-9", expected "gpupipe-cluster-1"`)
 	refuses(func(s string) string { return strings.Replace(s, "BEGIN PRIVATE", "BEGIN", 1) }, `ca_key: expected a PEM block "PRIVATE KEY"`)
-	refuses(func(s string) string { return strings.Replace(s, `"sha256": "`, `"sha256": "x`, 1) }, "tokens[0].sha256: expected 64 hexadecimal digits")
+	refuses(func(s string) string { return strings.Replace(s, `"sha256": "`, `"sha256": "x`, 1) },
+		"tokens[0].sha256: expected 64 hexadecimal digits")
 	refuses(func(s string) string { return s[:len(s)/2] }, "unexpected EOF")
 	if runtime.GOOS != "windows" {
 		require.NoError(t, os.Chmod(path, 0o640))

@@ -64,7 +64,8 @@ func (c *Credentials) setCertificate(der []byte) error {
 
 // verify checks that a certificate comes from the run's CA and is valid now.
 func (c *Credentials) verify(leaf *x509.Certificate) error {
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: c.pool(), DNSName: serverName(c.identity.Run), CurrentTime: c.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: c.pool(), DNSName: serverName(c.identity.Run), CurrentTime: c.now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err
 }
 

@@ -152,7 +152,8 @@ func TestJoinRefusesOtherBuilds(t *testing.T) {
 		want MismatchError
 	}{
 		{JoinOptions{Build: "v2"}, MismatchError{"build", testBuild, "v2"}},
-		{JoinOptions{Build: testBuild, protocol: 2}, MismatchError{"protocol", "1 (build " + testBuild + ")", "2 (build " + testBuild + ")"}},
+		{JoinOptions{Build: testBuild, protocol: 2}, MismatchError{"protocol", "1 (build " + testBuild + ")", "2 (build " + testBuild +
+			")"}},
 	} {
 		c.o.Token = once
 		_, err := Join(t.Context(), c.o)
@@ -249,7 +250,8 @@ func TestJoinLimits(t *testing.T) {
 		assert.Equal(t, Malformed, answer.Code)
 		assert.NotContains(t, n.text(), "hunter2")
 	})
-	for name, text := range map[string]string{"slow headers": "POST /join HTTP/1.1\r\nHost:", "slow body": "POST /join HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"} {
+	for name, text := range map[string]string{"slow headers": "POST /join HTTP/1.1\r\nHost:",
+		"slow body": "POST /join HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"} {
 		t.Run(name, func(t *testing.T) {
 			c := dial()
 			_, err := io.WriteString(c, text)

@@ -69,10 +69,11 @@ type pinnedCA [sha256.Size]byte
 // config returns the configuration of a member that has no certificate yet. VerifyConnection does all the checks that
 // InsecureSkipVerify omits: chain, validity and role. It runs before the handshake ends, thus before anything is sent.
 func (p pinnedCA) config() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, VerifyConnection: func(state tls.ConnectionState) error {
-		_, err := p.verify(state.PeerCertificates, time.Now())
-		return err
-	}}
+	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"},
+		VerifyConnection: func(state tls.ConnectionState) error {
+			_, err := p.verify(state.PeerCertificates, time.Now())
+			return err
+		}}
 }
 
 // verify returns the pinned CA among the certificates of a coordinator.
@@ -229,7 +230,8 @@ func (c *Credentials) RenewBefore() time.Time {
 }
 
 // exchange sends one request over a connection and returns the answer, or the refusal as an error.
-func exchange(ctx context.Context, c net.Conn, path string, key ed25519.PrivateKey, request joinRequest, o JoinOptions) (joinAnswer, error) {
+func exchange(ctx context.Context, c net.Conn, path string, key ed25519.PrivateKey, request joinRequest, o JoinOptions) (joinAnswer,
+	error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
 		return joinAnswer{}, err
@@ -271,7 +273,8 @@ func decodeAnswer(status int, text []byte) (joinAnswer, error) {
 	case answer.Mismatch != nil:
 		return joinAnswer{}, answer.Mismatch
 	case answer.Code != "":
-		return joinAnswer{}, &Refused{Code: answer.Code, Reason: "the coordinator refuses: " + reason(answer.Error), RetryAfter: answer.retryAfter()}
+		return joinAnswer{}, &Refused{Code: answer.Code, Reason: "the coordinator refuses: " + reason(answer.Error),
+			RetryAfter: answer.retryAfter()}
 	case status != http.StatusOK:
 		return joinAnswer{}, refuse(Malformed, "found HTTP status %d, expected 200", status)
 	}

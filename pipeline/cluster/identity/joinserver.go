@@ -281,7 +281,8 @@ func refusal(err error) (joinAnswer, int) {
 		refused = refuse(Unavailable, "the coordinator could not issue a certificate: see its log")
 	}
 	answer := joinAnswer{Code: refused.Code, Error: refused.Reason, RetryAfterSeconds: int(refused.RetryAfter/time.Second) + 1}
-	status, ok := map[Code]int{TooMany: http.StatusTooManyRequests, TooLarge: http.StatusRequestEntityTooLarge, TooSlow: http.StatusRequestTimeout,
+	status, ok := map[Code]int{TooMany: http.StatusTooManyRequests, TooLarge: http.StatusRequestEntityTooLarge,
+		TooSlow:   http.StatusRequestTimeout,
 		Malformed: http.StatusBadRequest, Unavailable: http.StatusInternalServerError}[refused.Code]
 	if !ok {
 		status = http.StatusForbidden

@@ -53,7 +53,8 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("%s of this member is %q, %s of the coordinator is %q: use the same build on both", e.What, e.Member, e.What, e.Coordinator)
+	return fmt.Sprintf("%s of this member is %q, %s of the coordinator is %q: use the same build on both", e.What, e.Member, e.What,
+		e.Coordinator)
 }
 
 // CheckBuild compares what a member runs with what its coordinator runs. It returns nil or a [*MismatchError].

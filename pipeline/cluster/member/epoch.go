@@ -64,7 +64,8 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 	}
 	o := e.work.task.Engine(e.work.optimizer, q.Cut, q.Recompute, q.Split)
 	if ranks := o.Layout.Stages * o.Layout.Replicas; ranks != len(q.Ranks) {
-		return e, fmt.Errorf("the plan places %d ranks, expected %d: %d stages of %d replicas", len(q.Ranks), ranks, o.Layout.Stages, o.Layout.Replicas)
+		return e, fmt.Errorf("the plan places %d ranks, expected %d: %d stages of %d replicas", len(q.Ranks), ranks, o.Layout.Stages,
+			o.Layout.Replicas)
 	}
 	o.Devices, o.Remote = e.devices, e
 	o.Execute = engine.Execute(nil, e.work.task.Config.Pipeline.MemoryBytes())
@@ -138,7 +139,8 @@ func (e *epoch) fail(err error) {
 		if errors.As(err, &message) && message.from != e.member.options.Coordinator {
 			h.Malformed = message.from
 		}
-		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: protocol.Encode(h)}); unsent != nil {
+		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot,
+			Header: protocol.Encode(h)}); unsent != nil {
 			err = errors.Join(err, unsent)
 		}
 		if !e.member.options.Local {
@@ -160,7 +162,8 @@ func (e *epoch) Send(to int, m stage.Message, payload [][]byte, began time.Time)
 	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
 		class = transport.Bulk
 	}
-	e.send(e.plan.Ranks[to].Member, class, protocol.Stage{Segment: e.segments.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
+	e.send(e.plan.Ranks[to].Member, class, protocol.Stage{Segment: e.segments.newest(), To: to, Message: m, Taken: e.times.of(began)},
+		payload)
 }
 
 // receive takes a message.

@@ -30,7 +30,8 @@ func (e *epoch) reportLinks() {
 func usesOf(all []transport.Link) (uses []protocol.LinkUse) {
 	for _, l := range all {
 		if n := len(uses); n == 0 || uses[n-1].Peer != l.Peer {
-			uses = append(uses, protocol.LinkUse{Peer: l.Peer, Connected: l.Connected, RoundTrip: l.Latency.RoundTrip.Seconds(), Reconnects: l.Reconnects})
+			uses = append(uses, protocol.LinkUse{Peer: l.Peer, Connected: l.Connected, RoundTrip: l.Latency.RoundTrip.Seconds(),
+				Reconnects: l.Reconnects})
 		}
 		u := &uses[len(uses)-1]
 		u.Sent += l.BytesSent

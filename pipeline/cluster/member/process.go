@@ -60,7 +60,8 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	notes := &Notes{To: o.Note}
 	o.Note = notes.Note
 	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
-	p.client = control.NewClient(control.ClientOptions{Build: o.Build, Timeout: coordinatorTimeout, Lost: p.end, Restarted: p.restarted, Note: o.Note})
+	p.client = control.NewClient(control.ClientOptions{Build: o.Build, Timeout: coordinatorTimeout, Lost: p.end, Restarted: p.restarted,
+		Note: o.Note})
 	p.handle(p.client)
 	listen := net.JoinHostPort(o.Listen, strconv.Itoa(o.Port))
 	if o.OnlyDials {

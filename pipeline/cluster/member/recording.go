@@ -89,7 +89,8 @@ func (e *epoch) record(h protocol.Record) error {
 
 // Complete implements engine.Tracer.
 func (r *recording) Complete(track string, c trace.Category, name string, start time.Time, d time.Duration, args map[string]any) {
-	e := protocol.Event{Track: track, Category: c, Name: name, Start: r.times.of(start), Duration: d.Nanoseconds(), Args: map[string]int64{}}
+	e := protocol.Event{Track: track, Category: c, Name: name, Start: r.times.of(start), Duration: d.Nanoseconds(),
+		Args: map[string]int64{}}
 	for key, value := range args {
 		if n, ok := value.(int); ok {
 			e.Args[key] = int64(n)

@@ -28,13 +28,15 @@ func newSegment(e *epoch, h protocol.Begin) (*segment, error) {
 	if h.Segment != last+1 || h.From < 0 || h.To < h.From {
 		return nil, fmt.Errorf("segment %d with the batches %d to %d after segment %d", h.Segment, h.From, h.To, last)
 	}
-	return &segment{epoch: e, number: h.Segment, begin: h, ready: make(chan struct{}), batches: map[int]engine.Batch{}, hyperparameters: map[int][2][]float32{}}, nil
+	return &segment{epoch: e, number: h.Segment, begin: h, ready: make(chan struct{}), batches: map[int]engine.Batch{},
+		hyperparameters: map[int][2][]float32{}}, nil
 }
 
 // start begins the work of the ranks. Nothing is granted yet.
 func (s *segment) start() error {
 	h := s.begin
-	p, err := s.epoch.engine.Begin(engine.Work{Evaluates: h.Evaluates, From: h.From, To: h.To, Source: s, Report: s.report, Hyperparameters: s.at})
+	p, err := s.epoch.engine.Begin(engine.Work{Evaluates: h.Evaluates, From: h.From, To: h.To, Source: s, Report: s.report,
+		Hyperparameters: s.at})
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,8 @@ func (s *segments) route(m message) (*segment, error) {
 		s.earlyBytes += int64(len(tensor))
 	}
 	if len(s.early) >= mostEarly || s.earlyBytes > mostEarlyBytes {
-		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes, number,
+		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes,
+			number,
 			mostEarly, mostEarlyBytes)
 	}
 	s.early = append(s.early, m)

@@ -30,7 +30,8 @@ func (m *Member) open(ctx context.Context, t protocol.Task) (w *workload, err er
 		return nil, err
 	}
 	w = &workload{}
-	if w.hooks, err = hooks.Open(c.Hooks, hooks.Options{Kinds: hooks.GraphKinds(), Saved: t.Modules, CacheDir: m.options.HookCache}); err != nil {
+	if w.hooks, err = hooks.Open(c.Hooks, hooks.Options{Kinds: hooks.GraphKinds(), Saved: t.Modules,
+		CacheDir: m.options.HookCache}); err != nil {
 		return nil, err
 	}
 	defer func() {

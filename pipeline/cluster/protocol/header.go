@@ -166,9 +166,12 @@ func (Stage) kind() kind      { return kindStage }
 func (Filler) kind() kind     { return kindFiller }
 
 // decoders decode the headers of each kind.
-var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch], kindGrant: decode[Grant],
-	kindEnd: decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended], kindTensor: decode[Tensor],
-	kindFault: decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage], kindFiller: decode[Filler]}
+var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
+	kindGrant: decode[Grant],
+	kindEnd:   decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended],
+	kindTensor: decode[Tensor],
+	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
+	kindFiller: decode[Filler]}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {
@@ -209,7 +212,8 @@ func decode[H Header](text []byte) (Header, error) {
 
 // EncodeResult returns the header and the payload of a result in a segment.
 func EncodeResult(segment uint64, r engine.Result) (Result, [][]byte) {
-	h := Result{Segment: segment, Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm), Scale: math.Float64bits(r.Scale), Status: r.Status,
+	h := Result{Segment: segment, Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm),
+		Scale: math.Float64bits(r.Scale), Status: r.Status,
 		Routing: r.Routing != nil, Stage: r.VirtualStage}
 	switch {
 	case r.Routing != nil:
@@ -225,7 +229,8 @@ func DecodeResult(h Result, payload [][]byte) (engine.Result, error) {
 	if len(payload) > 1 || len(payload) == 1 && (len(payload[0])%4 != 0 || len(payload[0]) == 0) {
 		return engine.Result{}, fmt.Errorf("a result with %d tensors, expected none or one of f32", len(payload))
 	}
-	r := engine.Result{Batch: h.Batch, Microbatch: h.Microbatch, Norm: math.Float64frombits(h.Norm), Scale: math.Float64frombits(h.Scale), Status: h.Status,
+	r := engine.Result{Batch: h.Batch, Microbatch: h.Microbatch, Norm: math.Float64frombits(h.Norm), Scale: math.Float64frombits(h.Scale),
+		Status:       h.Status,
 		VirtualStage: h.Stage}
 	switch {
 	case h.Routing && len(payload) == 0:

@@ -29,7 +29,8 @@ func FuzzDecode(f *testing.F) {
 		protocol.Fault{Error: "lost", Lost: true, Malformed: "b"},
 		protocol.Events{Dropped: 3, Last: true},
 		protocol.LinkReport{},
-		protocol.Stage{Segment: 1, To: 2, Message: stage.Message{Kind: stage.Gradient, Batch: 7, Microbatch: 1, VirtualStage: 1, From: 2}, Taken: 5},
+		protocol.Stage{Segment: 1, To: 2, Message: stage.Message{Kind: stage.Gradient, Batch: 7, Microbatch: 1, VirtualStage: 1, From: 2},
+			Taken: 5},
 		protocol.Filler{},
 	} {
 		text := protocol.Encode(h)
@@ -95,7 +96,8 @@ func TestResults(t *testing.T) {
 }
 
 func TestCostsAreChecked(t *testing.T) {
-	c := protocol.CostsOf(partition.Problem{Units: make([]partition.Unit, 2), Devices: []partition.Device{{Name: "cpu:0", Times: make([]partition.Time, 2)}}}, true)
+	c := protocol.CostsOf(partition.Problem{Units: make([]partition.Unit, 2),
+		Devices: []partition.Device{{Name: "cpu:0", Times: make([]partition.Time, 2)}}}, true)
 	require.NoError(t, c.Check(1))
 	assert.ErrorContains(t, c.Check(2), "costs of 1 devices and times of 1, expected 2")
 	c.Times[0][1].Update = -1

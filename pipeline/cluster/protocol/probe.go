@@ -25,7 +25,8 @@ const (
 // Check refuses a request to send nothing, or too much.
 func (q ProbeRequest) Check() error {
 	if q.Bytes < 1 || q.Bytes > MostProbeBytes || !(q.Seconds > 0 && q.Seconds <= MostProbeSeconds) {
-		return fmt.Errorf("probe of %d bytes in %v s, expected at most %d bytes in %d s", q.Bytes, q.Seconds, int64(MostProbeBytes), MostProbeSeconds)
+		return fmt.Errorf("probe of %d bytes in %v s, expected at most %d bytes in %d s", q.Bytes, q.Seconds, int64(MostProbeBytes),
+			MostProbeSeconds)
 	}
 	return nil
 }

@@ -188,7 +188,8 @@ type conn struct {
 }
 
 func newConn(ws *websocket.Conn, remote string) *conn {
-	return &conn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), ws: ws, remote: remoteAddr(remote), ended: make(chan struct{})}
+	return &conn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), ws: ws, remote: remoteAddr(remote),
+		ended: make(chan struct{})}
 }
 
 // RemoteAddr is the address of the browser.

@@ -66,7 +66,8 @@ func Serve(l net.Listener, o Options) (*Server, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	if o.Certificate != nil {
-		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*o.Certificate}, NextProtos: []string{"http/1.1"}})
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*o.Certificate},
+			NextProtos: []string{"http/1.1"}})
 	}
 	s := &Server{o: o, listener: l, relay: newRelay()}
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,

@@ -73,7 +73,8 @@ func talk(t *testing.T, c net.Conn) {
 func TestFiles(t *testing.T) {
 	s := serve(t, Options{})
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
-	for path, kind := range map[string]string{"": "text/html; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "program.wasm": "application/wasm"} {
+	for path, kind := range map[string]string{"": "text/html; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
+		"program.wasm": "application/wasm"} {
 		r, err := client.Get(s.address() + path)
 		require.NoError(t, err)
 		body, err := io.ReadAll(r.Body)
@@ -228,7 +229,8 @@ func TestTabsMeet(t *testing.T) {
 func TestLeave(t *testing.T) {
 	left := make(chan string, 1)
 	s := serve(t, Options{Left: func(secret string) { left <- secret }})
-	for body, status := range map[string]int{"secret": http.StatusNoContent, strings.Repeat("x", maxSecret+1): http.StatusRequestEntityTooLarge} {
+	for body, status := range map[string]int{"secret": http.StatusNoContent,
+		strings.Repeat("x", maxSecret+1): http.StatusRequestEntityTooLarge} {
 		r, err := http.Post(s.address()+"leave", "text/plain", strings.NewReader(body))
 		require.NoError(t, err)
 		assert.NoError(t, r.Body.Close())

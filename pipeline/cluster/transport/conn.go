@@ -128,7 +128,8 @@ func (connInfo) AuthType() string { return "tls" }
 // hello, not here, because the refusal of a hello carries a reason.
 type mutualTLS struct{ node *Node }
 
-func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.Conn, *tls.Config) *tls.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
 	watched, ok := raw.(*watchedConn)
 	if !ok {
 		return nil, nil, fmt.Errorf("a connection of type %T", raw)
@@ -144,7 +145,8 @@ func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.
 	}
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) == 0 || state.NegotiatedProtocol != "h2" {
-		return nil, nil, fmt.Errorf("%d certificates and protocol %q, expected a certificate and h2", len(state.PeerCertificates), state.NegotiatedProtocol)
+		return nil, nil, fmt.Errorf("%d certificates and protocol %q, expected a certificate and h2", len(state.PeerCertificates),
+			state.NegotiatedProtocol)
 	}
 	info := connInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, conn: watched}
 	info.member, info.err = m.node.options.Identify(state.PeerCertificates[0])

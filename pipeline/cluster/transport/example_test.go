@@ -40,7 +40,8 @@ func Example() {
 			panic(err)
 		}
 	}
-	if err := first.Send(secondPeer.ID, transport.Message{Class: transport.Hot, Header: []byte("microbatch 3"), Payload: [][]byte{{1, 2}, {3}}}); err != nil {
+	if err := first.Send(secondPeer.ID, transport.Message{Class: transport.Hot, Header: []byte("microbatch 3"),
+		Payload: [][]byte{{1, 2}, {3}}}); err != nil {
 		panic(err)
 	}
 	m := <-received

@@ -70,7 +70,8 @@ func FuzzFragments(f *testing.F) {
 
 // FuzzControl decodes a control message and encodes it again.
 func FuzzControl(f *testing.F) {
-	h := hello{version: protocolVersion, from: "a", to: "b", epoch: 3, incarnation: 4, known: 9, greeting: []byte("x"), received: [classes]uint64{5, 6}}
+	h := hello{version: protocolVersion, from: "a", to: "b", epoch: 3, incarnation: 4, known: 9, greeting: []byte("x"),
+		received: [classes]uint64{5, 6}}
 	for _, b := range [][]byte{h.encode(), h.encodeWelcome(), encodeAck(h.received), ping{sent: 7, answered: 8}.encode(),
 		ping{pong: true}.encode(), refusalf(codeAbort, "no").encode(), {kindHello, 9, 0}, {kindRefusal, 0, 0, 0, 0, 255, 255}, {}} {
 		f.Add(b)

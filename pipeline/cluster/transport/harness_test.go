@@ -103,7 +103,8 @@ func (m *member) await(what string, ok func() bool) {
 		case <-timer.C:
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			require.FailNow(m.t, "no "+what+" at member "+m.id, "%d messages, lost %v, notes:\n%s", len(m.received), m.lost, strings.Join(m.noted, "\n"))
+			require.FailNow(m.t, "no "+what+" at member "+m.id, "%d messages, lost %v, notes:\n%s", len(m.received), m.lost,
+				strings.Join(m.noted, "\n"))
 		}
 	}
 }

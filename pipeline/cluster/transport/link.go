@@ -64,7 +64,8 @@ type linkState struct {
 }
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
-	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}), done: make(chan struct{}), undialed: make(chan struct{}),
+	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}),
+		done: make(chan struct{}), undialed: make(chan struct{}),
 		state: linkState{period: n.options.Grace}}
 	for c := range classes {
 		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.limit(c))
@@ -167,7 +168,8 @@ func (l *link) flush(ctx context.Context) error {
 		select {
 		case <-o.empty():
 		case <-ctx.Done():
-			return fmt.Errorf("transport: %d bytes to member %q are not acknowledged: %w", o.statistics().unacknowledged, l.peer.ID, ctx.Err())
+			return fmt.Errorf("transport: %d bytes to member %q are not acknowledged: %w", o.statistics().unacknowledged, l.peer.ID,
+				ctx.Err())
 		}
 	}
 	l.mu.Lock()
@@ -327,7 +329,8 @@ func (l *link) statistics() []Link {
 	var all []Link
 	for c := range classes {
 		k, out := common, l.out[c].statistics()
-		k.Class, k.BytesSent, k.MessagesSent, k.Unacknowledged, k.Wait, k.Resent = c, out.bytes, out.messages, out.unacknowledged, out.wait, out.resent
+		k.Class, k.BytesSent, k.MessagesSent, k.Unacknowledged, k.Wait, k.Resent = c, out.bytes, out.messages, out.unacknowledged,
+			out.wait, out.resent
 		k.BytesReceived, k.MessagesReceived = l.in[c].statistics()
 		all = append(all, k)
 	}

@@ -107,7 +107,8 @@ func openFrames(t testing.TB, config *tls.Config, target *member) *frames {
 
 // request opens stream 1 for a method, with a header of a size beside those that gRPC needs.
 func (f *frames) request(method string, size int) {
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/" + service + "/" + method}, {":authority", "member"},
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/" + service + "/" + method},
+		{":authority", "member"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {"large", string(bytes.Repeat([]byte("x"), size))}} {
 		require.NoError(f.t, f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
 	}

@@ -36,11 +36,14 @@ func TestConnectionsWithoutARightCertificateAreRefused(t *testing.T) {
 		config      *tls.Config
 		here, there string
 	}{
-		"no certificate":           {&tls.Config{RootCAs: ca.pool, ServerName: "member", ClientAuth: tls.RequireAnyClientCert}, "client didn't provide a certificate", "certificate required"},
-		"another CA":               {foreign, "certificate signed by unknown authority", "unknown certificate authority"},
-		"another CA, also for us":  {other.issue("b"), "bad certificate", "certificate signed by unknown authority"},
-		"another run's":            {ca.issueFor("other", "b"), "the certificate is of run other, this is run run", "the certificate is of run other, this is run run"},
-		"another member's":         {ca.issue("c"), `it claims to be "b", but its certificate names "c"`, `it claims to be "b", but its certificate names "c"`},
+		"no certificate": {&tls.Config{RootCAs: ca.pool, ServerName: "member", ClientAuth: tls.RequireAnyClientCert},
+			"client didn't provide a certificate", "certificate required"},
+		"another CA":              {foreign, "certificate signed by unknown authority", "unknown certificate authority"},
+		"another CA, also for us": {other.issue("b"), "bad certificate", "certificate signed by unknown authority"},
+		"another run's": {ca.issueFor("other", "b"), "the certificate is of run other, this is run run",
+			"the certificate is of run other, this is run run"},
+		"another member's": {ca.issue("c"), `it claims to be "b", but its certificate names "c"`,
+			`it claims to be "b", but its certificate names "c"`},
 		"of a member not expected": {nil, `member "x" is not in epoch 1`, `member "x" is not in epoch 1`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,8 @@ func (n *Node) serve() {
 	t := n.options.timing
 	n.server = grpc.NewServer(grpc.Creds(mutualTLS{n}), grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(maxFragment),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow), grpc.MaxHeaderListSize(maxMetadata),
-		grpc.WriteBufferSize(ioBuffer), grpc.ReadBufferSize(ioBuffer), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(t.hello), grpc.WaitForHandlers(true),
+		grpc.WriteBufferSize(ioBuffer), grpc.ReadBufferSize(ioBuffer), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(t.hello), grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Second, Timeout: 4 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	d := &grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil)}

@@ -269,5 +269,6 @@ func TestClockOfASession(t *testing.T) {
 	r.add(sampleOf(ping{true, 200 * ms, 250 * ms}, 100*time.Millisecond))
 	c, ok = r.clock()
 	assert.True(t, ok)
-	assert.Equal(t, Clock{Offset: time.Hour + time.Millisecond, Error: 5 * time.Millisecond, RoundTrip: 10 * time.Millisecond, Measured: time.Unix(0, 110*ms)}, c)
+	assert.Equal(t, Clock{Offset: time.Hour + time.Millisecond, Error: 5 * time.Millisecond, RoundTrip: 10 * time.Millisecond,
+		Measured: time.Unix(0, 110*ms)}, c)
 }

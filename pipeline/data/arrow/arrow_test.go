@@ -59,7 +59,8 @@ func TestFilesOfPyArrow(t *testing.T) {
 // Files of Polars, views, and dictionaries that stay, grow by deltas or are replaced.
 func TestFilesOfTextsAlone(t *testing.T) {
 	want := wanted(t)["nulls"]
-	for _, name := range []string{"views", "dictionary", "polars", "polars_large", "polars_category", "delta_file", "delta_stream", "replaced"} {
+	for _, name := range []string{"views", "dictionary", "polars", "polars_large", "polars_category", "delta_file", "delta_stream",
+		"replaced"} {
 		got, err := read(fixture(t, name), "text")
 		require.NoError(t, err, name)
 		assert.Equal(t, want, got, name)

@@ -31,7 +31,8 @@ const (
 	typeLargeListView = 26
 )
 
-var typeNames = []string{"none", "null", "int", "float", "binary", "string", "bool", "decimal", "date", "time", "timestamp", "interval", "list",
+var typeNames = []string{"none", "null", "int", "float", "binary", "string", "bool", "decimal", "date", "time", "timestamp", "interval",
+	"list",
 	"struct", "union", "fixed_size_binary", "fixed_size_list", "map", "duration", "large_binary", "large_string", "large_list",
 	"run_end_encoded", "binary_view", "string_view", "list_view", "large_list_view"}
 

@@ -142,7 +142,8 @@ func TestErrors(t *testing.T) {
 func TestLongObjects(t *testing.T) {
 	const most = 1 << 20
 	limited := func(begin, part, end string) error {
-		r := NewReader(io.MultiReader(strings.NewReader(begin), io.LimitReader(repeat(part), most+10*bufferSize), strings.NewReader(end)), "text")
+		r := NewReader(io.MultiReader(strings.NewReader(begin), io.LimitReader(repeat(part), most+10*bufferSize), strings.NewReader(end)),
+			"text")
 		r.in.most = most
 		_, err := rest(r)
 		return err
@@ -165,7 +166,8 @@ func (r repeat) Read(b []byte) (int, error) {
 
 // TestResume goes on after each object.
 func TestResume(t *testing.T) {
-	for _, stream := range []string{"{\"text\":\"a\"}\n\n{\"text\":null}\n{\"text\":\"b\"}\n", ` [ {"text":"a"} , {"text":"b"},{"text":null} ] `} {
+	for _, stream := range []string{"{\"text\":\"a\"}\n\n{\"text\":null}\n{\"text\":\"b\"}\n",
+		` [ {"text":"a"} , {"text":"b"},{"text":null} ] `} {
 		want, err := read(stream, "text")
 		require.NoError(t, err)
 		r := NewReader(strings.NewReader(stream), "text")
@@ -187,7 +189,8 @@ func TestResume(t *testing.T) {
 
 // FuzzLines compares lines with encoding/json.
 func FuzzLines(f *testing.F) {
-	for _, s := range []string{`{"text":"a\u00e9"}`, `{"a":[1,-2.5e7,{"text":""}],"text":null}`, `{"text":"\ud800"}`, `{"x":NaN}`, `"a"`, `{"text":1}`} {
+	for _, s := range []string{`{"text":"a\u00e9"}`, `{"a":[1,-2.5e7,{"text":""}],"text":null}`, `{"text":"\ud800"}`, `{"x":NaN}`, `"a"`,
+		`{"text":1}`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

@@ -103,7 +103,8 @@ func TestColumnsThatCannotBeRead(t *testing.T) {
 
 // A name may have a dot, also beside a column that is named as its beginning.
 func TestDotsInNames(t *testing.T) {
-	s := schema{fields: []schemaField{{path: "meta", kind: textKind}, {path: "meta.text", kind: textKind, leaf: 1}, {path: "tags", kind: listKind, leaf: 2}}}
+	s := schema{fields: []schemaField{{path: "meta", kind: textKind}, {path: "meta.text", kind: textKind, leaf: 1},
+		{path: "tags", kind: listKind, leaf: 2}}}
 	e, err := s.find("meta.text")
 	require.NoError(t, err)
 	assert.Equal(t, 1, e.leaf)

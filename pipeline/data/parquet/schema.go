@@ -21,7 +21,8 @@ var physicalTypes = []string{"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOU
 // Annotations of fields, by ConvertedType and by LogicalType. Only these change how a column is read.
 var (
 	convertedTypes = map[int64]string{1: mapKind, 2: mapKind, 3: listKind, 5: "decimal", 20: "BSON"}
-	logicalTypes   = map[int64]string{2: mapKind, 3: listKind, 5: "decimal", 11: nullKind, 13: "BSON", 16: "variant", 17: "geometry", 18: "geography"}
+	logicalTypes   = map[int64]string{2: mapKind, 3: listKind, 5: "decimal", 11: nullKind, 13: "BSON", 16: "variant", 17: "geometry",
+		18: "geography"}
 )
 
 // Kinds of fields that have no physical type of their own.

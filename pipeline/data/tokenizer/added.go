@@ -226,7 +226,8 @@ func (d *description) readAddedTokens(path string) error {
 	}
 	special := func(text string) bool {
 		is := func(a addedToken) bool { return a.Content == text }
-		return !d.extraOfMap && slices.ContainsFunc(d.extra, is) || slices.ContainsFunc(roles, func(role string) bool { return is(d.roles[role]) })
+		return !d.extraOfMap && slices.ContainsFunc(d.extra, is) ||
+			slices.ContainsFunc(roles, func(role string) bool { return is(d.roles[role]) })
 	}
 	for text, raw := range fields {
 		a := addedToken{Content: text, Special: special(text)}
@@ -282,7 +283,8 @@ func (d description) extend(list []addedToken, v *vocabulary) (all []addedToken,
 		case a.ID >= 0 && a.ID != int64(id) && at >= 0:
 			return nil, false, fmt.Errorf("%s: %q has the id %d, but elsewhere %d", side.from, a.Content, a.ID, id)
 		case a.ID >= 0 && a.ID != int64(id):
-			return nil, false, fmt.Errorf("%s: %q has the id %d, but transformers numbers tokens without gaps, and gives it %d", side.from, a.Content, a.ID, id)
+			return nil, false, fmt.Errorf("%s: %q has the id %d, but transformers numbers tokens without gaps, and gives it %d",
+				side.from, a.Content, a.ID, id)
 		case at >= 0 && (side.weak || a == all[at] || a.ID < 0 && !unnumbered[a.Content]):
 			continue
 		}

@@ -31,7 +31,8 @@ const (
 // sameClasses are other names of classes.
 var sameClasses = map[string]string{"Phi3Tokenizer": llamaClass, "PreTrainedTokenizer": backendClass,
 	"BartTokenizer": robertaClass, "LEDTokenizer": robertaClass, "LongformerTokenizer": robertaClass, "MvpTokenizer": robertaClass,
-	"ElectraTokenizer": bertClass, "LayoutLMTokenizer": bertClass, "LxmertTokenizer": bertClass, "MobileBertTokenizer": bertClass, "SqueezeBertTokenizer": bertClass}
+	"ElectraTokenizer": bertClass, "LayoutLMTokenizer": bertClass, "LxmertTokenizer": bertClass, "MobileBertTokenizer": bertClass,
+	"SqueezeBertTokenizer": bertClass}
 
 // typesOf lists the types of models of each class.
 var typesOf = map[string][]string{

@@ -41,7 +41,8 @@ func (r *Report) Add(t Tokenizer, text []byte, first bool) error {
 			r.Unknown++
 		}
 	}
-	r.Pieces, r.Bytes, r.Words, r.Tokens, r.Used = r.Pieces+1, r.Bytes+int64(len(text)), r.Words+words(text), r.Tokens+int64(len(ids)), len(r.used)
+	r.Pieces, r.Bytes, r.Words, r.Tokens, r.Used = r.Pieces+1, r.Bytes+int64(len(text)), r.Words+words(text), r.Tokens+int64(len(ids)),
+		len(r.used)
 	if !bytes.Equal(back, text) {
 		if r.Different++; r.Different == 1 {
 			r.First = difference(text, back)

@@ -117,7 +117,8 @@ func newStripDecoder(p part) (decoder, error) {
 		return nil, err
 	}
 	if utf8.RuneCountInString(fields.Content) != 1 || fields.Start < 0 || fields.Stop < 0 {
-		return nil, fmt.Errorf("%s: content %q, start %d, stop %d: expected one character and two counts", p.Type, fields.Content, fields.Start, fields.Stop)
+		return nil, fmt.Errorf("%s: content %q, start %d, stop %d: expected one character and two counts", p.Type, fields.Content,
+			fields.Start, fields.Stop)
 	}
 	return each(func(s string, _, _ int) string { return strip(s, fields.Content, fields.Start, fields.Stop) }), nil
 }

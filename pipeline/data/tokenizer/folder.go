@@ -205,7 +205,8 @@ func (d *description) readEnds(folder string) error {
 func (d description) checkEnds(size int) error {
 	for _, id := range d.ends {
 		if int64(id) >= int64(size) {
-			return fmt.Errorf("%s: found the token %d, expected one of the tokenizer's %d tokens, from 0 to %d", d.endsFrom, id, size, size-1)
+			return fmt.Errorf("%s: found the token %d, expected one of the tokenizer's %d tokens, from 0 to %d", d.endsFrom, id, size,
+				size-1)
 		}
 	}
 	return nil
@@ -235,7 +236,8 @@ func (d description) special(t *fileTokenizer) *Special {
 }
 
 // usualEOS are the names under which published vocabularies keep the token that ends a document.
-var usualEOS = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "[EOS]"}
+var usualEOS = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>",
+	"[EOS]"}
 
 // usualEnd finds a token that ends a document by its name.
 func (t *fileTokenizer) usualEnd() (Token, bool) {

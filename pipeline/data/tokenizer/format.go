@@ -113,7 +113,8 @@ func (d *description) setDefaults(from string, tokens map[string]string) {
 // bpeFile is a tokenizer.json of a byte-level BPE with the parts of a class.
 func bpeFile(parts, model object) []byte {
 	maps.Copy(model, parts["model"].(object))
-	out := object{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": []addedToken{}, "normalizer": nil, "post_processor": nil}
+	out := object{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": []addedToken{}, "normalizer": nil,
+		"post_processor": nil}
 	maps.Copy(out, parts)
 	out["model"] = model
 	return encoded(out)

@@ -35,7 +35,8 @@ func TestGoldenFiles(t *testing.T) {
 }
 
 func TestRolesOfFiles(t *testing.T) {
-	for name, want := range map[string][2]string{"gpt2": {"<|endoftext|>", "<|endoftext|>"}, "roberta": {"<s>", "</s>"}, "qwen2": {"", "<|endoftext|>"}, "tekken": {"<s>", "</s>"}} {
+	for name, want := range map[string][2]string{"gpt2": {"<|endoftext|>", "<|endoftext|>"}, "roberta": {"<s>", "</s>"},
+		"qwen2": {"", "<|endoftext|>"}, "tekken": {"<s>", "</s>"}} {
 		tok, err := Open(filepath.Join("testdata/files", name))
 		require.NoError(t, err)
 		require.Equal(t, want[0], tok.Special().Roles[RoleBOS].Text, name)
@@ -135,21 +136,29 @@ func TestMalformedFiles(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"three tokens":   {map[string]string{vocabFile: vocab, mergesFile: "#version: 0.2\na b c\n"}, `merges.txt: line 2 is "a b c": expected two tokens`},
-		"unknown token":  {map[string]string{vocabFile: vocab, mergesFile: "a ☃\n"}, `line 1 is "a ☃": token "☃" is not in vocab.json`},
-		"twice":          {map[string]string{vocabFile: vocab, mergesFile: merges + strings.Split(merges, "\n")[1] + "\n"}, "expected each pair once"},
-		"no vocab":       {map[string]string{mergesFile: merges}, "vocab.json: no such file, which belongs to merges.txt"},
-		"not JSON":       {map[string]string{vocabFile: vocab[:40], mergesFile: merges}, "vocab.json: invalid JSON at byte"},
-		"class":          {map[string]string{vocabFile: vocab, mergesFile: merges, ConfigFile: `{"tokenizer_class":"CLIPTokenizer"}`}, `tokenizer_class is "CLIPTokenizer", whose rules`},
-		"model":          {map[string]string{vocabFile: vocab, mergesFile: merges, modelFileName: `{"model_type":"clip"}`}, `model_type is "clip", whose rules`},
-		"one field":      {map[string]string{"a.tiktoken": "IQ== 0\nIg==\n"}, `a.tiktoken: line 2 is "Ig==": expected a token in base64 and its rank`},
-		"base64":         {map[string]string{"a.tiktoken": "?? 0\n"}, "line 1: the token is"},
-		"rank":           {map[string]string{"a.tiktoken": "IQ== 0\nIg== 0\n"}, "line 2 has the rank 0 of line 1"},
-		"bytes":          {map[string]string{"a.tiktoken": "IQ== 0\nIg== 1\n"}, "no token for the byte 0x00"},
-		"pattern":        {map[string]string{tekkenFile: strings.Replace(tekken, `"pattern": "`, `"pattern": "x$|`, 1)}, `config.pattern has "x$"`},
-		"no pattern":     {map[string]string{tekkenFile: "{}"}, "not a tekken.json: no config.pattern"},
-		"tekken's size":  {map[string]string{tekkenFile: strings.Replace(tekken, `"default_vocab_size": `, `"default_vocab_size": 9`, 1)}, "config.default_vocab_size is 9"},
-		"special's rank": {map[string]string{tekkenFile: strings.Replace(tekken, `"rank": 1, "token_str"`, `"rank": 7, "token_str"`, 1)}, "special_tokens[1]: the rank is 7"},
+		"three tokens": {map[string]string{vocabFile: vocab, mergesFile: "#version: 0.2\na b c\n"},
+			`merges.txt: line 2 is "a b c": expected two tokens`},
+		"unknown token": {map[string]string{vocabFile: vocab, mergesFile: "a ☃\n"}, `line 1 is "a ☃": token "☃" is not in vocab.json`},
+		"twice": {map[string]string{vocabFile: vocab, mergesFile: merges + strings.Split(merges, "\n")[1] + "\n"},
+			"expected each pair once"},
+		"no vocab": {map[string]string{mergesFile: merges}, "vocab.json: no such file, which belongs to merges.txt"},
+		"not JSON": {map[string]string{vocabFile: vocab[:40], mergesFile: merges}, "vocab.json: invalid JSON at byte"},
+		"class": {map[string]string{vocabFile: vocab, mergesFile: merges, ConfigFile: `{"tokenizer_class":"CLIPTokenizer"}`},
+			`tokenizer_class is "CLIPTokenizer", whose rules`},
+		"model": {map[string]string{vocabFile: vocab, mergesFile: merges, modelFileName: `{"model_type":"clip"}`},
+			`model_type is "clip", whose rules`},
+		"one field": {map[string]string{"a.tiktoken": "IQ== 0\nIg==\n"},
+			`a.tiktoken: line 2 is "Ig==": expected a token in base64 and its rank`},
+		"base64": {map[string]string{"a.tiktoken": "?? 0\n"}, "line 1: the token is"},
+		"rank":   {map[string]string{"a.tiktoken": "IQ== 0\nIg== 0\n"}, "line 2 has the rank 0 of line 1"},
+		"bytes":  {map[string]string{"a.tiktoken": "IQ== 0\nIg== 1\n"}, "no token for the byte 0x00"},
+		"pattern": {map[string]string{tekkenFile: strings.Replace(tekken, `"pattern": "`, `"pattern": "x$|`, 1)},
+			`config.pattern has "x$"`},
+		"no pattern": {map[string]string{tekkenFile: "{}"}, "not a tekken.json: no config.pattern"},
+		"tekken's size": {map[string]string{tekkenFile: strings.Replace(tekken, `"default_vocab_size": `, `"default_vocab_size": 9`, 1)},
+			"config.default_vocab_size is 9"},
+		"special's rank": {map[string]string{tekkenFile: strings.Replace(tekken, `"rank": 1, "token_str"`, `"rank": 7, "token_str"`, 1)},
+			"special_tokens[1]: the rank is 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -77,7 +77,8 @@ func (f *Framed) Encode(text []byte) ([]uint32, error) { return f.EncodePart(tex
 // encode_special_tokens.
 func (t *fileTokenizer) withoutSpecial() *fileTokenizer {
 	out := &fileTokenizer{name: t.name, hash: t.hash, json: t.json, model: t.model, normalize: t.normalize, pre: t.pre, decode: t.decode,
-		special: t.special, restarts: t.restarts, raw: t.raw, normalized: t.normalized, added: t.added, inText: t.inText, size: t.size, text: t.text}
+		special: t.special, restarts: t.restarts, raw: t.raw, normalized: t.normalized, added: t.added, inText: t.inText, size: t.size,
+		text: t.text}
 	out.raw.asText, out.normalized.asText = true, true
 	return out
 }
@@ -143,7 +144,8 @@ func (d description) frame(t *fileTokenizer) error {
 	}
 	var post any
 	if len(special) > 0 {
-		post = object{"type": "TemplateProcessing", "single": single, "pair": append(slices.Clone(single), text("B", 1)), "special_tokens": special}
+		post = object{"type": "TemplateProcessing", "single": single, "pair": append(slices.Clone(single), text("B", 1)),
+			"special_tokens": special}
 	}
 	if t.json, err = withField(t.json, "post_processor", post); err == nil {
 		t.hash = hashOf(t.json)
@@ -217,7 +219,8 @@ func postProcess(raw json.RawMessage) (front, back []uint32, err error) {
 		sep, err2 := numberedToken(p.SEP)
 		return []uint32{cls}, []uint32{sep}, errors.Join(err, err2)
 	}
-	return nil, nil, fmt.Errorf("type is %q: expected TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or a Sequence", p.Type)
+	return nil, nil, fmt.Errorf("type is %q: expected TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or a Sequence",
+		p.Type)
 }
 
 // template reads the template of a single text.

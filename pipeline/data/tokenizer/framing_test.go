@@ -94,11 +94,13 @@ func TestBOSOfDocuments(t *testing.T) {
 		want              []uint32 // before the text
 		err               string
 	}{
-		"never":          {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_start|>"}`, BOSNever, nil, ""},
-		"template":       {fmt.Sprintf(begin, ""), `{}`, BOSAuto, []uint32{1}, ""},
-		"end":            {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|im_end|>"}`, BOSAuto, []uint32{1}, ""},
-		"another end":    {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|endoftext|>"}`, BOSAuto, nil, "puts the tokens [2] after a text"},
-		"add_bos_token":  {"null", `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, nil, ""}, // transformers 5.23 takes no flag beside a tokenizer.json
+		"never":    {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_start|>"}`, BOSNever, nil, ""},
+		"template": {fmt.Sprintf(begin, ""), `{}`, BOSAuto, []uint32{1}, ""},
+		"end":      {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|im_end|>"}`, BOSAuto, []uint32{1}, ""},
+		"another end": {fmt.Sprintf(begin, `,{"SpecialToken":{"id":"<|im_end|>"}}`), `{"eos_token":"<|endoftext|>"}`, BOSAuto, nil,
+			"puts the tokens [2] after a text"},
+		// transformers 5.23 takes no flag beside a tokenizer.json
+		"add_bos_token":  {"null", `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, nil, ""},
 		"template first": {fmt.Sprintf(begin, ""), `{"bos_token":"<|im_end|>","add_bos_token":true}`, BOSAuto, []uint32{1}, ""},
 		"no tokens":      {`{"type":"ByteLevel"}`, `{"bos_token":"<|im_start|>","add_bos_token":true}`, BOSAuto, nil, ""},
 		"none by auto":   {"null", `{"bos_token":"<|im_start|>"}`, BOSAuto, nil, ""},
@@ -134,14 +136,16 @@ func TestFlagsBesideSentencePiece(t *testing.T) {
 	model, err := os.ReadFile("testdata/sentencepiece-bpe.model")
 	require.NoError(t, err)
 	for flags, want := range map[string][2][]uint32{
-		`{}`: {}, `{"add_bos_token":true}`: {{1}, nil}, `{"add_bos_token":false,"add_eos_token":true}`: {nil, {2}}, `{"add_bos_token":true,"bos_token":null}`: {},
+		`{}`: {}, `{"add_bos_token":true}`: {{1}, nil}, `{"add_bos_token":false,"add_eos_token":true}`: {nil, {2}},
+		`{"add_bos_token":true,"bos_token":null}`: {},
 	} {
 		config := `{"bos_token":"<s>","eos_token":"</s>",` + flags[1:]
 		if flags == `{}` {
 			config = `{"bos_token":"<s>","eos_token":"</s>"}`
 		}
 		tok := open(t, folder(t, map[string]string{SentencePieceFile: string(model), ConfigFile: config}))
-		plain := open(t, folder(t, map[string]string{SentencePieceFile: string(model), ConfigFile: `{"bos_token":"<s>","eos_token":"</s>"}`}))
+		plain := open(t, folder(t, map[string]string{SentencePieceFile: string(model),
+			ConfigFile: `{"bos_token":"<s>","eos_token":"</s>"}`}))
 		assert.True(t, Is(tok, plain.Hash()) && Is(tok, tok.Hash()), "runs that an earlier version began have the hash without flags")
 		files := map[string]string{}
 		for name, text := range Files(tok, 0) {

@@ -70,7 +70,8 @@ func (s *Special) ggufEnds() []uint32 {
 }
 
 // ggufEndNames are spellings of tokens that end a text for llama.cpp, whatever the keys say.
-var ggufEndNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
+var ggufEndNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+	"<|endoftext|>",
 	"<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>"}
 
 // ggufEndsByKeyOrName are further tokens that end a text: that of a key or, without it, the first with one of these
@@ -124,7 +125,8 @@ func noteEnds(t Tokenizer, tokens []string, note func(format string, args ...any
 		return rest
 	}
 	if left := without(s.WrittenFirst(), theirs); len(left) > 0 {
-		note("llama.cpp has %d keys of tokens that end a text: it goes on after the ends %d of the tokenizer %s", len(ggufEnds), left, t.Name())
+		note("llama.cpp has %d keys of tokens that end a text: it goes on after the ends %d of the tokenizer %s", len(ggufEnds), left,
+			t.Name())
 	}
 	if more := without(theirs, s.Ends); len(more) > 0 {
 		note("llama.cpp ends a text also at the tokens %d, by their names", more)

@@ -74,7 +74,8 @@ func TestGGUFOfSentencePiece(t *testing.T) {
 // The name of the pre-tokenizer follows from its rules.
 func TestGGUFPreTokenizers(t *testing.T) {
 	split := func(pattern string) string {
-		return `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":` + quoted(pattern) + `},"behavior":"Isolated","invert":false},` +
+		return `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":` + quoted(pattern) +
+			`},"behavior":"Isolated","invert":false},` +
 			`{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`
 	}
 	model := func(ignore string) string {
@@ -143,7 +144,8 @@ func TestGGUFBeginning(t *testing.T) {
 	}{{"gpt2", "llama-bpe", nil, true}, {"gpt2", "llama3", nil, true}, {"gpt2", "tekken", nil, true}, {"gpt2", "gpt-2", nil, false},
 		{"gpt2", "qwen2", nil, false}, {"gpt2", "llama-bpe", false, false}, {"gpt2", "gpt-2", true, true}, {"llama", "default", nil, true},
 		{"llama", "default", false, false}} {
-		keys := []gguf.Key{{Name: ggufModel, Value: c.model}, {Name: ggufPre, Value: c.pre}, {Name: ggufTokens, Value: []string{"a", "b", "ab"}},
+		keys := []gguf.Key{{Name: ggufModel, Value: c.model}, {Name: ggufPre, Value: c.pre},
+			{Name: ggufTokens, Value: []string{"a", "b", "ab"}},
 			{Name: ggufMerges, Value: []string{"a b"}}, {Name: ggufScores, Value: []float32{0, 0, 0}}, {Name: ggufBOS, Value: uint32(0)}}
 		if c.key != nil {
 			keys = append(keys, gguf.Key{Name: ggufAddBOS, Value: c.key})
@@ -203,7 +205,8 @@ const bothEnds = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"
 // What belongs to a tokenizer comes back from a GGUF file, in the same order.
 func TestSpecialOfGGUF(t *testing.T) {
 	for name, files := range map[string]map[string]string{
-		"ends":      {ConfigFile: `{"eos_token":"<|im_end|>","bos_token":"<|im_start|>","pad_token":"<|endoftext|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`},
+		"ends": {ConfigFile: `{"eos_token":"<|im_end|>","bos_token":"<|im_start|>","pad_token":"<|endoftext|>"}`,
+			GenerationFile: `{"eos_token_id":[0,2]}`},
 		"four ends": {ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[4,0,2,3]}`},
 		"one end":   {ConfigFile: `{"eos_token":"<|endoftext|>"}`, TemplateFile: "chat"},
 		"templates": {ConfigFile: `{"eos_token":"<|im_end|>","chat_template":[{"name":"default","template":"a"},{"name":"tool_use","template":"b"}]}`},
@@ -224,19 +227,23 @@ func TestEndsOfGGUF(t *testing.T) {
 		want   []uint32
 		err    string
 	}{
-		"one key":              {[]string{"x", "y"}, map[string]any{eos: uint32(4)}, []uint32{4}, ""},
-		"three keys":           {[]string{"x", "y", "z"}, map[string]any{eos: uint32(4), eot: uint32(3), eom: uint32(5)}, []uint32{4, 3, 5}, ""},
-		"names":                {[]string{"<|im_end|>", "<|endoftext|>", "<|eom_id|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3, 5}, ""},
-		"names and a key":      {[]string{"<end_of_turn>", "y"}, map[string]any{eos: uint32(4), eot: uint32(4)}, []uint32{4, 3}, ""},
-		"fill in the middle":   {[]string{"<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "</s>"}, map[string]any{eos: uint32(6)}, []uint32{6, 3, 4, 5}, ""},
-		"a key for the middle": {[]string{"<|fim_pad|>", "y"}, map[string]any{eos: uint32(4), "tokenizer.ggml.fim_pad_token_id": uint32(4)}, []uint32{4}, ""},
-		"calls":                {[]string{"<|end|>", "<|return|>", "<|call|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 5}, ""},
-		"no calls":             {[]string{"<|end|>", "<|return|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3}, ""},
-		"another list":         {[]string{"x", "y"}, map[string]any{eos: uint32(4), ggufAllEnds: []int32{3}}, []uint32{4}, ""},
-		"an end outside":       {[]string{"x"}, map[string]any{eos: uint32(4)}, nil, "tokenizer.ggml.eos_token_id: found 4, expected the number of a token, from 0 to 3"},
-		"a begin outside":      {[]string{"x"}, map[string]any{ggufBOS: uint32(99)}, nil, "tokenizer.ggml.bos_token_id: found 99"},
+		"one key":         {[]string{"x", "y"}, map[string]any{eos: uint32(4)}, []uint32{4}, ""},
+		"three keys":      {[]string{"x", "y", "z"}, map[string]any{eos: uint32(4), eot: uint32(3), eom: uint32(5)}, []uint32{4, 3, 5}, ""},
+		"names":           {[]string{"<|im_end|>", "<|endoftext|>", "<|eom_id|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3, 5}, ""},
+		"names and a key": {[]string{"<end_of_turn>", "y"}, map[string]any{eos: uint32(4), eot: uint32(4)}, []uint32{4, 3}, ""},
+		"fill in the middle": {[]string{"<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "</s>"}, map[string]any{eos: uint32(6)},
+			[]uint32{6, 3, 4, 5}, ""},
+		"a key for the middle": {[]string{"<|fim_pad|>", "y"},
+			map[string]any{eos: uint32(4), "tokenizer.ggml.fim_pad_token_id": uint32(4)}, []uint32{4}, ""},
+		"calls":        {[]string{"<|end|>", "<|return|>", "<|call|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 5}, ""},
+		"no calls":     {[]string{"<|end|>", "<|return|>"}, map[string]any{eos: uint32(4)}, []uint32{4, 3}, ""},
+		"another list": {[]string{"x", "y"}, map[string]any{eos: uint32(4), ggufAllEnds: []int32{3}}, []uint32{4}, ""},
+		"an end outside": {[]string{"x"}, map[string]any{eos: uint32(4)}, nil,
+			"tokenizer.ggml.eos_token_id: found 4, expected the number of a token, from 0 to 3"},
+		"a begin outside": {[]string{"x"}, map[string]any{ggufBOS: uint32(99)}, nil, "tokenizer.ggml.bos_token_id: found 99"},
 	} {
-		keys := []gguf.Key{{Name: ggufModel, Value: "gpt2"}, {Name: ggufPre, Value: "gpt-2"}, {Name: ggufTokens, Value: append([]string{"a", "b", "ab"}, c.tokens...)},
+		keys := []gguf.Key{{Name: ggufModel, Value: "gpt2"}, {Name: ggufPre, Value: "gpt-2"},
+			{Name: ggufTokens, Value: append([]string{"a", "b", "ab"}, c.tokens...)},
 			{Name: ggufMerges, Value: []string{"a b"}}}
 		for key, v := range c.keys {
 			keys = append(keys, gguf.Key{Name: key, Value: v})

@@ -38,7 +38,8 @@ func openGPT2() (Tokenizer, error) {
 		}
 	}
 	const end = "<|endoftext|>"
-	t, err := parse("gpt2", byteLevelJSON(vocab, merges, []string{end}, true), description{roles: map[string]addedToken{RoleBOS: {Content: end}, RoleEOS: {Content: end}}})
+	t, err := parse("gpt2", byteLevelJSON(vocab, merges, []string{end}, true),
+		description{roles: map[string]addedToken{RoleBOS: {Content: end}, RoleEOS: {Content: end}}})
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
 	}

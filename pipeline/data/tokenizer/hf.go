@@ -235,7 +235,8 @@ func checkNumbers(list []addedToken, v *vocabulary) error {
 	for _, a := range list {
 		if _, known := v.ids[a.Content]; !known && a.Content != "" {
 			if a.ID != next {
-				return fmt.Errorf("%q has id %d, but Hugging Face's library numbers added tokens without gaps, and gives it %d", a.Content, a.ID, next)
+				return fmt.Errorf("%q has id %d, but Hugging Face's library numbers added tokens without gaps, and gives it %d",
+					a.Content, a.ID, next)
 			}
 			next++
 		}

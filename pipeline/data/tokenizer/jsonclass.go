@@ -60,9 +60,11 @@ var (
 	gpt2Roles    = map[string]string{RoleBOS: "<|endoftext|>", RoleEOS: "<|endoftext|>", RoleUnknown: "<|endoftext|>"}
 	qwenRoles    = map[string]string{RoleUnknown: "<|endoftext|>", RoleEOS: "<|endoftext|>", RolePad: "<|endoftext|>"}
 	neoxRoles    = map[string]string{RoleBOS: "<|endoftext|>", RoleEOS: "<|endoftext|>", RoleUnknown: "<|endoftext|>", RolePad: "<|padding|>"}
-	robertaRoles = map[string]string{RoleBOS: "<s>", RoleEOS: "</s>", roleSEP: "</s>", roleCLS: "<s>", RoleUnknown: "<unk>", RolePad: "<pad>", roleMask: "<mask>"}
-	bertRoles    = map[string]string{RoleUnknown: "[UNK]", roleSEP: "[SEP]", RolePad: "[PAD]", roleCLS: "[CLS]", roleMask: "[MASK]"}
-	cohereRoles  = map[string]string{RoleUnknown: "<UNK>", RoleBOS: "<BOS_TOKEN>", RoleEOS: "<|END_OF_TURN_TOKEN|>", RolePad: "<PAD>", roleCLS: "<CLS>",
+	robertaRoles = map[string]string{RoleBOS: "<s>", RoleEOS: "</s>", roleSEP: "</s>", roleCLS: "<s>", RoleUnknown: "<unk>",
+		RolePad: "<pad>", roleMask: "<mask>"}
+	bertRoles   = map[string]string{RoleUnknown: "[UNK]", roleSEP: "[SEP]", RolePad: "[PAD]", roleCLS: "[CLS]", roleMask: "[MASK]"}
+	cohereRoles = map[string]string{RoleUnknown: "<UNK>", RoleBOS: "<BOS_TOKEN>", RoleEOS: "<|END_OF_TURN_TOKEN|>", RolePad: "<PAD>",
+		roleCLS: "<CLS>",
 		roleSEP: "<SEP>", roleMask: "<MASK_TOKEN>"}
 )
 
@@ -129,7 +131,8 @@ func splitParts(pattern string) func(classConfig) object {
 }
 
 func bertParts(c classConfig) object {
-	return object{"pre_tokenizer": object{"type": "BertPreTokenizer"}, "decoder": object{"type": "WordPiece", "prefix": "##", "cleanup": true},
+	return object{"pre_tokenizer": object{"type": "BertPreTokenizer"}, "decoder": object{"type": "WordPiece", "prefix": "##",
+		"cleanup": true},
 		"model": object{"unk_token": c.unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
 		"normalizer": object{"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": is(c.Chinese, true),
 			"strip_accents": c.StripMarks, "lowercase": is(c.LowerCase, true)}}
@@ -254,7 +257,8 @@ func (f *classedFile) checkFlags(d *description, class string) error {
 	}
 	for _, a := range dropped {
 		for _, t := range list {
-			if a.Content != "" && t.Content == a.Content && (t.LStrip != a.LStrip || t.RStrip != a.RStrip || t.SingleWord != a.SingleWord || t.Normalized != a.Normalized) {
+			if a.Content != "" && t.Content == a.Content && (t.LStrip != a.LStrip || t.RStrip != a.RStrip ||
+				t.SingleWord != a.SingleWord || t.Normalized != a.Normalized) {
 				return fmt.Errorf("%s drops lstrip, rstrip, single_word and normalized of the special token %q: expected a token without them", class, a.Content)
 			}
 		}
@@ -266,11 +270,13 @@ func (f *classedFile) checkFlags(d *description, class string) error {
 func (f *classedFile) replace(parts object) (differ []string) {
 	options := parts["model"].(object)
 	for _, part := range []string{"normalizer", "pre_tokenizer", "decoder"} {
-		if !sameJSON(f.fields[part], parts[part]) && !(part == "decoder" && isType(f.fields[part], "ByteLevel") && isType(encoded(parts[part]), "ByteLevel")) {
+		if !sameJSON(f.fields[part], parts[part]) && !(part == "decoder" && isType(f.fields[part], "ByteLevel") &&
+			isType(encoded(parts[part]), "ByteLevel")) {
 			differ, f.fields[part] = append(differ, part), encoded(parts[part])
 		}
 	}
-	for _, key := range []string{"unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word", "fuse_unk", "byte_fallback",
+	for _, key := range []string{"unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word", "fuse_unk",
+		"byte_fallback",
 		"ignore_merges", "dropout"} {
 		if f.mayDiffer(key, options) && !sameJSON(f.model[key], options[key]) {
 			differ, f.model[key] = append(differ, "model."+key), encoded(options[key])

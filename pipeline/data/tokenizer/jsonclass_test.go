@@ -38,7 +38,8 @@ func TestFoldersOfJSON(t *testing.T) {
 			assert.Regexp(t, "whose model is a|without gaps|but elsewhere|loses characters|is not in the vocab|drops lstrip", err.Error())
 			continue
 		}
-		if notes := Notes(tok); len(notes) > 0 && assert.Contains(t, notes[0], "transformers reads a folder of ") && assert.NotContains(t, notes[0], "assumed") {
+		if notes := Notes(tok); len(notes) > 0 && assert.Contains(t, notes[0], "transformers reads a folder of ") &&
+			assert.NotContains(t, notes[0], "assumed") {
 			if _, known := jsonClasses[row.Class]; !known {
 				continue
 			}
@@ -63,7 +64,8 @@ func TestFoldersOfJSON(t *testing.T) {
 			}
 		}
 	}
-	for _, class := range []string{llamaClass, gemmaClass, gpt2Class, neoxClass, qwen2Class, qwen35Class, cohereClass, robertaClass, bertClass, backendClass} {
+	for _, class := range []string{llamaClass, gemmaClass, gpt2Class, neoxClass, qwen2Class, qwen35Class, cohereClass, robertaClass,
+		bertClass, backendClass} {
 		assert.Positive(t, classes[class], class)
 	}
 }
@@ -81,7 +83,8 @@ func withParts(t *testing.T, fields map[string]json.RawMessage, added json.RawMe
 func TestClassOfJSONFolder(t *testing.T) {
 	data, err := os.ReadFile("testdata/smollm2-style.json")
 	require.NoError(t, err)
-	dir := folder(t, map[string]string{File: string(data), ConfigFile: `{"tokenizer_class":"GPT2Tokenizer"}`, modelFileName: `{"model_type":"llama"}`})
+	dir := folder(t, map[string]string{File: string(data), ConfigFile: `{"tokenizer_class":"GPT2Tokenizer"}`,
+		modelFileName: `{"model_type":"llama"}`})
 	own, err := In(dir)
 	require.NoError(t, err)
 	assert.Equal(t, dir, own)

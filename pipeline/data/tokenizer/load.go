@@ -246,7 +246,8 @@ func (m *bpe) parseMerges(raw []json.RawMessage) error {
 		}
 		rest, ok := strings.CutPrefix(b, m.prefix)
 		if !ok {
-			return fmt.Errorf("number %d (%q + %q): expected the second token to begin with continuing_subword_prefix %q", rank, a, b, m.prefix)
+			return fmt.Errorf("number %d (%q + %q): expected the second token to begin with continuing_subword_prefix %q", rank, a, b,
+				m.prefix)
 		}
 		var id [3]uint32
 		for i, s := range []string{a, b, a + rest} {

@@ -77,20 +77,21 @@ func TestMalformedTokenizerJSON(t *testing.T) {
 		`{"normalizer":7,` + good + `}`:                                                            "normalizer: a JSON number: expected an object",
 		`[]`:                                                                                       "not a tokenizer.json: a JSON array: expected an object",
 		`{"normalizer":` + deep + `,` + good + `}`:                                                 "nested more than",
-		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},` + good + `}`:                                               "pre_tokenizer: Split: pattern",
-		`{"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"X"},` + good + `}`:                                                     `behavior is "X"`,
-		`{"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},` + good + `}`:                                                                      "expected one character",
-		`{"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"},` + good + `}`:                                                  `prepend_scheme is "x"`,
-		`{"pre_tokenizer":{"type":"Other"},` + good + `}`:                                                                                             `"Other" is not supported`,
-		`{"decoder":{"type":"CTC"},` + good + `}`:                                                                                                     `decoder: CTC: no "pad_token"`,
-		`{"decoder":{"type":"Strip","content":" ","start":-1},` + good + `}`:                                                                          "decoder: Strip",
-		`{"added_tokens":[{"id":0,"content":"x"}],` + good + `}`:                                                                                      `id 0 belongs to both "a" and "x"`,
-		`{"added_tokens":[{"id":5,"content":"a"}],` + good + `}`:                                                                                      `"a" has id 5: elsewhere it has id 0`,
-		`{"added_tokens":[{"id":3,"content":" ","normalized":true}],"normalizer":{"type":"Strip","strip_left":true,"strip_right":true},` + good + `}`: `" " is nothing after the normalizer`,
-		`{"added_tokens":[{"id":3,"content":""}],` + good + `}`:                                                                                       "empty content",
-		`{"added_tokens":[{"id":-3,"content":"x"}],` + good + `}`:                                                                                     "id is -3",
-		`{"added_tokens":[{"id":3,"content":"x"},{"id":3,"content":"x"}],` + good + `}`:                                                               "id 3 is listed twice",
-		`{"added_tokens":[{"id":2000000000,"content":"x"}],` + good + `}`:                                                                             "largest id is 2000000000",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},` + good + `}`: "pre_tokenizer: Split: pattern",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"X"},` + good + `}`:       `behavior is "X"`,
+		`{"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},` + good + `}`:                        "expected one character",
+		`{"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"},` + good + `}`:    `prepend_scheme is "x"`,
+		`{"pre_tokenizer":{"type":"Other"},` + good + `}`:                                               `"Other" is not supported`,
+		`{"decoder":{"type":"CTC"},` + good + `}`:                                                       `decoder: CTC: no "pad_token"`,
+		`{"decoder":{"type":"Strip","content":" ","start":-1},` + good + `}`:                            "decoder: Strip",
+		`{"added_tokens":[{"id":0,"content":"x"}],` + good + `}`:                                        `id 0 belongs to both "a" and "x"`,
+		`{"added_tokens":[{"id":5,"content":"a"}],` + good + `}`:                                        `"a" has id 5: elsewhere it has id 0`,
+		`{"added_tokens":[{"id":3,"content":" ","normalized":true}],"normalizer":{"type":"Strip","strip_left":true,"strip_right":true},` +
+			good + `}`: `" " is nothing after the normalizer`,
+		`{"added_tokens":[{"id":3,"content":""}],` + good + `}`:                         "empty content",
+		`{"added_tokens":[{"id":-3,"content":"x"}],` + good + `}`:                       "id is -3",
+		`{"added_tokens":[{"id":3,"content":"x"},{"id":3,"content":"x"}],` + good + `}`: "id 3 is listed twice",
+		`{"added_tokens":[{"id":2000000000,"content":"x"}],` + good + `}`:               "largest id is 2000000000",
 	} {
 		_, err := parse("test", []byte(data), description{})
 		assert.ErrorContains(t, err, want, data)
@@ -105,7 +106,8 @@ func TestTextOutsideTheVocabulary(t *testing.T) {
 		`null`:                 `character "z" has no token`,
 		`{"type":"ByteLevel"}`: "byte 0x20 has no token",
 	} {
-		tok, err := parse("test", fmt.Appendf(nil, `{"pre_tokenizer":%s,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`, pre), description{})
+		tok, err := parse("test", fmt.Appendf(nil, `{"pre_tokenizer":%s,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`, pre),
+			description{})
 		require.NoError(t, err)
 		_, err = tok.Encode([]byte("z"))
 		assert.ErrorContains(t, err, want)
@@ -147,7 +149,8 @@ func FuzzTokenizerJSON(f *testing.F) {
 	f.Add([]byte(`{"added_tokens":[{"id":5,"content":"x","rstrip":true,"lstrip":true,"normalized":true}],`+model), "abx ba")
 	f.Add([]byte(`{"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]},`+
 		`"decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},`+model), "ab a\nb")
-	f.Add([]byte(`{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"decoder":{"type":"Metaspace","replacement":"▁"},`+model), "ab ab")
+	f.Add([]byte(`{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"decoder":{"type":"Metaspace","replacement":"▁"},`+model),
+		"ab ab")
 	f.Add([]byte(`{"pre_tokenizer":{"type":"ByteLevel","use_regex":false},"decoder":{"type":"ByteLevel"},`+model), "ab\xff")
 	f.Add([]byte(`{"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a|b(?!a)"},"behavior":"MergedWithNext","invert":true},"decoder":{"type":"BPEDecoder"},`+model), "abbab")
 	for _, name := range []string{"t5-style", "llama-unigram-style"} {

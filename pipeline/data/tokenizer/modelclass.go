@@ -100,7 +100,8 @@ func (m *sentencePiece) roles() map[string]string {
 func (m *sentencePiece) added() (list []sideToken) {
 	for _, p := range m.pieces {
 		if p.kind == controlPiece || p.kind == userDefinedPiece {
-			list = append(list, sideToken{addedToken: addedToken{ID: -1, Content: p.text, Special: p.kind == controlPiece}, from: SentencePieceFile})
+			list = append(list, sideToken{addedToken: addedToken{ID: -1, Content: p.text, Special: p.kind == controlPiece},
+				from: SentencePieceFile})
 		}
 	}
 	return list
@@ -144,7 +145,8 @@ func (m *sentencePiece) backend(classConfig) (object, error) {
 			model["unk_id"] = id
 		}
 	}
-	return object{"model": model, "normalizer": sequenceOf("normalizers", normalizers), "decoder": sequenceOf("decoders", decoders), "pre_tokenizer": nil}, nil
+	return object{"model": model, "normalizer": sequenceOf("normalizers", normalizers), "decoder": sequenceOf("decoders", decoders),
+		"pre_tokenizer": nil}, nil
 }
 
 func sequenceOf(key string, parts []object) object { return object{"type": "Sequence", key: parts} }

@@ -77,7 +77,8 @@ func TestClassesAreRefusedByName(t *testing.T) {
 	for want, files := range map[string]map[string]string{
 		`tokenizer_config.json: tokenizer_class is "T5Tokenizer", whose rules for tokenizer.model are not known: expected a tokenizer.json`: {ConfigFile: `{"tokenizer_class":"T5TokenizerFast"}`},
 		`or the path of tokenizer.model itself, which has SentencePiece's rules`:                                                            {ConfigFile: `{"tokenizer_class":"XLMRobertaTokenizer"}`},
-		`tokenizer_class is "Qwen2Tokenizer"`:                                {ConfigFile: `{"tokenizer_class":"LlamaTokenizer"}`, modelFileName: `{"model_type":"qwen2"}`},
+		`tokenizer_class is "Qwen2Tokenizer"`: {ConfigFile: `{"tokenizer_class":"LlamaTokenizer"}`,
+			modelFileName: `{"model_type":"qwen2"}`},
 		`found no tokenizer_class, and that of model_type "t5" is not known`: {ConfigFile: `{}`, modelFileName: `{"model_type":"t5"}`},
 		`auto_map names code of its own and tokenizer_class no class`:        {ConfigFile: `{"auto_map":{"AutoTokenizer":["a.B",null]}}`},
 		`split_special_tokens is true: expected false`:                       {ConfigFile: `{"tokenizer_class":"LlamaTokenizer","split_special_tokens":true}`},

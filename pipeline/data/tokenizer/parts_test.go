@@ -68,7 +68,8 @@ func TestGoldenParts(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d files: %d texts with equal ids and decoded texts, none different; %d files refused by the name of a part", len(rows), same, refused)
+	t.Logf("%d files: %d texts with equal ids and decoded texts, none different; %d files refused by the name of a part", len(rows), same,
+		refused)
 	for _, name := range strings.Fields("NFC NFD NFKC NFKD Lowercase Strip StripAccents Replace Prepend BertNormalizer Precompiled ByteLevel Nmt Sequence " +
 		"Whitespace WhitespaceSplit BertPreTokenizer Punctuation Digits Metaspace CharDelimiterSplit UnicodeScripts FixedLength Split " +
 		"BPE Unigram WordPiece WordLevel TemplateProcessing BertProcessing RobertaProcessing BPEDecoder ByteFallback Fuse CTC") {
@@ -93,8 +94,10 @@ func TestByteLevelInTheMiddle(t *testing.T) {
 	tok, err := parse("falcon", data, description{})
 	require.NoError(t, err)
 	for text, want := range map[string][]uint32{
-		"Hello, world!! don't 1234567 x12": {40, 69, 276, 79, 12, 267, 285, 369, 1, 1, 289, 283, 7, 84, 221, 487, 19, 20, 21, 22, 23, 221, 88, 487},
-		"नमस्ते ½ café  \r\n…x": {157, 98, 102, 157, 98, 107, 157, 98, 117, 157, 99, 236, 157, 98, 98, 157, 99, 230, 221, 127, 122, 278, 65, 70, 128, 103,
+		"Hello, world!! don't 1234567 x12": {40, 69, 276, 79, 12, 267, 285, 369, 1, 1, 289, 283, 7, 84, 221, 487, 19, 20, 21, 22, 23, 221,
+			88, 487},
+		"नमस्ते ½ café  \r\n…x": {157, 98, 102, 157, 98, 107, 157, 98, 117, 157, 99, 236, 157, 98, 98, 157, 99, 230, 221, 127, 122, 278,
+			65, 70, 128, 103,
 			221, 221, 202, 199, 159, 223, 100, 88},
 	} {
 		ids, err := tok.Encode([]byte(text))

@@ -19,8 +19,10 @@ func scansAs(t *testing.T, text string) {
 	}
 }
 
-var scanTexts = []string{"", " ", "  ", "a", " a", "  a", "\n", "\n\n a", "a\n\n\nb", "x \n y\t\tz ", "it's I'LL we'd 're 'x '", "'S'T'RE'Ve'm'd'l", "'ſquire 'ſ'S x'ſ", "12345 6 ٣٤٥٦ ½",
-	"!!!\r\n\r\nabc", " ...\n\n", "e\u0301 中文字 нет 🙂🙂 a\u200db", "a\u00a0\u00a0b\u3000", "\xff\xfe a\xffb", "func f(x int) {\n\treturn x\n}\n", "__x1__  = 0x1F;  // y\n"}
+var scanTexts = []string{"", " ", "  ", "a", " a", "  a", "\n", "\n\n a", "a\n\n\nb", "x \n y\t\tz ", "it's I'LL we'd 're 'x '",
+	"'S'T'RE'Ve'm'd'l", "'ſquire 'ſ'S x'ſ", "12345 6 ٣٤٥٦ ½",
+	"!!!\r\n\r\nabc", " ...\n\n", "e\u0301 中文字 нет 🙂🙂 a\u200db", "a\u00a0\u00a0b\u3000", "\xff\xfe a\xffb",
+	"func f(x int) {\n\treturn x\n}\n", "__x1__  = 0x1F;  // y\n"}
 
 func TestScanners(t *testing.T) {
 	for _, text := range scanTexts {

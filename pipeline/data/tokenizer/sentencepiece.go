@@ -190,8 +190,9 @@ func (m *sentencePiece) tokenizerJSON() ([]byte, error) {
 		normalizers = append(normalizers, object{"type": "Replace", "pattern": pattern, "content": with})
 	}
 	if len(m.charsMap) > 0 {
-		normalizers = append(normalizers, object{"type": "Precompiled", "precompiled_charsmap": base64.StdEncoding.EncodeToString(m.charsMap),
-			"longest": true}) // a key that Hugging Face's library skips: it does not have this rule
+		normalizers = append(normalizers, object{"type": "Precompiled",
+			"precompiled_charsmap": base64.StdEncoding.EncodeToString(m.charsMap),
+			"longest":              true}) // a key that Hugging Face's library skips: it does not have this rule
 	}
 	if m.trim {
 		replace(object{"Regex": `\A +| +\z`}, "")
@@ -203,7 +204,8 @@ func (m *sentencePiece) tokenizerJSON() ([]byte, error) {
 		decoders = append(decoders, object{"type": "Strip", "content": " ", "start": 1, "stop": 0})
 	}
 	replace(object{"String": " "}, "▁")
-	return json.Marshal(object{"version": "1.0", "added_tokens": added, "pre_tokenizer": m.reservedSplit(), "post_processor": nil, "model": m.model(),
+	return json.Marshal(object{"version": "1.0", "added_tokens": added, "pre_tokenizer": m.reservedSplit(), "post_processor": nil,
+		"model":      m.model(),
 		"normalizer": object{"type": "Sequence", "normalizers": normalizers}, "decoder": object{"type": "Sequence", "decoders": decoders}})
 }
 
@@ -233,7 +235,8 @@ func (m *sentencePiece) reservedSplit() any {
 	if len(patterns) == 0 {
 		return nil
 	}
-	return object{"type": "Split", "pattern": object{"Regex": strings.Join(patterns, "|")}, "behavior": "MergedWithPrevious", "invert": false}
+	return object{"type": "Split", "pattern": object{"Regex": strings.Join(patterns, "|")}, "behavior": "MergedWithPrevious",
+		"invert": false}
 }
 
 // model is the model of a tokenizer.json.
@@ -292,7 +295,8 @@ func (m *sentencePiece) merges(vocab map[string]int) [][2]string {
 	}
 	length := utf8.RuneCountInString
 	slices.SortStableFunc(list, func(a, b pair) int {
-		return -cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(length(a.left), length(b.left)), cmp.Compare(length(a.right), length(b.right)))
+		return -cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(length(a.left), length(b.left)),
+			cmp.Compare(length(a.right), length(b.right)))
 	})
 	out := make([][2]string, len(list))
 	for i, p := range list {

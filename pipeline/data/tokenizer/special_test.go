@@ -34,14 +34,21 @@ func TestSpecialOfFolder(t *testing.T) {
 		files map[string]string
 		want  Special
 	}{
-		"nothing":        {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}, Assumed: true}},
-		"roles":          {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}}},
-		"no end":         {map[string]string{ConfigFile: `{"eos_token":null}`}, Special{Roles: map[string]Token{}}},
-		"list of ends":   {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{0, 2}}},
-		"another end":    {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":0}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
-		"the model's":    {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, "config.json": `{"model_type":"llama","eos_token_id":[2,0]}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
-		"template":       {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","chat_template":"old"}`, TemplateFile: "new"}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2}, Templates: []Template{{"default", "new"}}}},
-		"more templates": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","chat_template":` + named + `}`}, Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2}, Templates: []Template{{"default", "{{ bos_token }}"}, {"tool_use", "tools"}}}},
+		"nothing": {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}, Assumed: true}},
+		"roles":   {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}}},
+		"no end":  {map[string]string{ConfigFile: `{"eos_token":null}`}, Special{Roles: map[string]Token{}}},
+		"list of ends": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`},
+			Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{0, 2}}},
+		"another end": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":0}`},
+			Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2, 0}}},
+		"the model's": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`,
+			"config.json": `{"model_type":"llama","eos_token_id":[2,0]}`}, Special{Roles: map[string]Token{RoleEOS: im},
+			Ends: []uint32{2, 0}}},
+		"template": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","chat_template":"old"}`, TemplateFile: "new"},
+			Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2}, Templates: []Template{{"default", "new"}}}},
+		"more templates": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","chat_template":` + named + `}`},
+			Special{Roles: map[string]Token{RoleEOS: im}, Ends: []uint32{2}, Templates: []Template{{"default", "{{ bos_token }}"},
+				{"tool_use", "tools"}}}},
 	} {
 		dir := folder(t, map[string]string{File: smollm2(t)})
 		for file, text := range c.files {
@@ -76,7 +83,8 @@ func TestSpecialMistakes(t *testing.T) {
 // No text becomes a byte or the unknown token.
 func TestSentencePieceReserves(t *testing.T) {
 	p := func(text string, kind uint64) piece { return piece{text: text, kind: kind} }
-	m := sentencePiece{algorithm: 1, pieces: []piece{p("<unk>", unknownPiece), p("<s>", controlPiece), p("<0x0A>", bytePiece), p("<", 1), p("a", 1)}}
+	m := sentencePiece{algorithm: 1, pieces: []piece{p("<unk>", unknownPiece), p("<s>", controlPiece), p("<0x0A>", bytePiece), p("<", 1),
+		p("a", 1)}}
 	split := m.reservedSplit().(object)
 	require.Equal(t, object{"Regex": `<(?=unk>)|<(?=0x0A>)`}, split["pattern"])
 	m.pieces = append(m.pieces, p("<0", 1))
@@ -95,15 +103,19 @@ func TestTokensOfSideFiles(t *testing.T) {
 		start uint32
 		err   string
 	}{
-		"added_tokens.json":    {map[string]string{addedTokensFile: `{"<|im_start|>":800,"<extra>":801}`, ConfigFile: `{"additional_special_tokens":["<|im_start|>"]}`}, 800, ""},
-		"added_tokens_decoder": {map[string]string{ConfigFile: `{"added_tokens_decoder":` + decoder + `}`, addedTokensFile: `{"<extra>":5}`}, 800, ""},
-		"additional":           {map[string]string{ConfigFile: `{"additional_special_tokens":["<extra>","<|im_start|>"]}`}, 801, ""},
-		"extra":                {map[string]string{ConfigFile: `{"extra_special_tokens":["<|im_start|>"]}`}, 800, ""},
-		"named":                {map[string]string{ConfigFile: `{"extra_special_tokens":{"image_token":"<|im_start|>"}}`}, 800, ""},
-		"role":                 {map[string]string{ConfigFile: `{"eos_token":"<extra>","pad_token":"<|im_start|>"}`}, 801, ""},
-		"special_tokens_map":   {map[string]string{ConfigFile: `{"eos_token":"<extra>"}`, specialMapFile: `{"eos_token":"<|im_start|>"}`}, 800, ""},
-		"a gap":                {map[string]string{addedTokensFile: `{"<|im_start|>":807}`}, 0, "transformers numbers tokens without gaps, and gives it 800"},
-		"an id":                {map[string]string{ConfigFile: `{"added_tokens_decoder":{"x":{"content":"a"}}}`}, 0, `found the id "x"`},
+		"added_tokens.json": {map[string]string{addedTokensFile: `{"<|im_start|>":800,"<extra>":801}`,
+			ConfigFile: `{"additional_special_tokens":["<|im_start|>"]}`}, 800, ""},
+		"added_tokens_decoder": {map[string]string{ConfigFile: `{"added_tokens_decoder":` + decoder + `}`,
+			addedTokensFile: `{"<extra>":5}`}, 800, ""},
+		"additional": {map[string]string{ConfigFile: `{"additional_special_tokens":["<extra>","<|im_start|>"]}`}, 801, ""},
+		"extra":      {map[string]string{ConfigFile: `{"extra_special_tokens":["<|im_start|>"]}`}, 800, ""},
+		"named":      {map[string]string{ConfigFile: `{"extra_special_tokens":{"image_token":"<|im_start|>"}}`}, 800, ""},
+		"role":       {map[string]string{ConfigFile: `{"eos_token":"<extra>","pad_token":"<|im_start|>"}`}, 801, ""},
+		"special_tokens_map": {map[string]string{ConfigFile: `{"eos_token":"<extra>"}`, specialMapFile: `{"eos_token":"<|im_start|>"}`},
+			800, ""},
+		"a gap": {map[string]string{addedTokensFile: `{"<|im_start|>":807}`}, 0,
+			"transformers numbers tokens without gaps, and gives it 800"},
+		"an id": {map[string]string{ConfigFile: `{"added_tokens_decoder":{"x":{"content":"a"}}}`}, 0, `found the id "x"`},
 	} {
 		c.files[File] = string(llama2)
 		dir := folder(t, c.files)
@@ -133,7 +145,8 @@ func TestTokensOfSideFiles(t *testing.T) {
 
 // A folder of named templates is read; its files go before those of tokenizer_config.json.
 func TestTemplateFiles(t *testing.T) {
-	dir := folder(t, map[string]string{File: smollm2(t), ConfigFile: `{"chat_template":[{"name":"old","template":"x"}]}`, TemplateFile: "chat"})
+	dir := folder(t, map[string]string{File: smollm2(t), ConfigFile: `{"chat_template":[{"name":"old","template":"x"}]}`,
+		TemplateFile: "chat"})
 	require.NoError(t, os.Mkdir(filepath.Join(dir, templateFolder), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, templateFolder, "tool_use.jinja"), []byte("tools"), 0o644))
 	s := open(t, dir).Special()
@@ -149,13 +162,15 @@ func TestTokenizerOfTheHub(t *testing.T) {
 	snapshot := filepath.Join("hub", "models--o--m", "snapshots", "a")
 	require.NoError(t, os.MkdirAll(snapshot, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(snapshot, File), []byte(text), 0o644))
-	for _, spec := range []string{filepath.Join("hub", "models--o--m"), "o/m", "hf:o/m", "https://huggingface.co/o/m", "https://huggingface.co/o/m/blob/main/tokenizer.json"} {
+	for _, spec := range []string{filepath.Join("hub", "models--o--m"), "o/m", "hf:o/m", "https://huggingface.co/o/m",
+		"https://huggingface.co/o/m/blob/main/tokenizer.json"} {
 		assert.Equal(t, filepath.Join(snapshot, File), open(t, spec).Name(), spec)
 	}
 	require.NoError(t, os.Rename(filepath.Join(snapshot, File), filepath.Join(snapshot, "README.md")))
 	for spec, want := range map[string]string{
-		"o/m": "found README.md in the folder, expected tokenizer.json, tekken.json", "hf:p/q": `gpupipe downloads nothing; "hf download p/q --local-dir q" does`,
-		"p/q": `"hf download p/q --local-dir q" does`, "none": `tokenizer "none": no such file or folder, and not "bytes" or "gpt2"`,
+		"o/m":    "found README.md in the folder, expected tokenizer.json, tekken.json",
+		"hf:p/q": `gpupipe downloads nothing; "hf download p/q --local-dir q" does`,
+		"p/q":    `"hf download p/q --local-dir q" does`, "none": `tokenizer "none": no such file or folder, and not "bytes" or "gpt2"`,
 	} {
 		_, err := Open(spec)
 		assert.ErrorContains(t, err, want)

@@ -82,7 +82,8 @@ func (t *tekken) special() ([]string, error) {
 	for i, s := range t.Special {
 		switch {
 		case s.Rank == nil || *s.Rank < 0 || *s.Rank >= len(list) || list[*s.Rank] != "":
-			return nil, fmt.Errorf("special_tokens[%d]: the rank is %s: expected each number from 0 to %d once", i, orNone(s.Rank), len(list)-1)
+			return nil, fmt.Errorf("special_tokens[%d]: the rank is %s: expected each number from 0 to %d once", i, orNone(s.Rank),
+				len(list)-1)
 		case s.Text == "":
 			return nil, fmt.Errorf("special_tokens[%d]: no token_str", i)
 		}
@@ -90,7 +91,8 @@ func (t *tekken) special() ([]string, error) {
 	}
 	if n := t.Config.NumSpecial; n != nil {
 		if *n < len(list) || *n > maxHoles {
-			return nil, fmt.Errorf("config.default_num_special_tokens is %d: expected %d, the number of special_tokens, to %d", *n, len(list), maxHoles)
+			return nil, fmt.Errorf("config.default_num_special_tokens is %d: expected %d, the number of special_tokens, to %d", *n,
+				len(list), maxHoles)
 		}
 		for i := len(list); i < *n; i++ {
 			list = append(list, fmt.Sprintf("<SPECIAL_%d>", i))

@@ -27,7 +27,8 @@ const (
 const (
 	r50kPattern   = `'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++\z|\s+(?!\S)|\s`
 	cl100kPattern = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\z|\s*[\r\n]|\s+(?!\S)|\s`
-	kimiPattern   = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` + contractions +
+	kimiPattern   = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` +
+		contractions +
 		`?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*` + contractions +
 		`?|\p{N}{1,3}` + signsAndSpaces
 
@@ -54,11 +55,14 @@ var encodings = []encoding{
 	{name: "p50k_base", sha256: "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069", pattern: r50kPattern,
 		special: listed(map[int]string{50256: "<|endoftext|>"}), roles: map[string]string{RoleEOS: "<|endoftext|>"}},
 	{name: "cl100k_base", sha256: "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", pattern: cl100kPattern,
-		special: listed(map[int]string{100257: "<|endoftext|>", 100258: "<|fim_prefix|>", 100259: "<|fim_middle|>", 100260: "<|fim_suffix|>",
+		special: listed(map[int]string{100257: "<|endoftext|>", 100258: "<|fim_prefix|>", 100259: "<|fim_middle|>",
+			100260: "<|fim_suffix|>",
 			100276: "<|endofprompt|>"}), roles: map[string]string{RoleEOS: "<|endoftext|>"}},
 	{name: "o200k_base", sha256: "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", pattern: gpt4oPattern,
-		special: listed(map[int]string{199999: "<|endoftext|>", 200018: "<|endofprompt|>"}), roles: map[string]string{RoleEOS: "<|endoftext|>"}},
-	{name: "Qwen", file: qwenFile, ranks: 151643, pattern: qwenPattern, nfc: true, special: qwenSpecial, roles: map[string]string{RoleEOS: "<|endoftext|>"}},
+		special: listed(map[int]string{199999: "<|endoftext|>", 200018: "<|endofprompt|>"}),
+		roles:   map[string]string{RoleEOS: "<|endoftext|>"}},
+	{name: "Qwen", file: qwenFile, ranks: 151643, pattern: qwenPattern, nfc: true, special: qwenSpecial,
+		roles: map[string]string{RoleEOS: "<|endoftext|>"}},
 	{name: "Kimi", file: kimiFile, ranks: 163584, pattern: kimiPattern, special: kimiSpecial,
 		roles: map[string]string{RoleBOS: "[BOS]", RoleEOS: "[EOS]"}},
 	{name: "Llama 3", file: SentencePieceFile, ranks: 128000, pattern: gpt4Pattern, special: llama3Special, addBOS: true,
@@ -96,7 +100,8 @@ func kimiSpecial(ranks int) map[int]string {
 
 // llama3Special are the tokens of Llama 3.1 and later. Llama 3.0 has reserved tokens for three of them.
 func llama3Special(ranks int) map[int]string {
-	tokens := []string{"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>",
+	tokens := []string{"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
+		"<|finetune_right_pad_id|>",
 		"<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"}
 	for i := 3; len(tokens) < 256; i++ {
 		tokens = append(tokens, fmt.Sprintf("<|reserved_special_token_%d|>", i))

@@ -169,7 +169,8 @@ func CheckRows(t Tokenizer, rows int) error {
 			return err
 		}
 		if len(text) > 0 || id == t.VocabSize()-1 { // no id that is not used
-			return fmt.Errorf("the tokenizer %q has %d tokens, but the model has rows for %d: token %d, %q, has none", t.Name(), t.VocabSize(), rows, id, text)
+			return fmt.Errorf("the tokenizer %q has %d tokens, but the model has rows for %d: token %d, %q, has none", t.Name(),
+				t.VocabSize(), rows, id, text)
 		}
 	}
 	return nil

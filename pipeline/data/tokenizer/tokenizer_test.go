@@ -35,7 +35,8 @@ func open(t testing.TB, spec string) Tokenizer {
 
 // randomText mixes words, runs of spaces, digits, many scripts and, if asked, bytes that are not UTF-8.
 func randomText(rng *rand.Rand, n int, invalid bool) []byte {
-	pool := []string{"the", "The", " ", "  ", "\n", "\n\n", "\t", "'s", "'LL", "12", "3456", ".", "...", "==", "é", "e\u0301", "ß", "中文", "мир", "👩‍👩‍👧", "\u00a0", "x", "Zz", "\r\n", "<|", "▁", "\x00"}
+	pool := []string{"the", "The", " ", "  ", "\n", "\n\n", "\t", "'s", "'LL", "12", "3456", ".", "...", "==", "é", "e\u0301", "ß", "中文",
+		"мир", "👩‍👩‍👧", "\u00a0", "x", "Zz", "\r\n", "<|", "▁", "\x00"}
 	if invalid {
 		pool = append(pool, "\xff", "\xc3", "\xe4\xb8", "\x80")
 	}
@@ -103,7 +104,8 @@ func TestGPT2(t *testing.T) {
 // Byte-level tokenizers reproduce every byte, also of invalid UTF-8.
 func TestRoundTripOfAnyBytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json"} {
+	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json",
+		"testdata/smollm2-style.json"} {
 		tok := open(t, spec)
 		for range 100 {
 			text := randomText(rng, rng.IntN(50), true)
@@ -128,7 +130,8 @@ func TestRoundTripOfAnyBytes(t *testing.T) {
 // A document cut at a line break between two non-spaces encodes to the tokens of the whole.
 func TestEncodingADocumentInPieces(t *testing.T) {
 	text := goSource(t)[:20_000]
-	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json", "testdata/llama2-style.json", "testdata/metaspace-style.json",
+	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json",
+		"testdata/smollm2-style.json", "testdata/llama2-style.json", "testdata/metaspace-style.json",
 		"testdata/t5-style.json", "testdata/llama-unigram-style.json", "testdata/sentencepiece-unigram.model"} {
 		tok := open(t, spec)
 		whole, err := tok.Encode(text)
@@ -178,7 +181,8 @@ func TestMergesAgree(t *testing.T) {
 		plain := *m
 		plain.joins = nil
 		for range 300 {
-			text := strings.ReplaceAll(string(randomText(rng, 1+rng.IntN(40), false))+strings.Repeat("ab", rng.IntN(4))+"thethehe", " ", "▁")
+			text := strings.ReplaceAll(string(randomText(rng, 1+rng.IntN(40), false))+strings.Repeat("ab", rng.IntN(4))+"thethehe", " ",
+				"▁")
 			a, err := m.symbols(nil, text)
 			require.NoError(t, err)
 			s := &scratch{cache: map[string][]uint32{}}
@@ -212,7 +216,8 @@ func TestOverlappingPairs(t *testing.T) {
 }
 
 func TestEOS(t *testing.T) {
-	for spec, want := range map[string]string{"gpt2-style": "<|endoftext|>", "llama3-style": "<|end_of_text|>", "llama2-style": "</s>", "suffix-style": "<eos>"} {
+	for spec, want := range map[string]string{"gpt2-style": "<|endoftext|>", "llama3-style": "<|end_of_text|>", "llama2-style": "</s>",
+		"suffix-style": "<eos>"} {
 		tok := open(t, "testdata/"+spec+".json")
 		id, ok := tok.EOS()
 		require.True(t, ok, spec)

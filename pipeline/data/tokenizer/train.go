@@ -60,7 +60,8 @@ func NewTrainer(o TrainOptions) (*Trainer, error) {
 	case !ok:
 		return nil, fielderror.New("pattern", o.Pattern, "%s", strings.Join(TrainPatterns(), ", "))
 	case o.VocabSize < least || o.VocabSize > MaxVocabulary:
-		return nil, fielderror.New("vocab-size", o.VocabSize, "an integer from %d, the bytes and special tokens, to %d", least, MaxVocabulary)
+		return nil, fielderror.New("vocab-size", o.VocabSize, "an integer from %d, the bytes and special tokens, to %d", least,
+			MaxVocabulary)
 	case o.MinFrequency < 1:
 		return nil, fielderror.New("min-frequency", o.MinFrequency, "at least 1")
 	case o.MaxWords < 1000:

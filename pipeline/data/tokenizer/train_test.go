@@ -132,7 +132,8 @@ func TestReport(t *testing.T) {
 	var r Report
 	require.NoError(t, r.Add(byteTokenizer{}, []byte("two words"), true))
 	require.NoError(t, r.Add(byteTokenizer{}, []byte(" a"), false))
-	assert.Equal(t, []any{int64(2), int64(11), int64(3), int64(11), 8, int64(0)}, []any{r.Pieces, r.Bytes, r.Words, r.Tokens, r.Used, r.Different})
+	assert.Equal(t, []any{int64(2), int64(11), int64(3), int64(11), 8, int64(0)},
+		[]any{r.Pieces, r.Bytes, r.Words, r.Tokens, r.Used, r.Different})
 	assert.InDelta(t, 11.0/3, r.Fertility(), 1e-9)
 	assert.InDelta(t, 1, r.BytesPerToken(), 1e-9)
 	lossy, err := parse("lossy", []byte(`{"normalizer":{"type":"Lowercase"},"model":{"type":"BPE","vocab":{"a":0,"b":1,"?":2},"merges":[],"unk_token":"?"},"decoder":{"type":"Fuse"}}`), description{})

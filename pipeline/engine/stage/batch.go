@@ -58,7 +58,8 @@ func (w *window) finish() {
 func (m *Machine) batch(number int) *batch {
 	w := m.window
 	if number < w.finished || number >= w.begun() {
-		panic(fmt.Sprintf("stage: rank %d works on batch %d, but batches %d to %d are in progress", m.cfg.rank(), number, w.finished, w.begun()-1))
+		panic(fmt.Sprintf("stage: rank %d works on batch %d, but batches %d to %d are in progress", m.cfg.rank(), number, w.finished,
+			w.begun()-1))
 	}
 	return w.batches[number-w.finished]
 }
@@ -104,9 +105,12 @@ func (m *Machine) count(a schedule.Action, b *batch) {
 	from, to := len(m.cfg.Peers.CopiesFrom) > 0, len(m.cfg.Peers.CopiesTo) > 0
 	switch {
 	case !has[schedule.Update] && !has[schedule.RecvWeights]:
-		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before the first forward that reads its weights", m.cfg.rank(), b.number))
-	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to || has[schedule.SendWeights] != to:
-		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange, m.cfg.Peers.CopiesFrom, m.cfg.Peers.CopiesTo))
+		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before the first forward that reads its weights", m.cfg.rank(),
+			b.number))
+	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to ||
+		has[schedule.SendWeights] != to:
+		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange,
+			m.cfg.Peers.CopiesFrom, m.cfg.Peers.CopiesTo))
 	}
 	m.checkBuffers()
 }
@@ -124,7 +128,8 @@ func (m *Machine) finish(b *batch) {
 	m.buffers.finish(b)
 	m.window.finish()
 	maps.DeleteFunc(m.received, func(msg Message, _ bool) bool { return msg.Batch == b.number })
-	m.effects = append(m.effects, Effect{Kind: Ready, Action: schedule.Action{Kind: schedule.Update, Batch: b.number}, Place: Place{-1, -1, -1, -1}})
+	m.effects = append(m.effects, Effect{Kind: Ready, Action: schedule.Action{Kind: schedule.Update, Batch: b.number},
+		Place: Place{-1, -1, -1, -1}})
 	m.checkBuffers()
 }
 

@@ -18,7 +18,8 @@ type buffers struct {
 func newBuffers(r Roles, delay, stale int) *buffers {
 	all := []int{r.Older, r.Newest, r.Gradients}
 	slices.Sort(all)
-	return &buffers{delay: delay, stale: stale, all: slices.Compact(all), versions: []int{r.Older, r.Newest}[:1+delay], free: []int{r.Gradients}}
+	return &buffers{delay: delay, stale: stale, all: slices.Compact(all), versions: []int{r.Older, r.Newest}[:1+delay],
+		free: []int{r.Gradients}}
 }
 
 // begin gives a batch its weights. An evaluation leaves them to the next batch.

@@ -17,7 +17,8 @@ func Example() {
 	if g, err = g.Communicate(schedule.Copies{}); err != nil {
 		log.Fatal(err)
 	}
-	m, err := stage.New(stage.Config{Pipeline: stage.Pipeline{Stages: 1, Chunks: 1, Microbatches: 2}, Slots: 1, QueueDepth: 2, Actions: g.Actions(0), Roles: stage.Roles{Gradients: 1}})
+	m, err := stage.New(stage.Config{Pipeline: stage.Pipeline{Stages: 1, Chunks: 1, Microbatches: 2}, Slots: 1, QueueDepth: 2,
+		Actions: g.Actions(0), Roles: stage.Roles{Gradients: 1}})
 	if err != nil {
 		log.Fatal(err)
 	}

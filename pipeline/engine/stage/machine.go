@@ -45,7 +45,8 @@ func (m *Machine) Finished(a schedule.Action) error {
 // batches before are finished. All ranks must get the same limit, before any has begun that batch.
 func (m *Machine) Limit(batch int) {
 	if batch < m.window.begun() {
-		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch, m.window.begun()-1))
+		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch,
+			m.window.begun()-1))
 	}
 	m.reader.limit = min(m.reader.limit, batch)
 }

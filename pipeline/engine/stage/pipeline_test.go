@@ -64,7 +64,8 @@ type variant struct {
 }
 
 func (v variant) String() string {
-	s := fmt.Sprintf("%s p=%d m=%d k=%d q=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Depth, v.options.Stale, v.options.Chunks)
+	s := fmt.Sprintf("%s p=%d m=%d k=%d q=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Depth, v.options.Stale,
+		v.options.Chunks)
 	for range v.change {
 		s += "+"
 	}
@@ -205,7 +206,8 @@ func TestEvaluationsCompute(t *testing.T) {
 // An endless action list is read only as far as the batches that are done need it.
 func TestActionsAreReadLazily(t *testing.T) {
 	read, stopped := 0, false
-	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, QueueDepth: 1, Roles: Roles{0, 1, 2},
+	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, QueueDepth: 1,
+		Roles: Roles{0, 1, 2},
 		Actions: func(yield func(schedule.Action) bool) {
 			defer func() { stopped = true }()
 			for batch := 0; ; batch++ {

@@ -14,7 +14,8 @@ func randomSchedule(o schedule.Options, delay int, random *rand.Rand) *schedule.
 	virtualStages, total := s.VirtualStages(), o.Microbatches*o.Batches
 	// How many microbatches each virtual stage has done of a kind, counted through batches, and how many updates each
 	// stage.
-	forwards, inputs, weights, updates := make([]int, virtualStages), make([]int, virtualStages), make([]int, virtualStages), make([]int, o.Stages)
+	forwards, inputs, weights, updates := make([]int, virtualStages), make([]int, virtualStages), make([]int, virtualStages),
+		make([]int, o.Stages)
 	split := random.IntN(2) == 0
 	for {
 		var can []func()

@@ -167,7 +167,8 @@ func (s *scenario) start(words []string) error {
 		return ranks
 	}
 	c := Config{Pipeline: Pipeline{Stages: integer("stages", 1), Chunks: integer("chunks", 1), Microbatches: integer("microbatches", 1)},
-		Stage: integer("stage", 0), Replica: integer("replica", 0), Slots: integer("slots", 2), QueueDepth: integer("queue", 1), From: integer("from", 0),
+		Stage: integer("stage", 0), Replica: integer("replica", 0), Slots: integer("slots", 2), QueueDepth: integer("queue", 1),
+		From:  integer("from", 0),
 		Peers: Peers{Owners: ranks("owners"), CopiesFrom: ranks("copies-from"), CopiesTo: ranks("copies-to")}}
 	if option("owners", "") == "" {
 		for l := range c.Pipeline.Stages {
@@ -180,11 +181,13 @@ func (s *scenario) start(words []string) error {
 		c.Actions, c.Delay, s.actions = slices.Values(s.actions), integer("delay", 0), nil
 		c.Stale = integer("stale", c.Delay*c.Pipeline.Microbatches)
 	} else {
-		g, err := schedule.New(words[0], schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.Pipeline.Microbatches, Chunks: c.Pipeline.Chunks, Stale: integer("stale", 0), Batches: integer("batches", 1)})
+		g, err := schedule.New(words[0], schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.Pipeline.Microbatches,
+			Chunks: c.Pipeline.Chunks, Stale: integer("stale", 0), Batches: integer("batches", 1)})
 		if err != nil {
 			return err
 		}
-		g, err = g.Communicate(schedule.Copies{Tied: option("tied", "") != "", Copied: option("copied", "") != "", Replica: option("replicated", "") != ""})
+		g, err = g.Communicate(schedule.Copies{Tied: option("tied", "") != "", Copied: option("copied", "") != "",
+			Replica: option("replicated", "") != ""})
 		if err != nil {
 			return err
 		}

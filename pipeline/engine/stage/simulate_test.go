@@ -143,8 +143,9 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 
 func (p *pipeline) config(rk *rank) Config {
 	s := p.schedules[rk.replica()]
-	c := Config{Pipeline: Pipeline{Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches}, Stage: rk.number % s.Stages, Replica: rk.replica(),
-		Delay: p.delay, Stale: p.stale, QueueDepth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
+	c := Config{Pipeline: Pipeline{Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches}, Stage: rk.number % s.Stages,
+		Replica: rk.replica(),
+		Delay:   p.delay, Stale: p.stale, QueueDepth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
 	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
 	c.Roles = Roles{Older: roles[0], Newest: roles[p.delay], Gradients: roles[1+p.delay]}
@@ -205,7 +206,8 @@ func (p *pipeline) run() error {
 	}
 	for _, rk := range p.ranks {
 		if !rk.machine.Done() || rk.ready != p.limit || len(rk.inbox) > 0 || len(rk.payloads) > 0 {
-			return fmt.Errorf("stuck, with %d batches ready and %d messages unread: %s", rk.ready, len(rk.inbox)+len(rk.payloads), rk.machine.State())
+			return fmt.Errorf("stuck, with %d batches ready and %d messages unread: %s", rk.ready, len(rk.inbox)+len(rk.payloads),
+				rk.machine.State())
 		}
 		if left := len(rk.machine.received); left > 0 {
 			return fmt.Errorf("%d messages of finished batches are still remembered: %s", left, rk.machine.State())

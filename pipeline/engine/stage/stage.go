@@ -92,7 +92,8 @@ func New(c Config) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{cfg: c, reader: newReader(c.Actions, c.From), allowed: c.From - 1, window: &window{finished: c.From},
-		buffers: newBuffers(c.Roles, c.Delay, c.Stale*c.Pipeline.Chunks), slots: make([]slots, c.Pipeline.Chunks), received: map[Message]bool{}}
+		buffers: newBuffers(c.Roles, c.Delay, c.Stale*c.Pipeline.Chunks), slots: make([]slots, c.Pipeline.Chunks),
+		received: map[Message]bool{}}
 	for i := range m.slots {
 		m.slots[i] = make(slots, c.Slots)
 	}
@@ -104,7 +105,8 @@ func (c Config) check() error {
 		name         string
 		found, least int
 	}{
-		{"Stages", c.Pipeline.Stages, 1}, {"Chunks", c.Pipeline.Chunks, 1}, {"Microbatches", c.Pipeline.Microbatches, 1}, {"Stage", c.Stage, 0},
+		{"Stages", c.Pipeline.Stages, 1}, {"Chunks", c.Pipeline.Chunks, 1}, {"Microbatches", c.Pipeline.Microbatches, 1},
+		{"Stage", c.Stage, 0},
 		{"Replica", c.Replica, 0}, {"Slots", c.Slots, 1}, {"QueueDepth", c.QueueDepth, 1}, {"From", c.From, 0}, {"Delay", c.Delay, 0},
 		{"Roles.Older", c.Roles.Older, 0}, {"Roles.Newest", c.Roles.Newest, 0}, {"Roles.Gradients", c.Roles.Gradients, 0},
 	} {

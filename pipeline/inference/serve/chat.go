@@ -74,21 +74,22 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	if c.Stream {
 		object += ".chunk"
 	}
-	t := &task{server: s, settings: c.settings, outputs: outputs, head: s.answer("chatcmpl-", object), opening: true, choice: func(o *output, p piece, reason *string, i int) any {
-		choice := chatChoice{Index: i, FinishReason: reason}
-		switch {
-		case !c.Stream:
-			choice.Message = chatMessage{Role: "assistant", Content: p.text}
-		case p.first:
-			choice.Delta = chatMessage{Role: "assistant", Content: p.text}
-		default:
-			choice.Delta = chatDelta{p.text}
-		}
-		if c.Logprobs && (len(p.events) > 0 || !c.Stream) {
-			choice.Logprobs = s.chatLogprobs(o, p.events)
-		}
-		return choice
-	}}
+	t := &task{server: s, settings: c.settings, outputs: outputs, head: s.answer("chatcmpl-", object), opening: true,
+		choice: func(o *output, p piece, reason *string, i int) any {
+			choice := chatChoice{Index: i, FinishReason: reason}
+			switch {
+			case !c.Stream:
+				choice.Message = chatMessage{Role: "assistant", Content: p.text}
+			case p.first:
+				choice.Delta = chatMessage{Role: "assistant", Content: p.text}
+			default:
+				choice.Delta = chatDelta{p.text}
+			}
+			if c.Logprobs && (len(p.events) > 0 || !c.Stream) {
+				choice.Logprobs = s.chatLogprobs(o, p.events)
+			}
+			return choice
+		}}
 	t.respond(w)
 }
 
@@ -103,7 +104,8 @@ func (s *Server) converse(r *http.Request, c *chatRequest) (outputs []*output, e
 	top := -1
 	switch {
 	case s.template == nil:
-		return nil, invalid("", "the model has no chat template (%s or %s in its folder): ask /v1/completions", tokenizer.ConfigFile, tokenizer.TemplateFile)
+		return nil, invalid("", "the model has no chat template (%s or %s in its folder): ask /v1/completions", tokenizer.ConfigFile,
+			tokenizer.TemplateFile)
 	case len(c.Messages) == 0:
 		return nil, invalid("messages", "found none, expected at least one")
 	case c.TopLogprobs != nil && (!c.Logprobs && *c.TopLogprobs != 0 || *c.TopLogprobs < 0 || *c.TopLogprobs > maxTop):

@@ -35,7 +35,8 @@ func chatting(t *testing.T, template string) string {
 func TestNeutralValues(t *testing.T) {
 	h := opened(t, chatting(t, "{{ messages[-1].content }}"), 1, Options{})
 	const fields = `"model": "m", "max_tokens": 1, "temperature": 0`
-	for path, prompt := range map[string]string{"/v1/completions": `"prompt": "a"`, "/v1/chat/completions": `"messages": [{"role": "user", "content": "a"}]`} {
+	for path, prompt := range map[string]string{"/v1/completions": `"prompt": "a"`,
+		"/v1/chat/completions": `"messages": [{"role": "user", "content": "a"}]`} {
 		var all []string
 		for name, values := range neutral {
 			for _, v := range append(values, "null") {
@@ -45,16 +46,21 @@ func TestNeutralValues(t *testing.T) {
 			assert.Equal(t, http.StatusBadRequest, status, name)
 			assert.Equal(t, name, out["error"].(map[string]any)["param"])
 		}
-		for _, field := range append(all, `"user": "u"`, `"safety_identifier": "s"`, `"prompt_cache_key": "k"`, `"max_tokens": 1.0`, `"max_tokens": 1e0`, `"n": 1.0`,
-			`"top_k": -1`, `"top_k": 0`, `"min_p": 0`, `"top_p": 1`, `"best_of": 1`, `"presence_penalty": 0`, `"frequency_penalty": 0`, `"repetition_penalty": 1`,
-			`"seed": 3.0`, `"stop": null`, `"stop": []`, `"stream": null`, `"stream_options": null`, `"temperature": null`, `"logprobs": null`, `"service_tier": "auto"`) {
+		for _, field := range append(all, `"user": "u"`, `"safety_identifier": "s"`, `"prompt_cache_key": "k"`, `"max_tokens": 1.0`,
+			`"max_tokens": 1e0`, `"n": 1.0`,
+			`"top_k": -1`, `"top_k": 0`, `"min_p": 0`, `"top_p": 1`, `"best_of": 1`, `"presence_penalty": 0`, `"frequency_penalty": 0`,
+			`"repetition_penalty": 1`,
+			`"seed": 3.0`, `"stop": null`, `"stop": []`, `"stream": null`, `"stream_options": null`, `"temperature": null`,
+			`"logprobs": null`, `"service_tier": "auto"`) {
 			status, out := ask(t, h, path, fmt.Sprintf(`{%s, %s, %s}`, fields, prompt, field))
 			assert.Equal(t, http.StatusOK, status, "%s %v", field, out)
 		}
 	}
-	for _, field := range []string{`"tools": []`, `"tools": null`, `"tool_choice": "none"`, `"tool_choice": "auto"`, `"top_logprobs": 0`, `"chat_template_kwargs": {}`,
+	for _, field := range []string{`"tools": []`, `"tools": null`, `"tool_choice": "none"`, `"tool_choice": "auto"`, `"top_logprobs": 0`,
+		`"chat_template_kwargs": {}`,
 		`"logprobs": false`, `"max_completion_tokens": 1.0`, `"reasoning_effort": "low"`} {
-		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{%s, "messages": [{"role": "user", "content": "a"}], %s}`, fields, field))
+		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{%s, "messages": [{"role": "user", "content": "a"}], %s}`, fields,
+			field))
 		assert.Equal(t, http.StatusOK, status, "%s %v", field, out)
 	}
 }
@@ -133,7 +139,8 @@ func TestChatStream(t *testing.T) {
 	assert.Equal(t, map[any]any{0.0: "length", 1.0: "length"}, reasons)
 	assert.Positive(t, comments)
 	for i := range 2 {
-		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{"model": "m", "max_tokens": 9, "seed": %d, "messages": [{"role": "user", "content": "the"}]}`, 1+i))
+		status, out := ask(t, h, "/v1/chat/completions",
+			fmt.Sprintf(`{"model": "m", "max_tokens": 9, "seed": %d, "messages": [{"role": "user", "content": "the"}]}`, 1+i))
 		require.Equal(t, http.StatusOK, status)
 		assert.Equal(t, out["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)["content"], texts[float64(i)])
 	}
@@ -151,7 +158,8 @@ func TestTemplateInput(t *testing.T) {
 		return strings.Join(keys, " ")
 	}
 	assert.Equal(t, "role=assistant content=x", message(`{"role": "assistant", "content": "x", "refusal": null, "tool_calls": null, "annotations": []}`))
-	assert.Equal(t, "content=ab role=user name=n", message(`{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "role": "user", "name": "n"}`))
+	assert.Equal(t, "content=ab role=user name=n",
+		message(`{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "role": "user", "name": "n"}`))
 	assert.Equal(t, "content: expected a string, or a list of texts", message(`{"role": "user"}`))
 	assert.Equal(t, "role: expected a string", message(`{"content": "x"}`))
 
@@ -179,13 +187,16 @@ func TestTemplateInput(t *testing.T) {
 	}
 	const called = `{"messages": [{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]}], "tools": [{"x": 1}]}`
 	assert.Equal(t, `{"b": 1, "a": 2}`, prompt(open("{{ messages[0].tool_calls[0].function.arguments | tojson }}"), called))
-	assert.Equal(t, `<{"b": 1, "a": 2}>`, prompt(open("{{ '<' + messages[0].tool_calls[0].function.arguments + '>' }}"), called), "as a text where an object fails")
+	assert.Equal(t, `<{"b": 1, "a": 2}>`, prompt(open("{{ '<' + messages[0].tool_calls[0].function.arguments + '>' }}"), called),
+		"as a text where an object fails")
 	assert.Equal(t, `t{"x": 1}`, prompt(open("d", "t{{ tools[0] | tojson }}"), called))
 	assert.Equal(t, "d", prompt(open("d", "t"), `{"messages": [{"role": "user", "content": "x"}]}`))
 	assert.Equal(t, "False high", prompt(open("{{ enable_thinking }} {{ reasoning_effort }}"),
 		`{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "high"}`))
-	assert.Equal(t, "x", prompt(open("{{ messages[0].content[0].text }}"), `{"messages": [{"role": "user", "content": "x"}]}`), "a template that reads parts alone")
-	assert.Equal(t, "why", prompt(open("{{ messages[0].reasoning_content }}"), `{"messages": [{"role": "assistant", "content": "x", "reasoning": "why"}]}`))
+	assert.Equal(t, "x", prompt(open("{{ messages[0].content[0].text }}"), `{"messages": [{"role": "user", "content": "x"}]}`),
+		"a template that reads parts alone")
+	assert.Equal(t, "why", prompt(open("{{ messages[0].reasoning_content }}"),
+		`{"messages": [{"role": "assistant", "content": "x", "reasoning": "why"}]}`))
 }
 
 // The place of a token is the place of its character, which several tokens may make.
@@ -210,7 +221,8 @@ func TestFirstStop(t *testing.T) {
 	for _, c := range []struct {
 		stops []string
 		want  int
-	}{{[]string{"abcdef", "cd"}, 3}, {[]string{"cd", "abcdef"}, 3}, {[]string{"zz", "cd", "bcd"}, 2}, {[]string{"bcd", "cd"}, 2}, {[]string{"x", "y"}, 0}, {[]string{"y"}, -1}} {
+	}{{[]string{"abcdef", "cd"}, 3}, {[]string{"cd", "abcdef"}, 3}, {[]string{"zz", "cd", "bcd"}, 2}, {[]string{"bcd", "cd"}, 2},
+		{[]string{"x", "y"}, 0}, {[]string{"y"}, -1}} {
 		assert.Equal(t, c.want, firstStop("xabcdefg", c.stops), c.stops)
 	}
 }
@@ -220,7 +232,8 @@ func TestErrorsNameFields(t *testing.T) {
 	h := opened(t, chatting(t, "{{ messages[-1].content }}"), 1, Options{})
 	long := strings.Repeat("x", 40)
 	for field, fields := range map[string]string{"model": `"model": "other", "messages": [{"role": "user", "content": "a"}]`,
-		"messages": `"model": "m", "messages": [{"role": "user", "content": "` + long + `"}]`, "max_tokens": `"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 40`,
+		"messages":    `"model": "m", "messages": [{"role": "user", "content": "` + long + `"}]`,
+		"max_tokens":  `"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 40`,
 		"temperature": `"model": "m", "messages": [{"role": "user", "content": "a"}], "temperature": "warm"`} {
 		_, out := ask(t, h, "/v1/chat/completions", "{"+fields+"}")
 		require.Contains(t, out, "error", fields)
@@ -232,7 +245,8 @@ func TestErrorsNameFields(t *testing.T) {
 
 func TestOtherMethodsAndMetrics(t *testing.T) {
 	h := opened(t, trained(t), 3, Options{})
-	for path, method := range map[string]string{"/v1/completions": "GET", "/v1/chat/completions": "DELETE", "/v1/models": "POST", "/health": "PUT", "/metrics": "POST", "/": "POST"} {
+	for path, method := range map[string]string{"/v1/completions": "GET", "/v1/chat/completions": "DELETE", "/v1/models": "POST",
+		"/health": "PUT", "/metrics": "POST", "/": "POST"} {
 		r, err := http.NewRequest(method, h.URL+path, nil)
 		require.NoError(t, err)
 		answer, err := http.DefaultClient.Do(r)
@@ -250,8 +264,10 @@ func TestOtherMethodsAndMetrics(t *testing.T) {
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	require.NoError(t, err)
-	for _, line := range []string{`gpupipe_requests_total{path="/v1/completions",code="200"} 1`, "gpupipe_prompt_tokens_total 3", "gpupipe_generated_tokens_total 4",
-		"gpupipe_texts_running 0", "gpupipe_texts_waiting 0", "gpupipe_slots 3", `gpupipe_first_token_seconds_bucket{le="+Inf"} 1`, "gpupipe_text_seconds_count 1",
+	for _, line := range []string{`gpupipe_requests_total{path="/v1/completions",code="200"} 1`, "gpupipe_prompt_tokens_total 3",
+		"gpupipe_generated_tokens_total 4",
+		"gpupipe_texts_running 0", "gpupipe_texts_waiting 0", "gpupipe_slots 3", `gpupipe_first_token_seconds_bucket{le="+Inf"} 1`,
+		"gpupipe_text_seconds_count 1",
 		"# TYPE gpupipe_text_seconds histogram"} {
 		assert.Contains(t, string(text), "\n"+line+"\n")
 	}

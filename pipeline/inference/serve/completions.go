@@ -52,13 +52,14 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	t := &task{server: s, settings: c.settings, outputs: outputs, head: s.answer("cmpl-", "text_completion"), choice: func(o *output, p piece, reason *string, i int) any {
-		choice := completionChoice{Text: p.text, Index: i, FinishReason: reason}
-		if c.Logprobs != nil {
-			choice.Logprobs = o.logprobs(p.events)
-		}
-		return choice
-	}}
+	t := &task{server: s, settings: c.settings, outputs: outputs, head: s.answer("cmpl-", "text_completion"),
+		choice: func(o *output, p piece, reason *string, i int) any {
+			choice := completionChoice{Text: p.text, Index: i, FinishReason: reason}
+			if c.Logprobs != nil {
+				choice.Logprobs = o.logprobs(p.events)
+			}
+			return choice
+		}}
 	t.respond(w)
 }
 

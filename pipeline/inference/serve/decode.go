@@ -16,9 +16,11 @@ import (
 
 // neutral lists fields that are not offered, with the values that ask for nothing; null is one of each.
 var neutral = map[string][]string{
-	"audio": {}, "function_call": {`"none"`, `"auto"`}, "functions": {"[]"}, "ignore_eos": {"false"}, "include_stop_str_in_output": {"false"},
-	"length_penalty": {"1"}, "logit_bias": {"{}"}, "metadata": {"{}"}, "min_tokens": {"0"}, "modalities": {`["text"]`},
-	"parallel_tool_calls": {"true", "false"}, "prediction": {}, "response_format": {`{"type":"text"}`}, "service_tier": {`"auto"`, `"default"`},
+	"audio": {}, "function_call": {`"none"`, `"auto"`}, "functions": {"[]"}, "ignore_eos": {"false"},
+	"include_stop_str_in_output": {"false"},
+	"length_penalty":             {"1"}, "logit_bias": {"{}"}, "metadata": {"{}"}, "min_tokens": {"0"}, "modalities": {`["text"]`},
+	"parallel_tool_calls": {"true", "false"}, "prediction": {}, "response_format": {`{"type":"text"}`},
+	"service_tier":        {`"auto"`, `"default"`},
 	"skip_special_tokens": {"false"}, "stop_token_ids": {"[]"}, "store": {"false"}, "suffix": {`""`}, "typical_p": {"1"},
 	"use_beam_search": {"false"}, "verbosity": {`"medium"`}, "web_search_options": {},
 }

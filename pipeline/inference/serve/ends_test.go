@@ -76,8 +76,10 @@ func tuned(t *testing.T, folder string) (run string) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.jsonl")
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("{\"text\": \"ax\"}\n{\"text\": \"by<|im_end|>ax\"}\n", 20)), 0o644))
-	c := traintest.Demo(t, dir, "model={seq_len: 8}", "init.from="+folder, "data={train: ["+text+"], val_fraction: 0.2, document_mask: true}",
-		"train={steps: 2, batch_size: 2, microbatches: 2, save_every: 1}", "optimizer.lr=1e-9", "optimizer.adamw.lr=1e-9", "optimizer.weight_decay=0")
+	c := traintest.Demo(t, dir, "model={seq_len: 8}", "init.from="+folder,
+		"data={train: ["+text+"], val_fraction: 0.2, document_mask: true}",
+		"train={steps: 2, batch_size: 2, microbatches: 2, save_every: 1}", "optimizer.lr=1e-9", "optimizer.adamw.lr=1e-9",
+		"optimizer.weight_decay=0")
 	o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 	o.StopAfter = 1
 	_, err := train.Run(context.Background(), c, o)
@@ -94,8 +96,10 @@ func TestTheWholeTokenizer(t *testing.T) {
 	folder := twoEnds(t)
 	run := tuned(t, folder)
 	out := t.TempDir()
-	places := []string{folder, run, traintest.StepDir(run, 1), filepath.Join(out, "hf"), filepath.Join(out, "m.gguf"), filepath.Join(out, "again")}
-	for _, o := range []inference.ExportOptions{{From: run, Out: places[3]}, {From: run, Out: places[4], Format: inference.FormatGGUF}, {From: places[4], Out: places[5]}} {
+	places := []string{folder, run, traintest.StepDir(run, 1), filepath.Join(out, "hf"), filepath.Join(out, "m.gguf"),
+		filepath.Join(out, "again")}
+	for _, o := range []inference.ExportOptions{{From: run, Out: places[3]}, {From: run, Out: places[4], Format: inference.FormatGGUF},
+		{From: places[4], Out: places[5]}} {
 		_, err := inference.Export(context.Background(), o)
 		require.NoError(t, err)
 	}
@@ -110,7 +114,8 @@ func TestTheWholeTokenizer(t *testing.T) {
 			assert.Equal(t, map[string]tokenizer.Token{tokenizer.RoleEOS: {ID: 5, Text: "<|end|>"}, tokenizer.RoleBOS: {ID: 7, Text: "<s>"},
 				tokenizer.RolePad: {ID: 6, Text: "<|im_end|>"}}, s.Roles)
 			assert.Equal(t, []uint32{6, 5}, s.Ends)
-			assert.Equal(t, []tokenizer.Template{{Name: "default", Source: "{{ messages[-1].content }}"}, {Name: "tool_use", Source: "b"}}, s.Templates)
+			assert.Equal(t, []tokenizer.Template{{Name: "default", Source: "{{ messages[-1].content }}"},
+				{Name: "tool_use", Source: "b"}}, s.Templates)
 		}
 		assert.Equal(t, want, s, place)
 		ids, err := src.Tokenizer.Encode([]byte("a<s>b"))
@@ -159,7 +164,8 @@ func answersEnd(t *testing.T, place string) {
 	for prompt, want := range map[string]string{"a": "x", "b": "y"} {
 		c := completed(t, h, fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": 5, "temperature": 0}`, prompt))
 		assert.Equal(t, []any{want, "stop"}, []any{c["text"], c["finish_reason"]}, place)
-		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{"model": "m", "max_tokens": 5, "temperature": 0, "messages": [{"role": "user", "content": %q}]}`, prompt))
+		status, out := ask(t, h, "/v1/chat/completions",
+			fmt.Sprintf(`{"model": "m", "max_tokens": 5, "temperature": 0, "messages": [{"role": "user", "content": %q}]}`, prompt))
 		require.Equal(t, http.StatusOK, status, "%v", out)
 		choice := out["choices"].([]any)[0].(map[string]any)
 		assert.Equal(t, []any{want, "stop"}, []any{choice["message"].(map[string]any)["content"], choice["finish_reason"]}, place)
@@ -178,11 +184,13 @@ func sameLoss(t *testing.T, run string, exports []string) {
 	question := filepath.Join(dir, "q.jsonl")
 	require.NoError(t, os.WriteFile(question, []byte(`{"context": "a", "choices": ["y", "x"], "answer": 1}`+"\n"), 0o644))
 	for i, place := range append(exports, run) {
-		stored, err := inference.TopK(context.Background(), inference.TopKOptions{From: place, Data: []string{filepath.Join(filepath.Dir(run), "text.jsonl")}, K: 1,
-			BatchSize: 2, Target: onReference, Out: filepath.Join(dir, fmt.Sprint(i))})
+		stored, err := inference.TopK(context.Background(),
+			inference.TopKOptions{From: place, Data: []string{filepath.Join(filepath.Dir(run), "text.jsonl")}, K: 1,
+				BatchSize: 2, Target: onReference, Out: filepath.Join(dir, fmt.Sprint(i))})
 		require.NoError(t, err, place)
 		assert.EqualValues(t, 180, stored.Tokens, "an end after each of 40 documents of 2 or 5 tokens")
-		o := inference.TaskOptions{EvalOptions: inference.EvalOptions{From: place, BatchSize: 1, Target: onReference}, Files: []string{question}}
+		o := inference.TaskOptions{EvalOptions: inference.EvalOptions{From: place, BatchSize: 1, Target: onReference},
+			Files: []string{question}}
 		answered, err := inference.AnswerTasks(context.Background(), o)
 		require.NoError(t, err, place)
 		assert.Equal(t, 1.0, answered.Tasks[0].Accuracy, place)

@@ -91,7 +91,8 @@ func (r *completionRequest) check() error {
 	}
 	switch {
 	case len(r.Prompt) > maxPerRequest || len(r.Prompt)*r.choices() > maxPerRequest:
-		return invalid("prompt", "found %d prompts with %d choices each, expected at most %d texts in all", len(r.Prompt), r.choices(), maxPerRequest)
+		return invalid("prompt", "found %d prompts with %d choices each, expected at most %d texts in all", len(r.Prompt), r.choices(),
+			maxPerRequest)
 	case r.Logprobs != nil && (*r.Logprobs < 0 || *r.Logprobs > maxTop):
 		return invalid("logprobs", "found %d, expected 0 to %d", *r.Logprobs, maxTop)
 	}

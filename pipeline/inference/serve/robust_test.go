@@ -36,7 +36,8 @@ func guardedAs(t *testing.T, dir, name string, maxBody int64) (url string, s *Se
 	require.NoError(t, err)
 	s, err = New(b, Options{Name: name, Queue: 100})
 	require.NoError(t, err)
-	h, err := httpserver.Start(httpserver.Options{Address: "0", Handler: s, Token: testToken, Public: Public, Refuse: Refuse, MaxBody: maxBody,
+	h, err := httpserver.Start(httpserver.Options{Address: "0", Handler: s, Token: testToken, Public: Public, Refuse: Refuse,
+		MaxBody:      maxBody,
 		WriteTimeout: 200 * time.Millisecond, Shutdown: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -107,7 +108,8 @@ func hangUp(t *testing.T, url string) {
 func TestManyClients(t *testing.T) {
 	url, s := guarded(t, trained(t))
 	body := func(i int) string {
-		return fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": %d, "seed": %d, "logprobs": 1}`, strings.Repeat("the cat ", 2)[:3+i%8], 4+i%7, i)
+		return fmt.Sprintf(`{"model": "m", "prompt": %q, "max_tokens": %d, "seed": %d, "logprobs": 1}`,
+			strings.Repeat("the cat ", 2)[:3+i%8], 4+i%7, i)
 	}
 	alone := make([]string, 8)
 	for i := range alone {

@@ -41,7 +41,8 @@ var (
 )
 
 func newScheduler(b batch, limit int, ended func(q *sequence)) *scheduler {
-	s := &scheduler{batch: b, limit: limit, ended: ended, wake: make(chan struct{}, 1), done: make(chan struct{}), slots: make([]*sequence, b.Slots())}
+	s := &scheduler{batch: b, limit: limit, ended: ended, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		slots: make([]*sequence, b.Slots())}
 	go s.run()
 	return s
 }

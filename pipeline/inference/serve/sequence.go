@@ -112,7 +112,10 @@ func likeliest(logits []float32, k int, lse float64) []scored {
 		if k == 0 || len(top) == k && x.logProb <= top[k-1].logProb {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(top, x, func(a, b scored) int { return cmp.Or(cmp.Compare(b.logProb, a.logProb), cmp.Compare(a.id, b.id)) })
+		at, _ := slices.BinarySearchFunc(top, x, func(a, b scored) int {
+			return cmp.Or(cmp.Compare(b.logProb, a.logProb),
+				cmp.Compare(a.id, b.id))
+		})
 		if top = slices.Insert(top, at, x); len(top) > k {
 			top = top[:k]
 		}

@@ -115,7 +115,8 @@ func evaluated(t *testing.T, dir, text string) float64 {
 	t.Helper()
 	path := t.TempDir() + "/text.txt"
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
-	e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: dir, Data: []string{path}, BatchSize: 1, SeqLen: len(text) - 1, Target: onReference})
+	e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: dir, Data: []string{path}, BatchSize: 1,
+		SeqLen: len(text) - 1, Target: onReference})
 	require.NoError(t, err)
 	return e.Loss * float64(e.Tokens)
 }
@@ -226,23 +227,29 @@ func TestMistakesAreErrorsOfTheAPI(t *testing.T) {
 	for body, want := range map[string]string{
 		`{`: "400 the body: expected one JSON object, found an error at byte 1", `[]`: "400 the body: found [], expected one JSON object",
 		`{"model": "m"} x`: "400 the body: expected one JSON object", ``: "400 the body: found nothing", `null`: "400 the body: found null",
-		`{"model": "m", "max_tokens": 1.5}`: "400 max_tokens: found 1.5, expected an integer", `{"model": 3}`: "400 model: found 3, expected a string",
-		`{"model": "m", "temperature": "hot"}`: `400 temperature: found "hot", expected a number`, `{"model": "m", "stream": 1}`: "400 stream: found 1, expected true or false",
-		`{"model": "m", "stop": [1]}`: "400 stop: found [1], expected a string or a list of strings", `{"model": "m", "Model": "m"}`: "400 Model: there is no such field",
-		`{"model": "m", "stream": true, "stream_options": 3}`: "400 stream_options: found 3, expected an object", `{"model": "m", "user": 3}`: "400 user: found 3",
-		`{"model": "other", "prompt": "x"}`: `404 model: found "other", expected "m"`,
-		`{"model": "m", "prompt": {}}`:      "400 prompt: found {}, expected", `{"model": "m", "prompt": [[]]}`: "400 prompt: prompt[0]",
+		`{"model": "m", "max_tokens": 1.5}`:                   "400 max_tokens: found 1.5, expected an integer",
+		`{"model": 3}`:                                        "400 model: found 3, expected a string",
+		`{"model": "m", "temperature": "hot"}`:                `400 temperature: found "hot", expected a number`,
+		`{"model": "m", "stream": 1}`:                         "400 stream: found 1, expected true or false",
+		`{"model": "m", "stop": [1]}`:                         "400 stop: found [1], expected a string or a list of strings",
+		`{"model": "m", "Model": "m"}`:                        "400 Model: there is no such field",
+		`{"model": "m", "stream": true, "stream_options": 3}`: "400 stream_options: found 3, expected an object",
+		`{"model": "m", "user": 3}`:                           "400 user: found 3",
+		`{"model": "other", "prompt": "x"}`:                   `404 model: found "other", expected "m"`,
+		`{"model": "m", "prompt": {}}`:                        "400 prompt: found {}, expected", `{"model": "m", "prompt": [[]]}`: "400 prompt: prompt[0]",
 		`{"model": "m", "prompt": [256]}`:                             "400 prompt: found token 256, expected one below 256",
 		`{"model": "m", "prompt": [-1]}`:                              "400 prompt: prompt[0]",
 		`{"model": "m", "max_tokens": -1}`:                            "400 max_tokens: found -1",
 		`{"model": "m", "max_tokens": 21}`:                            "400 max_tokens: found 21, expected at most 20",
 		`{"model": "m", "max_tokens": 40}`:                            "400 1 token of the prompt and max_tokens 40 tokens exceed the context of 32 tokens",
 		`{"model": "m", "prompt": "` + strings.Repeat("x", 40) + `"}`: "400 40 tokens of the prompt exceed the context of 32 tokens",
-		`{"model": "m", "temperature": -1}`:                           "400 temperature: found -1", `{"model": "m", "top_p": 0}`: "400 top_p: found 0, expected a number above 0",
-		`{"model": "m", "n": 0}`: "400 n: found 0", `{"model": "m", "n": 1000}`: "400 n: found 1000",
+		`{"model": "m", "temperature": -1}`:                           "400 temperature: found -1",
+		`{"model": "m", "top_p": 0}`:                                  "400 top_p: found 0, expected a number above 0",
+		`{"model": "m", "n": 0}`:                                      "400 n: found 0", `{"model": "m", "n": 1000}`: "400 n: found 1000",
 		`{"model": "m", "best_of": 2}`: "400 best_of", `{"model": "m", "suffix": "x"}`: "400 suffix",
 		`{"model": "m", "stop": ""}`: "400 stop", `{"model": "m", "logprobs": 21}`: "400 logprobs",
-		`{"model": "m", "presence_penalty": 3}`: "400 presence_penalty: found 3", `{"model": "m", "frequency_penalty": -3}`: "400 frequency_penalty",
+		`{"model": "m", "presence_penalty": 3}`:   "400 presence_penalty: found 3",
+		`{"model": "m", "frequency_penalty": -3}`: "400 frequency_penalty",
 		`{"model": "m", "repetition_penalty": 0}`: "400 repetition_penalty", `{"model": "m", "min_p": 1.1}`: "400 min_p",
 		`{"model": "m", "logit_bias": {"1": 2}}`: "400 logit_bias: found {\"1\": 2}, expected {} or null",
 		`{"model": "m", "magic": 0.1}`:           "400 magic: there is no such field",
@@ -283,7 +290,8 @@ func TestChat(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, status)
 		assert.Contains(t, out["error"].(map[string]any)["message"], want)
 	}
-	ask400(opened(t, folder, 1, Options{}), `{"model": "m", "messages": [{"role": "user", "content": "a"}]}`, "the model has no chat template")
+	ask400(opened(t, folder, 1, Options{}), `{"model": "m", "messages": [{"role": "user", "content": "a"}]}`,
+		"the model has no chat template")
 
 	template := "{%- for m in messages %}\n    {%- if m['role'] == 'bad' %}{{ raise_exception('no bad role') }}{% endif %}\n    {{- m.role[0] + ':' + m['content'] | trim + eos_token }}\n{%- endfor %}\n{% if add_generation_prompt %}\na:{% endif %}"
 	c, err := json.Marshal(map[string]any{"chat_template": template, "eos_token": map[string]string{"content": ";"}, "bos_token": nil})
@@ -291,7 +299,8 @@ func TestChat(t *testing.T) {
 	require.NoError(t, os.WriteFile(folder+"/tokenizer_config.json", c, 0o666))
 	h := opened(t, folder, 1, Options{})
 	const fields = `"model": "m", "temperature": 0, "max_tokens": 6`
-	status, out := ask(t, h, "/v1/chat/completions", `{`+fields+`, "logprobs": true, "top_logprobs": 2, "messages": [{"role": "user", "content": " the"}, {"role": "assistant", "content": [{"type": "text", "text": "cat"}]}]}`)
+	status, out := ask(t, h, "/v1/chat/completions",
+		`{`+fields+`, "logprobs": true, "top_logprobs": 2, "messages": [{"role": "user", "content": " the"}, {"role": "assistant", "content": [{"type": "text", "text": "cat"}]}]}`)
 	require.Equal(t, http.StatusOK, status, "%v", out)
 	choice := out["choices"].([]any)[0].(map[string]any)
 	want := completed(t, h, `{`+fields+`, "prompt": "u:the;a:cat;\na:"}`)

@@ -108,7 +108,8 @@ func (s *Server) routes() *http.ServeMux {
 				allowed += ", " + http.MethodHead
 			}
 			w.Header().Set("Allow", allowed)
-			writeError(w, withStatus(http.StatusMethodNotAllowed, "method_not_allowed", "%s takes %s, found %s", r.URL.Path, allowed, r.Method))
+			writeError(w, withStatus(http.StatusMethodNotAllowed, "method_not_allowed", "%s takes %s, found %s", r.URL.Path, allowed,
+				r.Method))
 		})
 	}
 	serve("POST", "/v1/completions", http.HandlerFunc(s.completions))
@@ -200,7 +201,8 @@ func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) 
 		return min(most, otherwise), nil
 	}
 	if *asked > integer(room) {
-		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt and max_tokens %s exceed the context of %s",
+		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded",
+			"%s of the prompt and max_tokens %s exceed the context of %s",
 			plural(prompt, "token"), plural(int(*asked), "token"), plural(s.context, "token")).about("max_tokens")
 	}
 	if *asked > integer(most) {
@@ -211,6 +213,7 @@ func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) 
 
 // sequence makes the sequence of one choice.
 func (s *Server) sequence(ctx context.Context, ids []uint32, o settings, most int, seed uint64, scored bool, top int) *sequence {
-	return newSequence(ctx, ids, decoding{max: most, isEnd: s.tok.Special().IsEnd, draws: s.tok.VocabSize(), sampler: inference.NewSampler(o.sampling(seed)),
-		scored: scored, top: top})
+	return newSequence(ctx, ids, decoding{max: most, isEnd: s.tok.Special().IsEnd, draws: s.tok.VocabSize(),
+		sampler: inference.NewSampler(o.sampling(seed)),
+		scored:  scored, top: top})
 }

@@ -39,10 +39,11 @@ func TestFormats(t *testing.T) {
 			[]Option{{"Question: why?\nAnswer:", " b", 1}, {"Question: why?\nAnswer:", " cc", 2}}, 1},
 		`{"goal": "g", "sol1": "b", "sol2": "c", "label": 1}`: {
 			[]Option{{"Question: g\nAnswer:", " b", 1}, {"Question: g\nAnswer:", " c", 1}}, 1},
-		`{"context": "x", "choices": ["b", "c"], "answer": "c"}`:                   {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 1},
-		`{"context": "x", "choices": ["b", "c"], "answer": 0}`:                     {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 0},
-		`{"query": "x", "choices": ["b", "c"], "gold": 1}`:                         {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 1},
-		`{"context_options": ["the cat", "it"], "continuation": "sat", "gold": 1}`: {[]Option{{"the cat", " sat", 3}, {"it", " sat", 3}}, 1},
+		`{"context": "x", "choices": ["b", "c"], "answer": "c"}`: {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 1},
+		`{"context": "x", "choices": ["b", "c"], "answer": 0}`:   {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 0},
+		`{"query": "x", "choices": ["b", "c"], "gold": 1}`:       {[]Option{{"x", " b", 1}, {"x", " c", 1}}, 1},
+		`{"context_options": ["the cat", "it"], "continuation": "sat", "gold": 1}`: {[]Option{{"the cat", " sat", 3}, {"it", " sat", 3}},
+			1},
 	} {
 		task, err := Read(written(t, line, ""))
 		require.NoError(t, err, line)

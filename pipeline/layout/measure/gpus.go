@@ -46,7 +46,8 @@ func GPUNames() (names []string) {
 // another peak.
 func PeakFLOPS(adapter string, halfFactors bool) float64 {
 	words := strings.FieldsFunc(strings.ToLower(adapter), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-	if slices.ContainsFunc([]string{"laptop", "mobile", "pcie", "nvl", "d"}, func(variant string) bool { return slices.Contains(words, variant) }) {
+	if slices.ContainsFunc([]string{"laptop", "mobile", "pcie", "nvl", "d"},
+		func(variant string) bool { return slices.Contains(words, variant) }) {
 		return 0
 	}
 	for _, g := range GPUs() {

@@ -16,7 +16,8 @@ const (
 )
 
 // transfers measures transfers of n bytes between a device and its peers, unless the cache has them.
-func (o Options) transfers(ctx context.Context, dev device.Device, n int64, peers []device.Device) (l partition.Link, cached bool, err error) {
+func (o Options) transfers(ctx context.Context, dev device.Device, n int64, peers []device.Device) (l partition.Link, cached bool,
+	err error) {
 	alignment, what := o.sharing(dev, peers), "a transfer"
 	if alignment > 0 {
 		what = "a shared transfer"

@@ -54,7 +54,8 @@ func TestTransfersAreThoseOfTraining(t *testing.T) {
 		}
 		_, _, err = newTarget(t, small(false), "sgd").Problem(context.Background(), devices[:1], o)
 		require.NoError(t, err)
-		assert.Equal(t, c.alignments[0] > 0, devices[0].(*hardware).Counts().Transfers > 0, "%s: one way is not remembered for another", name)
+		assert.Equal(t, c.alignments[0] > 0, devices[0].(*hardware).Counts().Transfers > 0, "%s: one way is not remembered for another",
+			name)
 	}
 }
 

@@ -224,7 +224,8 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 }
 
 // scratch returns the scratch memory of a unit's programs, and the bytes that are kept even with recomputation.
-func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[string]*graph.Graph) (s partition.Scratch, always int64, err error) {
+func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[string]*graph.Graph) (s partition.Scratch, always int64,
+	err error) {
 	o := t.options(unit)
 	o.Recompute = true
 	again, err := t.Model.Stage(o)
@@ -238,7 +239,8 @@ func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[st
 	}
 	m := p.Memory()
 	fixed := m.Inputs + m.Outputs + m.Constants
-	s = partition.Scratch{Working: others.Arena(evalProgram), Backward: p.Arena(backwardProgram), Recomputing: fixed + others.Arena(backwardProgram)}
+	s = partition.Scratch{Working: others.Arena(evalProgram), Backward: p.Arena(backwardProgram), Recomputing: fixed +
+		others.Arena(backwardProgram)}
 	for name := range graphs {
 		switch name {
 		case backwardProgram:

@@ -33,12 +33,14 @@ func newTarget(t *testing.T, c model.Config, name string) Target {
 	for _, p := range c.Parameters() {
 		matrix := len(p.Type.Shape) == 2
 		all := c.Gradients(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+			Contributions: all[:len(all)-1],
+			Matrix:        matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
 	}
 	a, err := optim.NewAlgorithm(name)
 	require.NoError(t, err)
-	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: 0.1, Clip: 1, Losses: []string{model.LossVariable},
+	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: 0.1, Clip: 1,
+		Losses:   []string{model.LossVariable},
 		Schedule: optim.Schedule{Name: "constant", Steps: 10}}, params)
 	require.NoError(t, err)
 	return Target{Model: c, Batch: 2, Optimizer: o}
@@ -63,14 +65,16 @@ func (h *hardware) Run(l device.Loaded) error {
 }
 
 func pretend(name, driver string) *hardware {
-	return &hardware{Device: null.New(null.Options{}), info: device.Info{Name: name, Adapter: "pretended", Driver: driver, Kind: device.Discrete}}
+	return &hardware{Device: null.New(null.Options{}), info: device.Info{Name: name, Adapter: "pretended", Driver: driver,
+		Kind: device.Discrete}}
 }
 
 // stageMemory is what a stage of 1f1b takes when its programs are planned together, as a line of the engine plans them.
 func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute bool) (variables, total int64) {
 	t.Helper()
 	c := g.Model
-	s, err := c.Stage(model.StageOptions{First: p.First, Last: p.Last, Batch: g.Batch, Microbatches: 4, Recompute: recompute, Inputs: g.Inputs})
+	s, err := c.Stage(model.StageOptions{First: p.First, Last: p.Last, Batch: g.Batch, Microbatches: 4, Recompute: recompute,
+		Inputs: g.Inputs})
 	require.NoError(t, err)
 	graphs := map[string]*graph.Graph{"F": s.Forward, "B": s.Backward, "B+": s.BackwardNext}
 	var own []string
@@ -109,7 +113,8 @@ func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute
 // small ones (gradient norms, the loss), the rest within 2 %.
 func TestMemoryIsThatOfWholeStages(t *testing.T) {
 	experts := small(false)
-	experts.MoE = model.MoE{Experts: 8, TopK: 2, DFF: 64, DenseFirst: 1, Score: model.SigmoidScore, Normalize: true, Scale: 1, Balance: model.Balance{Bias: 1e-3, Z: 1e-3}}
+	experts.MoE = model.MoE{Experts: 8, TopK: 2, DFF: 64, DenseFirst: 1, Score: model.SigmoidScore, Normalize: true, Scale: 1,
+		Balance: model.Balance{Bias: 1e-3, Z: 1e-3}}
 	g := newTarget(t, experts, "adamw")
 	g.Model = model.InPrecision(g.Model, graph.BF16)
 	checkStages(t, g, "experts", []partition.Recompute{partition.Never, partition.Always})

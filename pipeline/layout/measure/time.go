@@ -22,7 +22,8 @@ type record struct {
 }
 
 // measured runs the programs of each kind of unit, and transfers of its activations, unless the cache has them.
-func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, peers []device.Device, o Options) (r record, cached bool, err error) {
+func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, peers []device.Device, o Options) (r record, cached bool,
+	err error) {
 	cached = true
 	for _, k := range kinds {
 		seconds, all, err := t.cached(ctx, dev, k, o)
@@ -128,7 +129,8 @@ func (t Target) fill(s *exec.Session, k kind) error {
 		}
 	}
 	for v := range k.shares {
-		if err := s.SetInput(updateProgram(v), optim.HyperparametersInput, exec.F32Bytes(t.Optimizer.Hyperparameters(0, false).Float32s())); err != nil {
+		if err := s.SetInput(updateProgram(v), optim.HyperparametersInput,
+			exec.F32Bytes(t.Optimizer.Hyperparameters(0, false).Float32s())); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,8 @@ func (p Problem) Measured(modelled bool) Measured {
 func (m Measured) Check() error {
 	n := len(m.Devices)
 	if n == 0 || len(m.Units) == 0 || len(m.Times) != n {
-		return fmt.Errorf("found %d devices, %d units and times of %d devices, expected as many times as devices", n, len(m.Units), len(m.Times))
+		return fmt.Errorf("found %d devices, %d units and times of %d devices, expected as many times as devices", n, len(m.Units),
+			len(m.Times))
 	}
 	for i, times := range m.Times {
 		if len(times) != len(m.Units) {
@@ -53,7 +54,8 @@ func (m Measured) Apply(p *Problem) error {
 	}
 	same := func(a, b Unit) bool { return a.Name == b.Name && a.Parameters == b.Parameters }
 	if !slices.EqualFunc(m.Units, p.Units, same) {
-		return fmt.Errorf("found measurements of another model, with %d units and %d bytes of weights, expected %d units and %d bytes", len(m.Units),
+		return fmt.Errorf("found measurements of another model, with %d units and %d bytes of weights, expected %d units and %d bytes",
+			len(m.Units),
 			weightsOf(m.Units), len(p.Units), weightsOf(p.Units))
 	}
 	size := 1.0
@@ -64,7 +66,8 @@ func (m Measured) Apply(p *Problem) error {
 	p.Devices = slices.Clone(m.Devices[:n])
 	for i := range p.Devices {
 		for _, t := range m.Times[i] {
-			p.Devices[i].Times = append(p.Devices[i].Times, Time{t.Forward * size, t.Backward * size, t.InputGrad * size, t.WeightGrad * size, t.Update})
+			p.Devices[i].Times = append(p.Devices[i].Times, Time{t.Forward * size, t.Backward * size, t.InputGrad * size,
+				t.WeightGrad * size, t.Update})
 		}
 	}
 	if m.Network != nil {

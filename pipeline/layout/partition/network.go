@@ -42,7 +42,8 @@ func (w *Network) alike(i, j int) bool {
 		if k == i || k == j {
 			continue
 		}
-		if w.Machines[k] == w.Machines[i] || w.Machines[k] == w.Machines[j] || w.Links[i][k] != w.Links[j][k] || w.Links[k][i] != w.Links[k][j] {
+		if w.Machines[k] == w.Machines[i] || w.Machines[k] == w.Machines[j] || w.Links[i][k] != w.Links[j][k] ||
+			w.Links[k][i] != w.Links[k][j] {
 			return false
 		}
 	}

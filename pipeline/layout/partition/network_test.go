@@ -44,7 +44,8 @@ func TestPredictionOverLinks(t *testing.T) {
 		gbit, latency float64
 		depth         int
 		want          float64
-	}{{1, 0.001, 0, 1}, {1, 0.010, 0, 0.9}, {1, 0.010, 3, 1}, {1, 0.050, 0, 0.62}, {1, 0.050, 3, 1}, {0.2, 0.010, 0, 0.48}, {0.2, 0.010, 4, 0.636}} {
+	}{{1, 0.001, 0, 1}, {1, 0.010, 0, 0.9}, {1, 0.010, 3, 1}, {1, 0.050, 0, 0.62}, {1, 0.050, 3, 1}, {0.2, 0.010, 0, 0.48},
+		{0.2, 0.010, 4, 0.636}} {
 		p := apart(t, c.depth, Link{Latency: c.latency, Bandwidth: c.gbit * gigabit})
 		plan, err := Choose(p)
 		require.NoError(t, err)

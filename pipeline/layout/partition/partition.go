@@ -40,10 +40,11 @@ type Unit struct {
 
 // Scratch is the scratch memory of a unit's programs, in bytes. One program runs at a time.
 type Scratch struct {
-	Working     int64 `json:"working"`             // of all programs but backward passes
-	Backward    int64 `json:"working_backward"`    // of the whole backward pass
-	Split       int64 `json:"working_split"`       // of the larger program of a split backward pass
-	Recomputing int64 `json:"working_recomputing"` // of the whole backward pass with recomputation, including the activations that it computes again
+	Working  int64 `json:"working"`          // of all programs but backward passes
+	Backward int64 `json:"working_backward"` // of the whole backward pass
+	Split    int64 `json:"working_split"`    // of the larger program of a split backward pass
+	// of the whole backward pass with recomputation, including the activations that it computes again
+	Recomputing int64 `json:"working_recomputing"`
 }
 
 // Widest is the larger scratch memory of each program.
@@ -230,7 +231,8 @@ func (p *Problem) check() error {
 		return err
 	}
 	if s.VirtualStages() > len(p.Units) {
-		return fielderror.New("stages", p.Schedule.Stages, "at most %d chunks: the embedding, %d layers and the head; %d stages of %d chunks have %d",
+		return fielderror.New("stages", p.Schedule.Stages,
+			"at most %d chunks: the embedding, %d layers and the head; %d stages of %d chunks have %d",
 			len(p.Units), len(p.Units)-2, p.Schedule.Stages, p.Schedule.Chunks, s.VirtualStages())
 	}
 	return p.checkCut()
@@ -247,7 +249,8 @@ func (p *Problem) checkCut() error {
 	before := 0
 	for _, u := range p.Cut {
 		if u <= before || u > last {
-			return fielderror.New("cut", p.Cut, "ascending units from 1 to %d (0 is the embedding, 1 to %d the layers, %d the head)", last, last-1, last)
+			return fielderror.New("cut", p.Cut, "ascending units from 1 to %d (0 is the embedding, 1 to %d the layers, %d the head)",
+				last, last-1, last)
 		}
 		before = u
 	}

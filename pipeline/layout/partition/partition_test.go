@@ -17,18 +17,22 @@ import (
 
 func generate(t testing.TB, name string, stages, chunks, microbatches int) *schedule.Schedule {
 	t.Helper()
-	s, err := schedule.Generate(name, schedule.Options{Stages: stages, Chunks: chunks, Microbatches: microbatches, Batches: schedule.PatternBatches})
+	s, err := schedule.Generate(name, schedule.Options{Stages: stages, Chunks: chunks, Microbatches: microbatches,
+		Batches: schedule.PatternBatches})
 	require.NoError(t, err)
 	return s
 }
 
 // model is an embedding, n equal layers and a head.
 func model(layers int) []Unit {
-	us := []Unit{{Name: "embed", Parameters: 400, State: 800, Kept: 10, Scratch: Scratch{Working: 20, Backward: 20, Recomputing: 40}, Out: 50}}
+	us := []Unit{{Name: "embed", Parameters: 400, State: 800, Kept: 10, Scratch: Scratch{Working: 20, Backward: 20, Recomputing: 40},
+		Out: 50}}
 	for i := range layers {
-		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Enters: 50, Scratch: Scratch{Working: 60, Backward: 60, Recomputing: 360}, Out: 50})
+		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Enters: 50,
+			Scratch: Scratch{Working: 60, Backward: 60, Recomputing: 360}, Out: 50})
 	}
-	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Enters: 50, Scratch: Scratch{Working: 90, Backward: 90, Recomputing: 290}})
+	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Enters: 50,
+		Scratch: Scratch{Working: 90, Backward: 90, Recomputing: 290}})
 }
 
 // device takes a second for a layer's forward and two for its backward.
@@ -99,7 +103,8 @@ func TestOneStage(t *testing.T) {
 	p, err := Choose(Problem{Units: us, Devices: devices(us, 1), Schedule: generate(t, "1f1b", 1, 1, 4), Tokens: 1})
 	require.NoError(t, err)
 	assert.Empty(t, p.Cut)
-	assert.Equal(t, Memory{Weights: 1000, Gradients: 1000, Optimizer: 2000, Activations: 10 + 350 + 350 + 250, Working: 60 + 50 + 50}, p.Stages[0].Memory)
+	assert.Equal(t, Memory{Weights: 1000, Gradients: 1000, Optimizer: 2000, Activations: 10 + 350 + 350 + 250, Working: 60 + 50 + 50},
+		p.Stages[0].Memory)
 	assert.Zero(t, p.Stages[0].Transfer)
 }
 
@@ -349,7 +354,8 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 	stages := 1 + rng.IntN(4)
 	units := max(stages, 2+rng.IntN(6))
-	p := Problem{Tokens: 1, Given: rng.Int64N(20), Schedule: generate(t, []string{"1f1b", "2bw"}[rng.IntN(2)], stages, 1, stages+rng.IntN(4))}
+	p := Problem{Tokens: 1, Given: rng.Int64N(20), Schedule: generate(t, []string{"1f1b", "2bw"}[rng.IntN(2)], stages, 1,
+		stages+rng.IntN(4))}
 	for u := range units {
 		enters := int64(0)
 		if u > 0 && rng.IntN(4) > 0 {

@@ -51,7 +51,8 @@ func Recommend(cs []Candidate) (best int, reason string) {
 		return late, fmt.Sprintf("%.0f %% more tokens a second than %s, the fastest without delay, since no stage waits at a batch's end; %s",
 			100*(gain-1), cs[sync].Schedule, cs[late].delayed())
 	case gain > 1:
-		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for a staleness of %.2g", cs[late].Schedule, 100*(gain-1), cs[late].Staleness)
+		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for a staleness of %.2g", cs[late].Schedule, 100*(gain-1),
+			cs[late].Staleness)
 	}
 	return sync, fmt.Sprintf("no slower than %s, whose staleness is %.2g", cs[late].Schedule, cs[late].Staleness)
 }

@@ -7,7 +7,8 @@ import (
 )
 
 func candidate(name string, delay int, rate float64, bytes int64) Candidate {
-	return Candidate{Schedule: name, Delay: delay, Microbatches: 4, Stale: 4 * delay, Staleness: float64(delay), Plan: &Plan{TokensPerSec: rate, Stages: []Stage{{Memory: Memory{Weights: 1}}, {Memory: Memory{Weights: bytes}}}}}
+	return Candidate{Schedule: name, Delay: delay, Microbatches: 4, Stale: 4 * delay, Staleness: float64(delay),
+		Plan: &Plan{TokensPerSec: rate, Stages: []Stage{{Memory: Memory{Weights: 1}}, {Memory: Memory{Weights: bytes}}}}}
 }
 
 // partly is a candidate with a quarter of the microbatches stale.
@@ -28,7 +29,8 @@ func TestRecommend(t *testing.T) {
 			"30 % more tokens a second than 1f1b, the fastest without delay"},
 		{[]Candidate{candidate("1f1b", 0, 100, 5), candidate("zb-h1", 0, 110, 5), candidate("2bw", 1, 111, 9)}, 1,
 			"2bw would be 0.9 % faster, too little"},
-		{[]Candidate{candidate("gpipe", 0, 100, 9), candidate("1f1b", 0, 99.9, 5), candidate("2bw", 1, 99, 9)}, 1, "no slower than 2bw, whose staleness is 1"},
+		{[]Candidate{candidate("gpipe", 0, 100, 9), candidate("1f1b", 0, 99.9, 5), candidate("2bw", 1, 99, 9)}, 1,
+			"no slower than 2bw, whose staleness is 1"},
 		{[]Candidate{candidate("1f1b", 0, 100, 5), partly("2bw", 102)}, 1, "the first 1 of 4 microbatches of a batch lack"},
 		{[]Candidate{candidate("1f1b", 0, 100, 5), partly("2bw", 100)}, 0, "whose staleness is 0.25"},
 		{[]Candidate{impossible, candidate("2bw", 1, 99, 9)}, 1, "every gradient is applied one batch late"},

@@ -102,7 +102,8 @@ func twinFree(d int, class []int, used []bool) bool {
 func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
-		return slices.Equal(d.Times, e.Times) && c.Network.alike(i, j) && (d.Name == e.Name || c.devices[i].stages == 1 && c.devices[j].stages == 1 &&
+		return slices.Equal(d.Times, e.Times) && c.Network.alike(i, j) && (d.Name == e.Name || c.devices[i].stages == 1 &&
+			c.devices[j].stages == 1 &&
 			d.Memory == e.Memory && d.Ranks == e.Ranks && d.Link == e.Link)
 	}
 	class := make([]int, len(c.Devices))

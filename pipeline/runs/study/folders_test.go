@@ -21,7 +21,9 @@ func TestAStudyGoesOnFromEveryFolder(t *testing.T) {
 			}
 			t.Chdir(filepath.Join(root, "project"))
 			require.NoError(t, os.WriteFile("a.txt", nil, 0o666))
-			require.NoError(t, os.WriteFile("g.yaml", []byte(smallBase+"optimizers: {adamw: {lrs: [0.001]}}\nmodes: [sync, delay]\nsummaries: results\ndir: studies/mine\n"), 0o666))
+			require.NoError(t, os.WriteFile("g.yaml",
+				[]byte(smallBase+"optimizers: {adamw: {lrs: [0.001]}}\nmodes: [sync, delay]\nsummaries: results\ndir: studies/mine\n"),
+				0o666))
 			g, err := Load("g.yaml", []string{"data.val_fraction=0.2"})
 			require.NoError(t, err)
 			ctx, stop := context.WithCancel(t.Context())

@@ -145,14 +145,16 @@ func Load(path string, overrides []string) (*Grid, error) {
 
 // parse reads the grid of a file, which other files are relative to.
 func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Grid, error) {
-	f := gridFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3}, Tuning: Synchronous, Stages: []int{1}}
+	f := gridFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3},
+		Tuning: Synchronous, Stages: []int{1}}
 	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
 	if f.TuneSeeds == nil && len(f.Seeds) > 0 {
 		f.TuneSeeds = f.Seeds[:1]
 	}
-	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines, Dir: f.Dir,
+	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages,
+		Pipelines: f.Pipelines, Dir: f.Dir,
 		source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)

@@ -72,7 +72,8 @@ func TestEachRunHasItsConfig(t *testing.T) {
 func TestModesOfPartOfTheBatch(t *testing.T) {
 	g, err := grid(t, smallBase+twoOptimizers+"set: {train.batch_size: 4, train.microbatches: 4}\nmodes: [sync, delay-1of2, delay-1of4+error_feedback]\ndir: s\n")
 	require.NoError(t, err)
-	for mode, want := range map[string]config.StaleMicrobatches{"sync": config.StaleAuto, "delay-1of2": "2", "delay-1of4+error_feedback": "1"} {
+	for mode, want := range map[string]config.StaleMicrobatches{"sync": config.StaleAuto, "delay-1of2": "2",
+		"delay-1of4+error_feedback": "1"} {
 		c, err := g.Config(Run{"adamw", mode, 1, 0.001, 1})
 		require.NoError(t, err)
 		assert.Equal(t, want, c.Pipeline.StaleMicrobatches, mode)
@@ -103,7 +104,8 @@ func TestModesWithWireFormats(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	g, err := grid(t, smallBase+"dir: s\nseeds: [5, 6]\noptimizers: {a: {lrs: [1], set: {optimizer.name: sgd}}}\n")
 	require.NoError(t, err)
-	assert.Equal(t, []Mode{{Name: "sync", Correction: "none"}, {Name: "delay", Delay: 1, Correction: "none"}, {Name: "delay+error_feedback", Delay: 1, Correction: "error_feedback"}}, g.Modes)
+	assert.Equal(t, []Mode{{Name: "sync", Correction: "none"}, {Name: "delay", Delay: 1, Correction: "none"},
+		{Name: "delay+error_feedback", Delay: 1, Correction: "error_feedback"}}, g.Modes)
 	assert.Equal(t, []uint64{5}, g.TuneSeeds)
 	assert.Equal(t, Synchronous, g.Tuning)
 	assert.Equal(t, []int{1}, g.Stages)

@@ -50,7 +50,8 @@ func parseMode(name string) (Mode, error) {
 	m.Wire, m.Exchange = activations, strings.TrimPrefix(exchange, exchangeMode)
 	bf16, int8 := wire.BF16.String(), wire.Int8.String()
 	if !slices.Contains([]string{"", bf16, int8}, m.Wire) || both && exchange != exchangeMode+bf16 || !both && m.Wire == "" {
-		return Mode{}, fmt.Errorf("found %q, expected %s followed by @%s or @%s, @%s%s, or both", name, exact, bf16, int8, exchangeMode, bf16)
+		return Mode{}, fmt.Errorf("found %q, expected %s followed by @%s or @%s, @%s%s, or both", name, exact, bf16, int8, exchangeMode,
+			bf16)
 	}
 	return m, nil
 }

@@ -63,7 +63,8 @@ Validation loss in nats per token: mean ± standard error over 3 seeds. A gap is
 	rows, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, rows, 1+2*2*3)
-	assert.Equal(t, []string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap", "gap_stderr"}, rows[0])
+	assert.Equal(t, []string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap",
+		"gap_stderr"}, rows[0])
 	assert.Equal(t, []string{"synchronous", "1", "adamw", "sync", "0.002", "3", "0"}, rows[1][:7])
 	assert.Equal(t, []string{"", ""}, rows[1][9:], "sync has no gap")
 	assert.Equal(t, []string{"each", "1", "muon", "delay"}, rows[11][:4])
@@ -103,7 +104,8 @@ func TestFindingsOfPartlyStaleModes(t *testing.T) {
 		"modes: [sync, delay, delay-1of2, delay-1of2+error_feedback, delay-1of4+dc_asgd]\n")
 	require.NoError(t, err)
 	rep := reported(t, g, func(r Run) float64 { return losses[r.Mode] })
-	for _, want := range []string{"delay 1/2 shrinks muon's gap by 0.2000", "delay 1/2 + error feedback instead of delay 1/2 shrinks muon's gap by 0.1000",
+	for _, want := range []string{"delay 1/2 shrinks muon's gap by 0.2000",
+		"delay 1/2 + error feedback instead of delay 1/2 shrinks muon's gap by 0.1000",
 		"delay 1/4 + DC-ASGD shrinks muon's gap by 0.1000"} {
 		assert.Contains(t, strings.Join(rep.Findings, "\n"), "\n"+want)
 	}
@@ -126,7 +128,8 @@ func TestFindingsOfWireFormats(t *testing.T) {
 		assert.Len(t, outcomes, runs, tuning)
 		rep := newReport(g, outcomes)
 		for _, want := range []string{"sync with int8 raises the loss of adamw by 0.0023 ± 0.0001 (23.0 standard errors).",
-			"delay with bf16 lowers the loss of muon by 0.0011 ± 0.0000", "delay with int8, exchange in bf16 raises the loss of muon by 0.0034"} {
+			"delay with bf16 lowers the loss of muon by 0.0011 ± 0.0000",
+			"delay with int8, exchange in bf16 raises the loss of muon by 0.0034"} {
 			assert.Contains(t, strings.Join(rep.Findings, "\n"), want)
 		}
 		if tuning == Each {
@@ -137,7 +140,8 @@ func TestFindingsOfWireFormats(t *testing.T) {
 	g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nstages: [2]\nmodes: [sync, sync@int8]\n")
 	require.NoError(t, err)
 	rep := reported(t, g, func(r Run) float64 { return map[string]float64{"sync": 2, "sync@int8": math.Inf(1)}[r.Mode] })
-	assert.Equal(t, []string{"sync with int8: the effect on adamw is unknown, since runs diverged.", "sync with int8: the effect on muon is unknown, since runs diverged."}, rep.Findings)
+	assert.Equal(t, []string{"sync with int8: the effect on adamw is unknown, since runs diverged.",
+		"sync with int8: the effect on muon is unknown, since runs diverged."}, rep.Findings)
 	assert.Contains(t, rep.Markdown(g), "# What wire formats cost\n")
 }
 

@@ -62,7 +62,8 @@ func TestAStudy(t *testing.T) {
 	f := faked(truth)
 	var all []runs.Progress[Run]
 	var saves atomic.Int64
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Saves: &saves}, func(p runs.Progress[Run]) { all = append(all, p) })
+	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Saves: &saves},
+		func(p runs.Progress[Run]) { all = append(all, p) })
 	require.NoError(t, err)
 	assert.Len(t, f.Begun, 21)
 	assert.Equal(t, slices.Repeat([]*atomic.Int64{&saves}, 21), f.Saves, "each run saves when it is asked to")
@@ -93,7 +94,8 @@ func TestAStudy(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"begun.yaml", "gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json", "runs", "table.csv", "table.md"}, names)
+	assert.Equal(t, []string{"begun.yaml", "gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json",
+		"runs", "table.csv", "table.md"}, names)
 	assert.Len(t, rep.Files, 8)
 
 	again := faked(truth)
@@ -173,7 +175,8 @@ func TestStudyInterruptedBeforeItsFirstRun(t *testing.T) {
 	assert.ErrorIs(t, err, runs.ErrInterrupted)
 	assert.Empty(t, f.Begun)
 	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
-	_, err = Execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
+	_, err = Execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config,
+		_ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
 	}}, nil)
 	assert.NotErrorIs(t, err, runs.ErrInterrupted, "the study was not interrupted")
@@ -201,9 +204,10 @@ func TestFailureStopsStudy(t *testing.T) {
 	f = faked(truth)
 	_, err = Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "and it goes on")
-	_, err = Execute(context.Background(), threeModes(t, ""), runs.Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
-		return train.Result{}, nil
-	}}, nil)
+	_, err = Execute(context.Background(), threeModes(t, ""),
+		runs.Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
+			return train.Result{}, nil
+		}}, nil)
 	assert.ErrorContains(t, err, "without a validation loss")
 }
 

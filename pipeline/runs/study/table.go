@@ -112,7 +112,8 @@ func lrText(lr *float64) string {
 func (rep *Report) csv() ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	if err := w.Write([]string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap", "gap_stderr"}); err != nil {
+	if err := w.Write([]string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap",
+		"gap_stderr"}); err != nil {
 		return nil, err
 	}
 	for _, c := range rep.Cells {
@@ -121,7 +122,8 @@ func (rep *Report) csv() ([]byte, error) {
 			gap, gapErr = runs.Number(c.Gap.Mean), runs.Number(c.Gap.Err)
 		}
 		if err := w.Write([]string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, runs.Exact(c.LR), strconv.Itoa(len(c.Losses)),
-			strconv.Itoa(c.Diverged), runs.Exact(runs.Number(c.Loss.Mean)), runs.Exact(runs.Number(c.Loss.Err)), runs.Exact(gap), runs.Exact(gapErr)}); err != nil {
+			strconv.Itoa(c.Diverged), runs.Exact(runs.Number(c.Loss.Mean)), runs.Exact(runs.Number(c.Loss.Err)), runs.Exact(gap),
+			runs.Exact(gapErr)}); err != nil {
 			return nil, err
 		}
 	}

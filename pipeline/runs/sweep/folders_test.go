@@ -66,7 +66,8 @@ func TestASweepGoesOnFromEveryFolder(t *testing.T) {
 			assert.Len(t, rep.Trials, 4)
 			for _, c := range f.Begun {
 				for _, path := range append(append(c.Data.Train, c.Data.Val...), c.Train.EvalTasks...) {
-					assert.Contains(t, []string{"a.txt", "v.txt", "tasks.jsonl", filepath.Join(project, filepath.Base(path)), "../project/tasks.jsonl"}, path)
+					assert.Contains(t, []string{"a.txt", "v.txt", "tasks.jsonl", filepath.Join(project, filepath.Base(path)),
+						"../project/tasks.jsonl"}, path)
 				}
 			}
 			later := f.Begun[len(f.Begun)-1]

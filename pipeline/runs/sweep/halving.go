@@ -44,7 +44,8 @@ func (s *Sweep) rungs(h halving) ([]int, error) {
 
 // runSet is the set of the sweep's runs.
 func (s *Sweep) runSet() runs.Set[Run] {
-	set := runs.Set[Run]{Noun: noun, Dir: s.Dir, File: s.source.File, Folder: s.Folder, Config: s.Config, Needed: s.needed, Complete: s.Metric.complete, KeepGoing: true}
+	set := runs.Set[Run]{Noun: noun, Dir: s.Dir, File: s.source.File, Folder: s.Folder, Config: s.Config, Needed: s.needed,
+		Complete: s.Metric.complete, KeepGoing: true}
 	if len(s.Rungs) > 0 {
 		set.Span = s.span
 	}

@@ -49,7 +49,8 @@ func newMetric(name, goal string) (Metric, error) {
 		for _, m := range table {
 			names = append(names, m.Name)
 		}
-		return m, fmt.Errorf("metric: found %q, expected %s, or with goal: min or goal: max another name of metrics.jsonl", name, strings.Join(names, ", "))
+		return m, fmt.Errorf("metric: found %q, expected %s, or with goal: min or goal: max another name of metrics.jsonl", name,
+			strings.Join(names, ", "))
 	case m.Goal != Min && m.Goal != Max:
 		return m, fmt.Errorf("goal: found %q, expected %s or %s", goal, Min, Max)
 	}

@@ -169,7 +169,8 @@ func (r *rateReporter) Step(p train.Progress) {
 		r.options.Step(point, r.options.Steps)
 	}
 	if len(r.test.Points) >= leastPoints && point.Smoothed > r.first+rateExcess*(r.first-r.least)+stepNoise {
-		r.test.Stopped = fmt.Sprintf("step %d: the smoothed loss, %.4g, is far above its first value, %.4g", p.Step, point.Smoothed, r.first)
+		r.test.Stopped = fmt.Sprintf("step %d: the smoothed loss, %.4g, is far above its first value, %.4g", p.Step, point.Smoothed,
+			r.first)
 		r.cancel()
 	}
 }
@@ -261,7 +262,8 @@ func (t *RateTest) plot(path string) error {
 		}
 		smoothed.X, smoothed.Y = append(smoothed.X, p.LR), append(smoothed.Y, min(p.Smoothed, highest))
 	}
-	axes := metrics.Axes{Title: "Learning-rate range test", X: "learning rate (" + t.Key + ")", Y: "training loss (nats per token)", LogX: true,
+	axes := metrics.Axes{Title: "Learning-rate range test", X: "learning rate (" + t.Key + ")", Y: "training loss (nats per token)",
+		LogX:     true,
 		Subtitle: fmt.Sprintf("suggested %g; smallest loss at %g, steepest fall at %g", t.Suggested, t.Lowest, t.Steepest)}
 	mark := metrics.Series{Name: fmt.Sprintf("suggested: %g", t.Suggested), X: []float64{t.Suggested, t.Suggested},
 		Y: []float64{t.lowestLoss(), highest}}

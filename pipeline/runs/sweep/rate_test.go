@@ -65,11 +65,12 @@ func TestRateRange(t *testing.T) {
 	for _, diverges := range []bool{true, false} {
 		dir := t.TempDir()
 		steps := 0
-		o := RateOptions{Min: 1e-6, Max: 10, Steps: 140, Out: filepath.Join(dir, "out"), Train: descent(0.01, diverges), Step: func(p RatePoint, of int) {
-			steps++
-			assert.Equal(t, steps, p.Step)
-			assert.Equal(t, 140, of)
-		}}
+		o := RateOptions{Min: 1e-6, Max: 10, Steps: 140, Out: filepath.Join(dir, "out"), Train: descent(0.01, diverges),
+			Step: func(p RatePoint, of int) {
+				steps++
+				assert.Equal(t, steps, p.Step)
+				assert.Equal(t, 140, of)
+			}}
 		r, err := FindRate(t.Context(), smallConfig(t), o)
 		require.NoError(t, err)
 		assert.InDelta(t, 0, math.Log10(r.Lowest/0.03), 0.3, "the loss rises from 0.03 on")
@@ -123,7 +124,8 @@ func TestRateRangeOnAModel(t *testing.T) {
 		return traintest.Demo(t, dir, append([]string{"optimizer={name: adamw, lr: 0.001}"}, overrides...)...)
 	}
 	c := demo()
-	o := RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"), Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})}
+	o := RateOptions{Min: 1e-5, Max: 10, Steps: 60, Out: filepath.Join(dir, "out"),
+		Options: runtest.Options(&traintest.Reference{}, &runtest.Notes{})}
 	o.Train = func(ctx context.Context, c config.Config, o train.Options) (train.Result, error) {
 		res, err := train.Run(ctx, c, o)
 		assert.Empty(t, res.Checkpoint)

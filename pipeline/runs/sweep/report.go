@@ -53,7 +53,8 @@ const (
 
 // report computes the report of a sweep. The outcomes must be complete.
 func (s *Sweep) report(outcomes map[Run]runs.Outcome) *Report {
-	rep := &Report{Search: s.Search, Metric: s.Metric.Name, Goal: s.Metric.Goal, Seeds: s.Seeds, Rungs: s.Rungs, Notes: []string{}, Files: []string{}}
+	rep := &Report{Search: s.Search, Metric: s.Metric.Name, Goal: s.Metric.Goal, Seeds: s.Seeds, Rungs: s.Rungs, Notes: []string{},
+		Files: []string{}}
 	for t := range s.Trials {
 		rep.Trials = append(rep.Trials, s.trialReport(t, outcomes))
 	}
@@ -222,7 +223,8 @@ func (rep *Report) csv(s *Sweep) ([]byte, error) {
 		for _, v := range t.values {
 			row = append(row, v.text)
 		}
-		rows = append(rows, append(row, runs.Exact(runs.Number(t.Score.Mean)), runs.Exact(runs.Number(t.Score.Err)), strconv.Itoa(len(t.Scores)),
+		rows = append(rows, append(row, runs.Exact(runs.Number(t.Score.Mean)), runs.Exact(runs.Number(t.Score.Err)),
+			strconv.Itoa(len(t.Scores)),
 			strconv.Itoa(t.Steps), t.Status, t.Reason))
 	}
 	if err := w.WriteAll(rows); err != nil {

@@ -130,7 +130,8 @@ func (s *Sweep) validate() error {
 
 // validateKeys refuses keys that are set twice.
 func (s *Sweep) validateKeys() error {
-	reserved := runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir"}}
+	reserved := runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds",
+		"run.dir": "dir"}}
 	for i, k := range s.Keys {
 		for _, name := range slices.Sorted(maps.Keys(reserved.Keys)) {
 			if k.sets(name) {

@@ -70,8 +70,10 @@ func execute(t *testing.T, s *Sweep, f *runtest.Fake, o runs.Options) *Report {
 func TestGrid(t *testing.T) {
 	s := loaded(t, "keys: {optimizer.lr: {min: 1e-3, max: 1e-1, log: true, points: 3}, train.batch_size: [2, 4], "+
 		"optimizer.weight_decay: [0]}\nseeds: [1, 3]\n")
-	assert.Equal(t, []string{"lr 0.001, batch_size 2, weight_decay 0", "lr 0.001, batch_size 4, weight_decay 0", "lr 0.01, batch_size 2, weight_decay 0",
-		"lr 0.01, batch_size 4, weight_decay 0", "lr 0.1, batch_size 2, weight_decay 0", "lr 0.1, batch_size 4, weight_decay 0"}, trialNames(s))
+	assert.Equal(t, []string{"lr 0.001, batch_size 2, weight_decay 0", "lr 0.001, batch_size 4, weight_decay 0",
+		"lr 0.01, batch_size 2, weight_decay 0",
+		"lr 0.01, batch_size 4, weight_decay 0", "lr 0.1, batch_size 2, weight_decay 0", "lr 0.1, batch_size 4, weight_decay 0"},
+		trialNames(s))
 	f := &runtest.Fake{Loss: bowl}
 	rep := execute(t, s, f, runs.Options{})
 	assert.Equal(t, 6*2*18, f.Steps)
@@ -88,7 +90,8 @@ func TestGrid(t *testing.T) {
 	for _, file := range rep.Files {
 		names = append(names, filepath.Base(file))
 	}
-	assert.Equal(t, []string{"table.md", "table.csv", "best.yaml", "score-optimizer-lr.png", "score-train-batch_size.png", "results.json"}, names)
+	assert.Equal(t, []string{"table.md", "table.csv", "best.yaml", "score-optimizer-lr.png", "score-train-batch_size.png",
+		"results.json"}, names)
 	best, err := config.Load(filepath.Join(s.Dir, "best.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, 0.01, best.Optimizer.Algorithm.LearningRate())
@@ -166,10 +169,11 @@ func TestHalving(t *testing.T) {
 	assert.Equal(t, 42, f.Steps, "what has ended is not repeated")
 
 	for changed, want := range map[string]string{
-		strings.Replace(text, "0.009", "0.01", 1):                           "search.yaml: keys.optimizer.lr",
-		text + "seed: 2\n":                                                  "search.yaml: seed: found 1, but the sweep has 2 now: choose another dir",
-		strings.Replace(text, "min_steps: 2", "min_steps: 2, factor: 2", 1): "search.yaml: halving.factor: found 3, but the sweep has 2 now",
-		text + "set: {train.batch_size: 4}\n":                               "config.yaml: train.batch_size: found 2, but the sweep has 4 now",
+		strings.Replace(text, "0.009", "0.01", 1): "search.yaml: keys.optimizer.lr",
+		text + "seed: 2\n":                        "search.yaml: seed: found 1, but the sweep has 2 now: choose another dir",
+		strings.Replace(text, "min_steps: 2", "min_steps: 2, factor: 2",
+			1): "search.yaml: halving.factor: found 3, but the sweep has 2 now",
+		text + "set: {train.batch_size: 4}\n": "config.yaml: train.batch_size: found 2, but the sweep has 4 now",
 	} {
 		other, err := load(t, s.Dir, changed)
 		require.NoError(t, err, changed)
@@ -183,7 +187,8 @@ func TestHalving(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Execute(t.Context(), other, runs.Options{Train: f.Train}, nil)
 	assert.ErrorContains(t, err, "search.yaml", "its runs have passed the rungs")
-	rungs := map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18}, "{min_steps: 6}": {6, 18}}
+	rungs := map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18},
+		"{min_steps: 6}": {6, 18}}
 	for text, want := range rungs {
 		assert.Equal(t, want, loaded(t, "search: halving\nkeys: {optimizer.lr: [1, 2, 3, 4]}\nhalving: "+text+"\n").Rungs, text)
 	}
@@ -320,7 +325,8 @@ func TestMetrics(t *testing.T) {
 	assert.Equal(t, 3, rep.Best.Trial, "the largest")
 	assert.Equal(t, 800.0, rep.Best.Score.Mean)
 	assert.Equal(t, []string{"the best train.batch_size, 8, is the largest tried; a better one may lie beyond."}, rep.Notes)
-	rep = execute(t, loaded(t, text+"metric: loss\n", "train.eval_every=0", "data.val_fraction=0"), &runtest.Fake{Loss: bowl}, runs.Options{})
+	rep = execute(t, loaded(t, text+"metric: loss\n", "train.eval_every=0", "data.val_fraction=0"), &runtest.Fake{Loss: bowl},
+		runs.Options{})
 	assert.InDelta(t, 3.5+(1.0/18+1.0/17)/2+0.001, rep.Best.Score.Mean, 1e-9, "the mean over the last tenth")
 	s := loaded(t, text+"metric: mine/score\ngoal: max\n")
 	_, err := Execute(t.Context(), s, runs.Options{Train: (&runtest.Fake{Loss: bowl}).Train}, nil)

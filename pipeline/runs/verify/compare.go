@@ -30,7 +30,8 @@ func (d Difference) String() string {
 	if d.Tensor == "" {
 		return s + fmt.Sprintf("found %s, expected %s", d.Got, d.Want)
 	}
-	return s + fmt.Sprintf("%s%v: found %s, expected %s; %d of its %d elements differ, and %d tensors", d.Tensor, d.Element, d.Got, d.Want, d.Count, d.Of, d.Tensors)
+	return s + fmt.Sprintf("%s%v: found %s, expected %s; %d of its %d elements differ, and %d tensors", d.Tensor, d.Element, d.Got,
+		d.Want, d.Count, d.Of, d.Tensors)
 }
 
 // difference finds where two runs part; nil: nowhere.

@@ -129,7 +129,8 @@ func named(optimizer, correction string, tied bool) string {
 
 // undelayed is one device without delay.
 func undelayed(optimizer string, tied bool) setting {
-	return setting{name: named(optimizer, "none", tied), set: []string{"optimizer.name=" + optimizer, fmt.Sprint("model.tie_embeddings=", tied)}}
+	return setting{name: named(optimizer, "none", tied), set: []string{"optimizer.name=" + optimizer,
+		fmt.Sprint("model.tie_embeddings=", tied)}}
 }
 
 func (p *planner) synchronous() {
@@ -157,7 +158,8 @@ func (p *planner) synchronous() {
 // delayedBy is one device with a delay of one for all microbatches.
 func delayedBy(optimizer, correction string, tied bool) setting {
 	s := undelayed(optimizer, tied)
-	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.stale_microbatches=all", "pipeline.correction="+correction)
+	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.stale_microbatches=all",
+		"pipeline.correction="+correction)
 }
 
 // stale is a delayed setting with so many stale microbatches of four.
@@ -255,7 +257,8 @@ func (p *planner) stopped() {
 		part := stale(s, 2)
 		p.stop(resumed, part, on2BW(part, 3), on2BW(part, 2))
 	}
-	p.add(repeated, three.name+", on devices opened anew", three.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
+	p.add(repeated, three.name+", on devices opened anew", three.name,
+		func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
 }
 
 // stop adds that a run which is stopped and begun again in another setting is one that never stopped.
@@ -356,5 +359,8 @@ func (p *planner) mixed(kinds []kind) {
 	n := min(max(2, len(devices)), 4)
 	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n))).on(devices)
 	p.near(mixture, alone(kinds[0]), together)
-	p.add(repeated, together.name+", on devices opened anew", together.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, together) })
+	p.add(repeated, together.name+", on devices opened anew", together.name, func(ctx context.Context,
+		c *Case) error {
+		return p.again(ctx, c, together)
+	})
 }

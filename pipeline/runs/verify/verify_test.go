@@ -63,7 +63,8 @@ func TestMain(m *testing.M) {
 }
 
 func openWorker(name string, silence time.Duration) (device.Device, error) {
-	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{workerVariable + "=1"}, Device: name, Silence: silence})
+	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{workerVariable + "=1"}, Device: name,
+		Silence: silence})
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,8 @@ func openWorker(name string, silence time.Duration) (device.Device, error) {
 // Tensors that are rounded between stages have the same bits in worker processes.
 func TestRoundedTensorsInProcesses(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := Run(t.Context(), Options{Devices: []string{testdevice.Name}, OpenDevice: gputest.Open, OpenWorker: openWorker, Batches: 6, Filter: rounded})
+	r, err := Run(t.Context(), Options{Devices: []string{testdevice.Name}, OpenDevice: gputest.Open, OpenWorker: openWorker, Batches: 6,
+		Filter: rounded})
 	require.NoError(t, err)
 	verdicts := map[Verdict]int{}
 	for _, c := range r.Cases {
@@ -95,7 +97,8 @@ func verifyOneOfEach(t *testing.T, name string) {
 	t.Setenv("TMPDIR", t.TempDir())
 	claims := map[string]bool{}
 	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw", "tied, 1 of 4 stale, 2bw", "depth 2"} {
-		r, err := Run(context.Background(), Options{Devices: []string{name}, OpenDevice: gputest.Open, Batches: 6, Quick: true, Filter: filter})
+		r, err := Run(context.Background(), Options{Devices: []string{name}, OpenDevice: gputest.Open, Batches: 6, Quick: true,
+			Filter: filter})
 		require.NoError(t, err)
 		for _, c := range r.Cases {
 			assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
@@ -105,7 +108,8 @@ func verifyOneOfEach(t *testing.T, name string) {
 			claims[c.Claim] = true
 		}
 	}
-	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, partlyStale: true, atDepth: true, resumed: true, repeated: true, sixteenBit: true, rounded: true}, claims)
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, partlyStale: true, atDepth: true, resumed: true, repeated: true,
+		sixteenBit: true, rounded: true}, claims)
 }
 
 // wrong is a device that flips one bit of a read.

@@ -58,7 +58,8 @@ func TestText(t *testing.T) {
 `} {
 		s, err = schedule.Generate("2bw", schedule.Options{Stages: 2, Microbatches: 2 + depth, Depth: depth, Batches: 2})
 		require.NoError(t, err)
-		r, err = schedule.Simulate(s, schedule.Costs{VirtualStages: []schedule.Cost{schedule.Even(1, 1, 0)}, Network: schedule.Uniform(2, schedule.Link{Latency: 0.5, Transfer: 0.5})})
+		r, err = schedule.Simulate(s, schedule.Costs{VirtualStages: []schedule.Cost{schedule.Even(1, 1, 0)},
+			Network: schedule.Uniform(2, schedule.Link{Latency: 0.5, Transfer: 0.5})})
 		require.NoError(t, err)
 		text, err = Text(s, r, 0)
 		require.NoError(t, err)
@@ -110,7 +111,8 @@ func TestSVG(t *testing.T) {
 			assert.Contains(t, text, "\n"+number(s, e)+"\n")
 		}
 	}
-	for _, want := range []string{"stage 2", "forward", "input gradient", "weight gradient", "update", `<&">: 3 stages, 4 microbatches per batch`, "Bubble 13.3 %. Numbers are microbatches."} {
+	for _, want := range []string{"stage 2", "forward", "input gradient", "weight gradient", "update",
+		`<&">: 3 stages, 4 microbatches per batch`, "Bubble 13.3 %. Numbers are microbatches."} {
 		assert.Contains(t, text, want)
 	}
 	assert.NotContains(t, text, "evaluate")

@@ -41,7 +41,8 @@ const (
 // stage has several.
 func Save(path string, s *schedule.Schedule, r *schedule.Result) error {
 	if len(r.Events) > maxEvents {
-		return fmt.Errorf("%s: found %d actions to draw, expected at most %d: choose fewer batches or microbatches", path, len(r.Events), maxEvents)
+		return fmt.Errorf("%s: found %d actions to draw, expected at most %d: choose fewer batches or microbatches", path, len(r.Events),
+			maxEvents)
 	}
 	p := newPicture(s, r)
 	w, h := p.size()
@@ -176,7 +177,8 @@ func (p *picture) axis(band int) {
 var kindNames = [...]struct {
 	kind schedule.Kind
 	name string
-}{{schedule.Forward, "forward"}, {schedule.Backward, "backward"}, {schedule.InputGrad, "input gradient"}, {schedule.WeightGrad, "weight gradient"},
+}{{schedule.Forward, "forward"}, {schedule.Backward, "backward"}, {schedule.InputGrad, "input gradient"},
+	{schedule.WeightGrad, "weight gradient"},
 	{schedule.Evaluate, "evaluate"}, {schedule.Update, "update"}}
 
 // head draws the title, the figures and the legend.
@@ -267,7 +269,8 @@ var (
 // shade is the color of a kind, of the palette of Okabe and Ito, which is legible to the color-blind. It is lighter for
 // two batches of three.
 func shade(kind schedule.Kind, batch int) color.NRGBA {
-	base := map[schedule.Kind]color.NRGBA{schedule.Forward: {0, 114, 178, 255}, schedule.Backward: {213, 94, 0, 255}, schedule.InputGrad: {230, 159, 0, 255},
+	base := map[schedule.Kind]color.NRGBA{schedule.Forward: {0, 114, 178, 255}, schedule.Backward: {213, 94, 0, 255},
+		schedule.InputGrad:  {230, 159, 0, 255},
 		schedule.WeightGrad: {0, 158, 115, 255}, schedule.Evaluate: {86, 180, 233, 255}, schedule.Update: {40, 40, 40, 255}}[kind]
 	light := []float64{0, 0.35, 0.65}[batch%3]
 	mix := func(c uint8) uint8 { return uint8(math.Round(float64(c) + (255-float64(c))*light)) }

@@ -35,7 +35,8 @@ func TestThreadsChangeNothing(t *testing.T) {
 	for _, optimizer := range []string{"muon", "adamw"} {
 		one := filesOf(t, "optimizer.name="+optimizer, "pipeline.devices=[cpu:0/1]")
 		for _, threads := range []int{2, 3, 8} {
-			requireEqual(t, one, filesOf(t, "optimizer.name="+optimizer, fmt.Sprintf("pipeline.devices=[cpu:0/%d]", threads)), fmt.Sprint(threads, " threads"))
+			requireEqual(t, one, filesOf(t, "optimizer.name="+optimizer, fmt.Sprintf("pipeline.devices=[cpu:0/%d]", threads)),
+				fmt.Sprint(threads, " threads"))
 		}
 	}
 }
@@ -81,7 +82,8 @@ func TestRanksDivideTheCores(t *testing.T) {
 		{[]string{"pipeline.stages=2", "pipeline.isolate=process"}, []int{max(1, cores/2), max(1, cores/2)}},
 	} {
 		n := &runtest.Notes{}
-		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...), train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker, Report: n})
+		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...),
+			train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker, Report: n})
 		require.NoError(t, err)
 		var threads []int
 		for _, r := range n.Started.Ranks {
@@ -96,7 +98,8 @@ const killedSteps = 30
 
 // endless is the run that is killed and goes on.
 func endless(dir string) []string {
-	return []string{fmt.Sprint("train.steps=", killedSteps), "train.save_every=1", "train.keep=3", "optimizer.name=muon", "pipeline.delay=1", "pipeline.stale_microbatches=1",
+	return []string{fmt.Sprint("train.steps=", killedSteps), "train.save_every=1", "train.keep=3", "optimizer.name=muon",
+		"pipeline.delay=1", "pipeline.stale_microbatches=1",
 		"pipeline.correction=error_feedback", "run.dir=" + filepath.Join(dir, "run")}
 }
 

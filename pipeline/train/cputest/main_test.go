@@ -43,7 +43,8 @@ func TestMain(m *testing.M) {
 
 // openWorker opens the CPU in a worker process.
 func openWorker(name string, silence time.Duration) (device.Device, error) {
-	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{roleVariable + "=worker"}, Device: name, Silence: silence})
+	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{roleVariable + "=worker"}, Device: name,
+		Silence: silence})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,8 @@ func small(t *testing.T, dir string, overrides ...string) config.Config {
 // filesOf trains and returns the final checkpoint.
 func filesOf(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
-	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker})
+	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: testdevice.Open,
+		OpenWorker: openWorker})
 	require.NoError(t, err, "%v", overrides)
 	return traintest.Files(t, res.Checkpoint)
 }

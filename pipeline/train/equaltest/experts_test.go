@@ -46,7 +46,8 @@ func TestExpertsOnStages(t *testing.T) {
 // Every step records the routing of each layer, of all replicas. A loss scale leaves loads as they are.
 func TestRoutingIsRecorded(t *testing.T) {
 	records := func(overrides ...string) []metrics.Record {
-		c := traintest.Demo(t, t.TempDir(), append([]string{routed, "train={steps: 2, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}"}, overrides...)...)
+		c := traintest.Demo(t, t.TempDir(), append([]string{routed,
+			"train={steps: 2, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}"}, overrides...)...)
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Plots = true
 		res, err := train.Run(context.Background(), c, o)
@@ -87,7 +88,8 @@ func TestRoutingIsRecorded(t *testing.T) {
 // Padding counts neither in the loads of experts nor in tokens, on any number of stages and replicas.
 func TestPaddingIsNotRecorded(t *testing.T) {
 	records := func(layout ...string) []metrics.Record {
-		c := traintest.Demo(t, t.TempDir(), slices.Concat([]string{routed, "train={steps: 4, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 2}"}, padded, layout)...)
+		c := traintest.Demo(t, t.TempDir(), slices.Concat([]string{routed,
+			"train={steps: 4, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 2}"}, padded, layout)...)
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.StopAfter = 2
 		for range 2 { // the second time to the end

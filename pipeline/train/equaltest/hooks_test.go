@@ -15,10 +15,12 @@ import (
 // With batch hooks, two stages of 2BW give the bits of one device with a delay. Other schedules give those of one
 // device.
 func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
-	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
+	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights",
+		traintest.ScaledLoss(t)+", hook: build_loss")
 	type trial struct{ one, other []string }
 	for _, trial := range sample(t, 1, []trial{
-		{[]string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}, []string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true"}},
+		{[]string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"},
+			[]string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true"}},
 		{[]string{"pipeline.delay=1"}, []string{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.stale_microbatches=all"}},
 		{nil, []string{"pipeline.schedule=interleaved", "pipeline.stages=2"}},
 		{nil, []string{"pipeline.recompute=always"}},
@@ -33,19 +35,22 @@ func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
 
 func writtenWeights(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
-	res, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), traintest.GPT2(t), overrides...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	res, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), traintest.GPT2(t), overrides...),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err, "%v", overrides)
 	return traintest.Files(t, res.Checkpoint)
 }
 
 func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 	one := writtenWeights(t)
-	for _, overrides := range sample(t, 1, [][]string{{"pipeline.stages=4"}, {"pipeline.stages=2"}, {"pipeline.stages=2", "pipeline.schedule=interleaved"},
+	for _, overrides := range sample(t, 1, [][]string{{"pipeline.stages=4"}, {"pipeline.stages=2"},
+		{"pipeline.stages=2", "pipeline.schedule=interleaved"},
 		{"pipeline.stages=2", "pipeline.schedule=zb-h1"}, {"pipeline.stages=2", "pipeline.recompute=always"}}) {
 		assert.True(t, one["model.safetensors"] == writtenWeights(t, overrides...)["model.safetensors"], "%v", overrides)
 	}
 	for _, optimizer := range sample(t, 1, []string{"muon", "adamw"}) {
-		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}
+		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.stale_microbatches=2",
+			"pipeline.error_feedback=true"}
 		late := writtenWeights(t, common...)
 		assert.NotEqual(t, one["model.safetensors"], late["model.safetensors"])
 		for stages := 2; stages <= 3; stages++ {

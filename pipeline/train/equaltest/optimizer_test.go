@@ -69,12 +69,14 @@ func TestEveryOptimizerResumes(t *testing.T) {
 			res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{}, n))
 			require.NoError(t, err)
 			require.True(t, res.Interrupted)
-			assert.Equal(t, traintest.Files(t, whole.Run.Dir+fmt.Sprint("/checkpoints/step-", res.Step)), traintest.Files(t, res.Checkpoint))
+			assert.Equal(t, traintest.Files(t, whole.Run.Dir+fmt.Sprint("/checkpoints/step-", res.Step)),
+				traintest.Files(t, res.Checkpoint))
 			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 			o.Resume = true
 			_, err = train.Run(context.Background(), c, o)
 			require.NoError(t, err)
-			assert.Equal(t, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
+			assert.Equal(t, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Files(t, c.Run.Dir+"/checkpoints/step-6"),
+				"stopped at %d", stop)
 		}
 	})
 }

@@ -51,7 +51,8 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 	var layouts []layout
 	for _, f := range schedule.Trainable() {
 		for stages := 1; stages <= 4 && f.Delay == 0; stages++ {
-			if _, err := schedule.New(f.Name, schedule.Options{Stages: stages, Microbatches: 4}); err == nil { // no 3 stages for interleaved
+			// no 3 stages for interleaved
+			if _, err := schedule.New(f.Name, schedule.Options{Stages: stages, Microbatches: 4}); err == nil {
 				layouts = append(layouts, layout{f.Name, stages})
 			}
 		}
@@ -68,8 +69,10 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 	var runs [][]string
 	for _, optimizer := range []string{"muon", "adamw"} {
 		for _, correction := range []string{"weight_prediction", "dc_asgd"} {
-			for _, stale := range []string{"model.tie_embeddings=false pipeline.stale_microbatches=all", "model.tie_embeddings=true pipeline.stale_microbatches=3"} {
-				runs = append(runs, append(strings.Fields(stale), "optimizer.name="+optimizer, "pipeline.correction="+correction, "pipeline.delay=1"))
+			for _, stale := range []string{"model.tie_embeddings=false pipeline.stale_microbatches=all",
+				"model.tie_embeddings=true pipeline.stale_microbatches=3"} {
+				runs = append(runs, append(strings.Fields(stale), "optimizer.name="+optimizer, "pipeline.correction="+correction,
+					"pipeline.delay=1"))
 			}
 		}
 	}
@@ -124,7 +127,8 @@ func TestRecomputationChangesNothing(t *testing.T) {
 
 // Two replicas sum in another order than one pipeline, but each run of two is the same.
 func TestReplicas(t *testing.T) {
-	for _, common := range sample(t, 1, [][]string{{"pipeline.stages=2", "pipeline.delay=1", "pipeline.stale_microbatches=all"}, {"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
+	for _, common := range sample(t, 1, [][]string{{"pipeline.stages=2", "pipeline.delay=1", "pipeline.stale_microbatches=all"},
+		{"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
 		overrides := append([]string{"pipeline.replicas=2"}, common...)
 		a, b := weightsOf(t, overrides...), weightsOf(t, overrides...)
 		assert.True(t, a["model.safetensors"] == b["model.safetensors"], "%v", overrides)
@@ -150,10 +154,12 @@ func farthest(t *testing.T, a, b map[string]string) (most float64) {
 func TestEvaluationOnStages(t *testing.T) {
 	var losses []float64
 	for _, stages := range []int{1, 2} {
-		c := traintest.Demo(t, t.TempDir(), fmt.Sprint("pipeline.stages=", stages), "data.val_fraction=0.5", "train={steps: 1, batch_size: 2, microbatches: 2, eval_every: 1, eval_batches: 0}")
+		c := traintest.Demo(t, t.TempDir(), fmt.Sprint("pipeline.stages=", stages), "data.val_fraction=0.5",
+			"train={steps: 1, batch_size: 2, microbatches: 2, eval_every: 1, eval_batches: 0}")
 		res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
-		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 1, Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
+		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 1,
+			Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 		require.NoError(t, err)
 		assert.Greater(t, ev.Tokens, int64(16*stages*c.Model.SeqLen), "more than are under way at a time")
 		assert.InDelta(t, ev.Loss, *res.ValLoss, 1e-9)

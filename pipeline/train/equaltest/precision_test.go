@@ -19,7 +19,8 @@ func TestPrecisionOnPipelines(t *testing.T) {
 		more   []string
 		stages int
 	}{
-		{traintest.Overflowing, delayed, 3}, {inBF16, delayed, 3}, {traintest.Overflowing, nil, 3}, {inBF16, nil, 3}, {traintest.Overflowing, replicas, 2},
+		{traintest.Overflowing, delayed, 3}, {inBF16, delayed, 3}, {traintest.Overflowing, nil, 3}, {inBF16, nil, 3},
+		{traintest.Overflowing, replicas, 2},
 	}) {
 		overrides := append([]string{c.train}, c.more...)
 		one, cut := weightsOf(t, overrides...), weightsOf(t, append(overrides, fmt.Sprint("pipeline.stages=", c.stages))...)

@@ -78,7 +78,8 @@ func TestFaultsOfWorkers(t *testing.T) {
 	stopped := 0
 	for i := range *faults {
 		at := i % len(layouts) // coprime to the kinds
-		d := &disturbance{kind: kinds[i%len(kinds)], after: time.Duration(rng.Float64() * 1.1 * float64(took[at])), all: rng.IntN(4) == 0, choose: rng.IntN(100)}
+		d := &disturbance{kind: kinds[i%len(kinds)], after: time.Duration(rng.Float64() * 1.1 * float64(took[at])), all: rng.IntN(4) == 0,
+			choose: rng.IntN(100)}
 		if rng.IntN(4) == 0 {
 			d.again = time.Duration(rng.Float64() * float64(took[at]))
 		}
@@ -199,7 +200,8 @@ func children() (pids []int) {
 		if err != nil || !ok || len(fields) < 2 || fields[1] != strconv.Itoa(os.Getpid()) {
 			continue
 		}
-		if command, err := os.ReadFile(filepath.Join(name, "cmdline")); err != nil || len(command) > 0 && !strings.Contains(string(command), "--socket") {
+		if command, err := os.ReadFile(filepath.Join(name, "cmdline")); err != nil || len(command) > 0 &&
+			!strings.Contains(string(command), "--socket") {
 			continue // another child: the driver's, say
 		}
 		pid, _ := strconv.Atoi(filepath.Base(name))

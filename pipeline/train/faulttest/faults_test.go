@@ -40,7 +40,8 @@ func TestFailedRunsResume(t *testing.T) {
 	for _, part := range []int64{10, 35, 60, 95} {
 		t.Run(fmt.Sprint(part), func(t *testing.T) {
 			c := pipelined(t, t.TempDir())
-			_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{Fault: traintest.FailAt(total * part / 100)}, &runtest.Notes{}))
+			_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{Fault: traintest.FailAt(total * part / 100)},
+				&runtest.Notes{}))
 			require.ErrorIs(t, err, traintest.ErrInjected)
 			assert.Regexp(t, `^stage \d: [A-Z]\d+(\.\d+)?: injected$`, err.Error())
 			saved, problems, err := checkpoint.Latest(c.Run.Dir)
@@ -64,7 +65,8 @@ func TestFailedRunsResume(t *testing.T) {
 // An interrupted pipeline finishes the batches in progress and saves. Resumed, it gives the same bits. Without validation
 // text no run is interrupted in its last evaluation, after the last step.
 func TestInterruptedPipeline(t *testing.T) {
-	whole, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "data.val_fraction=0"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	whole, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "data.val_fraction=0"),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	want := traintest.Files(t, whole.Checkpoint)
 	for at := 1; at < 8; at += 2 {
@@ -102,7 +104,8 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 		open := func(string) (device.Device, error) {
 			stage := devices.Add(1) - 1
 			name := fmt.Sprint("null:", stage)
-			return &faulty.Device{Device: null.New(null.Options{Name: name, Latency: func(string) time.Duration { return time.Millisecond }}),
+			return &faulty.Device{Device: null.New(null.Options{Name: name,
+				Latency: func(string) time.Duration { return time.Millisecond }}),
 				Before: func(op faulty.Op, object string) error {
 					switch {
 					case stage == 1 && op == faulty.Run && runs.Add(1) == 50:

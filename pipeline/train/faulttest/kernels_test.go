@@ -51,7 +51,8 @@ func TestKernelsChosenForLackOfMemoryStay(t *testing.T) {
 	}))
 	require.Len(t, n.Text, 4)
 	assert.Contains(t, n.Text[0], "no checkpoint yet")
-	assert.Equal(t, "null:0: the fastest kernels need 3 B more of memory than available (stage 0, stage 1); others run in their place", n.Text[1])
+	assert.Equal(t, "null:0: the fastest kernels need 3 B more of memory than available (stage 0, stage 1); others run in their place",
+		n.Text[1])
 	assert.Contains(t, n.Text[3], "restarted")
 	assert.Equal(t, 2, planned, "once for each of two ranks")
 	assert.FileExists(t, timings, "other runs need not measure again")

@@ -59,7 +59,8 @@ type output struct {
 
 func outputOf(t *testing.T, c config.Config, res train.Result) output {
 	t.Helper()
-	l := output{checkpoints: map[string]map[string]string{}, metrics: traintest.Measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
+	l := output{checkpoints: map[string]map[string]string{}, metrics: traintest.Measurements(t, c.Run.Dir), events: events(t, c.Run.Dir),
+		loss: res.Loss, val: res.ValLoss}
 	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	for _, n := range names {
@@ -112,7 +113,8 @@ func assertSame(t *testing.T, want, got output) {
 // A run whose devices are lost anywhere, any number of times, with any hooks, ends with the output of a run without
 // faults.
 func TestRestartsGiveTheSameRun(t *testing.T) {
-	remembers := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss",
+	remembers := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights",
+		traintest.ScaledLoss(t)+", hook: build_loss",
 		traintest.HooksDir+traintest.RateHook, traintest.HooksDir+traintest.StopHook)
 	for name, layout := range map[string][]string{
 		"one device":   {"pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"},
@@ -128,7 +130,8 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(3, uint64(len(name))))
 			configure := func() config.Config {
-				return pipelined(t, t.TempDir(), append([]string{"pipeline.isolate=process", "train.steps=6", "train.batch_size=4"}, layout...)...)
+				return pipelined(t, t.TempDir(), append([]string{"pipeline.isolate=process", "train.steps=6", "train.batch_size=4"},
+					layout...)...)
 			}
 			clean := &traintest.Reference{}
 			c := configure()
@@ -244,7 +247,8 @@ func TestLostWhilePlanning(t *testing.T) {
 				}
 				return x.Execute(dev, graphs, pools)
 			}
-			_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
+			_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1",
+				"pipeline.schedule=sync", "pipeline.delay=0"), o)
 			require.NoError(t, err)
 			assert.Equal(t, len(inject)+1, tries)
 			said := strings.Join(n.Text, "\n")
@@ -287,7 +291,8 @@ func TestHangingDeviceIsRestarted(t *testing.T) {
 		var hung atomic.Bool
 		open := func(string) (device.Device, error) {
 			stage := opened.Add(1) - 1
-			return &hanging{ended: make(chan struct{}), Device: null.New(null.Options{Latency: func(string) time.Duration { return time.Millisecond }}),
+			return &hanging{ended: make(chan struct{}),
+				Device: null.New(null.Options{Latency: func(string) time.Duration { return time.Millisecond }}),
 				run: func() (bool, error) {
 					switch {
 					case stage == 1 && runs.Add(1) == 50:

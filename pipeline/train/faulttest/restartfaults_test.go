@@ -41,7 +41,8 @@ func TestLostDeviceReportsTheRunsActivity(t *testing.T) {
 			}}, err
 		}
 		n := &runtest.Notes{}
-		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2", "pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
+		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2",
+			"pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
 		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
 		if x.isolate == "none" {
 			require.ErrorIs(t, err, device.ErrLost)
@@ -153,7 +154,8 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 			}}, nil
 		}
 		n := &runtest.Notes{}
-		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
+		c := traintest.Demo(t, t.TempDir(), "train.steps=2",
+			"pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
 		_, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
 		require.NoError(t, err)
 		require.Len(t, n.Text, 2)
@@ -184,7 +186,8 @@ func TestErrorsThatDoNotRestart(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.Empty(t, n.Text)
 	}
-	_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "pipeline.isolate: found \"process\"")

@@ -52,7 +52,8 @@ func openInWorker(name string) (device.Device, error) {
 
 // openTestWorker opens a device in a worker process, which runs this test binary.
 func openTestWorker(name string, silence time.Duration) (device.Device, error) {
-	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{workerVariable + "=1"}, Device: name, Silence: silence})
+	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{workerVariable + "=1"}, Device: name,
+		Silence: silence})
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,8 @@ func TestFamiliesPredictOnADevice(t *testing.T)          { predict(t, onDevices(
 // predict checks that weights of classes of transformers give its losses and its greedy tokens.
 func predict(t *testing.T, paths []string, target inference.Target) {
 	eachFamily(t, paths, func(t *testing.T, f family) {
-		e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: f.folder, Tokenizer: families, Data: []string{families + "/windows.bin"},
+		e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: f.folder, Tokenizer: families,
+			Data:   []string{families + "/windows.bin"},
 			SeqLen: 40, BatchSize: 2, Target: target})
 		require.NoError(t, err)
 		mean := 0.0
@@ -112,7 +113,8 @@ func greedy(t *testing.T, folder string, n int, target inference.Target) (ids []
 func TestFamiliesAreExportedAsTransformersSavesThem(t *testing.T) {
 	eachFamily(t, familyFiles(t), func(t *testing.T, f family) {
 		out := filepath.Join(t.TempDir(), "out")
-		_, err := inference.Export(context.Background(), inference.ExportOptions{From: f.folder, Tokenizer: families, DType: "bf16", Out: out})
+		_, err := inference.Export(context.Background(), inference.ExportOptions{From: f.folder, Tokenizer: families, DType: "bf16",
+			Out: out})
 		require.NoError(t, err)
 		want, got := tensors(t, f.folder), tensors(t, out)
 		assert.Equal(t, want, got)
@@ -167,7 +169,8 @@ func TestFamiliesTrainOnADevice(t *testing.T) {
 func trainFamily(t *testing.T, f family, target inference.Target, losses map[string][]float64) {
 	t.Helper()
 	for name, want := range losses {
-		text := strings.NewReplacer("FOLDER", f.folder, "NAME", name, "RATE", map[string]string{"adamw": "0.003", "muon": "0.02"}[name]).Replace(familyRun)
+		text := strings.NewReplacer("FOLDER", f.folder, "NAME", name, "RATE", map[string]string{"adamw": "0.003",
+			"muon": "0.02"}[name]).Replace(familyRun)
 		c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + target.Device})
 		require.NoError(t, err)
 		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: target.Open, Execute: target.Execute, StopAfter: len(want)})

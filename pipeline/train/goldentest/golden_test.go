@@ -116,13 +116,14 @@ func TestStaleMicrobatchesTrainAsPyTorchDoes(t *testing.T) {
 	counts := tier.Some(t, []int{2, 1}, tier.First[int](1))
 	for _, config := range traintest.StaleGoldens(t) {
 		for _, stages := range counts {
-			t.Run(fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), stages), func(t *testing.T) {
-				c, want := traintest.ReadGolden(t, config)
-				c.Pipeline.Devices = []string{testdevice.Name}
-				require.Equal(t, schedule.TwoBW, c.Pipeline.Schedule)
-				c.Pipeline.Stages = stages
-				asPyTorch(t, c, want)
-			})
+			t.Run(fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), stages),
+				func(t *testing.T) {
+					c, want := traintest.ReadGolden(t, config)
+					c.Pipeline.Devices = []string{testdevice.Name}
+					require.Equal(t, schedule.TwoBW, c.Pipeline.Schedule)
+					c.Pipeline.Stages = stages
+					asPyTorch(t, c, want)
+				})
 		}
 	}
 }

@@ -139,7 +139,8 @@ func (d *Feeder) Await(ctx context.Context, step int) (engine.Batch, error) {
 		}
 	}
 	if first && d.trace != nil {
-		d.trace.Complete(trace.DataTrack, trace.Data, fmt.Sprintf("batch %d", step), began, time.Since(began), map[string]any{"batch": step})
+		d.trace.Complete(trace.DataTrack, trace.Data, fmt.Sprintf("batch %d", step), began, time.Since(began),
+			map[string]any{"batch": step})
 	}
 	return s.batch, nil
 }

@@ -40,7 +40,8 @@ func TestFeederRunsAhead(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, byte(step+3), b["number"][0])
 			}
-			assert.Eventually(t, func() bool { return begun.Load() >= min(49, int64(step+1)) }, time.Hour, time.Millisecond, "it runs ahead")
+			assert.Eventually(t, func() bool { return begun.Load() >= min(49, int64(step+1)) }, time.Hour, time.Millisecond,
+				"it runs ahead")
 			assert.LessOrEqual(t, begun.Load(), int64(step+1+instances))
 			d.Release(step)
 			next, _ := d.Cursor(step)

@@ -26,7 +26,8 @@ type Task struct {
 
 // BatchInputs are what the config's data and the modules that change batches add to tokens and targets.
 func (s *Set) BatchInputs(d config.Data) model.Inputs {
-	return model.Inputs{Segments: s.Batches.mapsBatches() || d.DocumentMask, EvalSegments: d.DocumentMask, Weights: !s.Batches.None() || d.Documents(),
+	return model.Inputs{Segments: s.Batches.mapsBatches() || d.DocumentMask, EvalSegments: d.DocumentMask, Weights: !s.Batches.None() ||
+		d.Documents(),
 		Padding: d.Pack == data.PackBestFit}
 }
 
@@ -44,7 +45,8 @@ func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligne
 	t.Inputs.Padding = added.Padding && m.Experts() > 0
 	in := graphhook.Inputs{Rows: c.Rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
 	for _, a := range all {
-		in.More = append(in.More, graph.Named{ID: a.ID, Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})
+		in.More = append(in.More, graph.Named{ID: a.ID,
+			Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})
 	}
 	if t.Loss, err = s.buildLoss(ctx, in, t.Inputs.Weights); err != nil {
 		return t, err
@@ -144,7 +146,8 @@ func (s *Set) buildLoss(ctx context.Context, in graphhook.Inputs, weighted bool)
 // build adds the loss to the model's graph.
 func (l *Loss) build(in model.LossInputs) *graph.Value {
 	b := in.Targets.Builder()
-	inputs := map[string]*graph.Value{graphhook.Logits: in.Logits, graphhook.Targets: in.Targets, graphhook.Hidden: in.Hidden, graphhook.Weights: in.Weights}
+	inputs := map[string]*graph.Value{graphhook.Logits: in.Logits, graphhook.Targets: in.Targets, graphhook.Hidden: in.Hidden,
+		graphhook.Weights: in.Weights}
 	if in.Weights == nil && slices.Contains(l.Asked, graphhook.Weights) {
 		inputs[graphhook.Weights] = op.Full(b, graph.F32, 1, in.Targets.Shape...)
 	}

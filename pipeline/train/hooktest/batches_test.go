@@ -27,7 +27,8 @@ import (
 
 // A run with batch hooks gives the same bits when it is interrupted anywhere and resumed, with any number of instances.
 func TestBatchHooksResume(t *testing.T) {
-	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Mixer(t, false)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
+	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Mixer(t, false)+", hook: map_batch",
+		traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1", "pipeline.error_feedback=true"}} {
 		dir := t.TempDir()
 		configure := func(name string) config.Config {
@@ -91,9 +92,12 @@ func assertNoFeeders(t *testing.T) {
 // Without the hooks the bits differ. So TestBatchHooksResume compares results that depend on the hooks.
 func TestBatchHooksChangeTraining(t *testing.T) {
 	learned := map[string]string{}
-	for _, hooks := range []string{"hooks=[]", traintest.WithHooks(traintest.Mixer(t, false) + ", hook: map_batch"), traintest.WithHooks(traintest.Mixer(t, true) + ", hook: map_batch"),
-		traintest.WithHooks(traintest.Weigher(t) + ", hook: token_weights"), traintest.WithHooks(traintest.ScaledLoss(t) + ", hook: build_loss")} {
-		res, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), "train.steps=3", hooks), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	for _, hooks := range []string{"hooks=[]", traintest.WithHooks(traintest.Mixer(t, false) + ", hook: map_batch"),
+		traintest.WithHooks(traintest.Mixer(t, true) + ", hook: map_batch"),
+		traintest.WithHooks(traintest.Weigher(t) + ", hook: token_weights"), traintest.WithHooks(traintest.ScaledLoss(t) +
+			", hook: build_loss")} {
+		res, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), "train.steps=3", hooks),
+			runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		bits := traintest.Files(t, res.Checkpoint)["model.safetensors"]
 		assert.Empty(t, learned[bits], "%s", hooks)
@@ -105,7 +109,8 @@ func TestBatchHooksChangeTraining(t *testing.T) {
 func lossOfFirst(t *testing.T, overrides ...string) float64 {
 	t.Helper()
 	n := &runtest.Notes{}
-	_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), append([]string{"train.steps=1", "train.eval_every=0"}, overrides...)...), runtest.Options(&traintest.Reference{}, n))
+	_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), append([]string{"train.steps=1", "train.eval_every=0"},
+		overrides...)...), runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err)
 	return n.Steps[0].Loss
 }
@@ -117,7 +122,8 @@ func weighing(t *testing.T, weights []float32) string {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 	}
 	return traintest.WithHooks(traintest.Guest(t, "weights.wasm", string(b), false,
-		traintest.Hook("token_weights", traintest.Array(2), w.Const(traintest.TextAddress), w.Const(int32(len(b))), w.MemoryCopy(), w.Const(0))) + ", hook: token_weights")
+		traintest.Hook("token_weights", traintest.Array(2), w.Const(traintest.TextAddress), w.Const(int32(len(b))), w.MemoryCopy(),
+			w.Const(0))) + ", hook: token_weights")
 }
 
 // The loss of a batch is Σ weight·loss / Σ weight over its tokens, across microbatches and replicas. The scale of the
@@ -152,7 +158,8 @@ func TestLossInputs(t *testing.T) {
 	teacher := traintest.Positions(t, dir, len(traintest.TrainText(t, traintest.Demo(t, dir))))
 	run := func(name string, overrides ...string) (losses []float64) {
 		n := &runtest.Notes{}
-		c := traintest.Demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", "run.dir=" + filepath.Join(dir, name)}, overrides...)...)
+		c := traintest.Demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", "run.dir=" + filepath.Join(dir, name)},
+			overrides...)...)
 		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 		require.NoError(t, err)
 		for _, p := range n.Steps {
@@ -160,13 +167,15 @@ func TestLossInputs(t *testing.T) {
 		}
 		return losses
 	}
-	for step, loss := range run("aligned", "data.aligned=["+teacher+"]", traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))) {
+	for step, loss := range run("aligned", "data.aligned=["+teacher+"]",
+		traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))) {
 		assert.InDelta(t, float64(step*32)+15.5, loss, 1e-4, "the mean of positions 32·step to 32·step+31")
 	}
 	for step, loss := range run("scalars", traintest.WithHooks(traintest.InputLoss(t, "beta", traintest.CallScalar))) {
 		assert.InDelta(t, step+1, loss, 1e-6)
 	}
-	for _, loss := range run("weights", traintest.WithHooks(traintest.InputLoss(t, "weights", traintest.CallInput), traintest.Weigher(t)+", hook: token_weights")) {
+	for _, loss := range run("weights", traintest.WithHooks(traintest.InputLoss(t, "weights", traintest.CallInput),
+		traintest.Weigher(t)+", hook: token_weights")) {
 		assert.InDelta(t, 1, loss, 1e-6, "the mean of weights")
 	}
 	for _, loss := range run("ones", traintest.WithHooks(traintest.InputLoss(t, "weights", traintest.CallInput))) {
@@ -207,7 +216,8 @@ func TestFailingBatchStopsRun(t *testing.T) {
 	for want, does := range failures {
 		for _, batch := range []int{0, 3} {
 			dir := t.TempDir()
-			c := traintest.Demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]", traintest.WithHooks(failingOn(t, false, does...)+", hook: map_batch, seconds: 0.1"))
+			c := traintest.Demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]",
+				traintest.WithHooks(failingOn(t, false, does...)+", hook: map_batch, seconds: 0.1"))
 			_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 			var user *usererror.Error
 			require.ErrorAs(t, err, &user, want)
@@ -234,9 +244,11 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 			dir := t.TempDir()
 			hashes := marked(t, dir, 0, 3, 4, 7)
 			configure := func(name string) config.Config {
-				return traintest.Demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]", "run.dir="+filepath.Join(dir, name),
+				return traintest.Demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]",
+					"run.dir="+filepath.Join(dir, name),
 					"data.aligned=["+traintest.Positions(t, dir, 1500)+"]",
-					traintest.WithHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", traintest.InputLoss(t, "teacher", traintest.CallInput)))
+					traintest.WithHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1",
+						traintest.InputLoss(t, "teacher", traintest.CallInput)))
 			}
 			run := func(name string, stop, instances int) (*runtest.Notes, train.Result) {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -281,7 +293,8 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 				name := fmt.Sprint("stopped at ", stop)
 				run(name, stop, 8)
 				_, got := run(name, 0, 2)
-				assert.True(t, traintest.Files(t, whole.Checkpoint)["model.safetensors"] == traintest.Files(t, got.Checkpoint)["model.safetensors"], name)
+				assert.True(t, traintest.Files(t, whole.Checkpoint)["model.safetensors"] == traintest.Files(t,
+					got.Checkpoint)["model.safetensors"], name)
 				assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, got.Dir), name)
 			}
 		}
@@ -292,7 +305,9 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 // A run that ends leaves no goroutine behind: after a failure of a device, and after Ctrl-C during a slow call of a
 // module.
 func TestRunLeavesNoGoroutines(t *testing.T) {
-	_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch")), runtest.Options(&traintest.Reference{Fault: traintest.FailAt(9)}, &runtest.Notes{}))
+	_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(),
+		traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch")),
+		runtest.Options(&traintest.Reference{Fault: traintest.FailAt(9)}, &runtest.Notes{}))
 	assert.Error(t, err)
 	assertNoFeeders(t)
 	spins := traintest.Guest(t, "spins.wasm", "", false, traintest.Hook("map_batch", w.Loop(w.Empty, w.Br(0)), w.Const(0)))
@@ -312,7 +327,8 @@ func TestTooManySkippedBatches(t *testing.T) {
 	dir := t.TempDir()
 	batches := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
 	run := func(name string, batches []int) error {
-		c := traintest.Demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batches...)+"]", "run.dir="+filepath.Join(dir, name),
+		c := traintest.Demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batches...)+"]",
+			"run.dir="+filepath.Join(dir, name),
 			traintest.WithHooks(failingOn(t, false, w.Unreachable)+", hook: map_batch, on_error: skip"))
 		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		return err
@@ -327,12 +343,14 @@ func TestTooManySkippedBatches(t *testing.T) {
 // The references of hooks and data to each other are checked before anything is written.
 func TestLossAndTensorErrors(t *testing.T) {
 	dir := t.TempDir()
-	one := traintest.Guest(t, "one.wasm", traintest.LossText+" sum", false, traintest.Hook("build_loss", traintest.Text(traintest.LossText, "logits"), w.Call(traintest.CallInput), w.Set(2),
+	one := traintest.Guest(t, "one.wasm", traintest.LossText+" sum", false, traintest.Hook("build_loss",
+		traintest.Text(traintest.LossText, "logits"), w.Call(traintest.CallInput), w.Set(2),
 		traintest.Apply(traintest.LossText+" sum", "sum", 1, "{}"))) + ", hook: build_loss"
 	n := len(traintest.TrainText(t, traintest.Demo(t, dir)))
 	tensor := func(name string) string {
 		path := filepath.Join(t.TempDir(), name+".safetensors")
-		require.NoError(t, safetensors.Write(path, []safetensors.Entry{{Name: name, DType: safetensors.I32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
+		require.NoError(t, safetensors.Write(path,
+			[]safetensors.Entry{{Name: name, DType: safetensors.I32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
 		return "data.aligned=[" + path + "]"
 	}
 	for want, overrides := range map[string][]string{
@@ -343,9 +361,12 @@ func TestLossAndTensorErrors(t *testing.T) {
 		`input_loss.wasm: build_loss: failed: graph_input: unknown input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
 			tensor("other"), traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))},
 		fmt.Sprintf(`tensor "teacher": it has 7 rows, expected %d`, n): {"data.aligned=[" + traintest.Positions(t, dir, 7) + "]"},
-		"the loss reads the scalar \"beta\", but the module exports no loss_scalars": {traintest.WithHooks(traintest.Guest(t, "scaled.wasm", traintest.LossText, false,
-			traintest.Hook("build_loss", traintest.Text(traintest.LossText, "logits"), w.Call(traintest.CallInput), w.Set(2), traintest.Text(traintest.LossText, "targets"), w.Call(traintest.CallInput), w.Set(3),
-				traintest.Apply(traintest.LossText, "cross_entropy", 2, "{}"), w.Set(2), traintest.Text(traintest.LossText, "beta"), w.Call(traintest.CallScalar), w.Set(3), traintest.Apply(traintest.LossText, "mul", 2, "{}"))) + ", hook: build_loss")},
+		"the loss reads the scalar \"beta\", but the module exports no loss_scalars": {traintest.WithHooks(traintest.Guest(t,
+			"scaled.wasm", traintest.LossText, false,
+			traintest.Hook("build_loss", traintest.Text(traintest.LossText, "logits"), w.Call(traintest.CallInput), w.Set(2),
+				traintest.Text(traintest.LossText, "targets"), w.Call(traintest.CallInput), w.Set(3),
+				traintest.Apply(traintest.LossText, "cross_entropy", 2, "{}"), w.Set(2), traintest.Text(traintest.LossText, "beta"),
+				w.Call(traintest.CallScalar), w.Set(3), traintest.Apply(traintest.LossText, "mul", 2, "{}"))) + ", hook: build_loss")},
 	} {
 		c := traintest.Demo(t, dir, overrides...)
 		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
@@ -354,7 +375,8 @@ func TestLossAndTensorErrors(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.NoDirExists(t, c.Run.Dir)
 	}
-	_, err := train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=1", traintest.WithHooks(one)), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	_, err := train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=1", traintest.WithHooks(one)),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.NoError(t, err, "one number will do where there are no weights")
 }
 
@@ -365,12 +387,14 @@ func TestResumingWithOtherTensorsIsRefused(t *testing.T) {
 	resume := func(steps int, aligned string) error {
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		_, err := train.Run(context.Background(), traintest.Demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "data.aligned=["+aligned+"]", traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))), o)
+		_, err := train.Run(context.Background(), traintest.Demo(t, dir, fmt.Sprintf("train.steps=%d", steps),
+			"data.aligned=["+aligned+"]", traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))), o)
 		return err
 	}
 	require.NoError(t, resume(2, traintest.Positions(t, dir, n)))
 	require.NoError(t, resume(3, traintest.Positions(t, t.TempDir(), n)))
 	other := filepath.Join(dir, "other.safetensors")
-	require.NoError(t, safetensors.Write(other, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
+	require.NoError(t, safetensors.Write(other, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{n},
+		Data: make([]byte, 4*n)}}))
 	assert.ErrorContains(t, resume(4, other), "the checkpoint's data differ: the hash of the aligned tensors was sha256:")
 }

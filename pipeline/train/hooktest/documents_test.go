@@ -56,7 +56,8 @@ func TestPackedRunsResume(t *testing.T) {
 	for name, bits := range traintest.Files(t, r.Checkpoint) {
 		assert.True(t, bits == traintest.Files(t, resumed.Checkpoint)[name], name)
 	}
-	_, err = train.Run(context.Background(), exampleRun(t, dir, "none", "hooks=[]", "data.document_mask=true"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	_, err = train.Run(context.Background(), exampleRun(t, dir, "none", "hooks=[]", "data.document_mask=true"),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.ErrorContains(t, err, `data.separator: the tokenizer "bytes" has no token that ends documents`)
 }
 
@@ -65,15 +66,18 @@ func TestPackedRunsResume(t *testing.T) {
 func TestValidationKnowsDocuments(t *testing.T) {
 	dir := t.TempDir()
 	losses := map[string]float64{}
-	for name, keys := range map[string][]string{"plain": {"data.document_mask=false"}, "one stage": nil, "two stages": {"pipeline.stages=2"}} {
-		keys = append([]string{"train.steps=1", "data.val_fraction=0.2", "train.eval_every=1", "train.eval_batches=0", "data.document_mask=true", "data.separator=10"}, keys...)
+	for name, keys := range map[string][]string{"plain": {"data.document_mask=false"}, "one stage": nil,
+		"two stages": {"pipeline.stages=2"}} {
+		keys = append([]string{"train.steps=1", "data.val_fraction=0.2", "train.eval_every=1", "train.eval_batches=0",
+			"data.document_mask=true", "data.separator=10"}, keys...)
 		if name == "plain" {
 			keys = append(keys, "data.separator=auto")
 		}
 		c := exampleRun(t, dir, name, "hooks=[]", keys...)
 		r, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
-		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3, Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
+		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3,
+			Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 		require.NoError(t, err)
 		assert.InEpsilon(t, *r.ValLoss, ev.Loss, 1e-6, name)
 		assert.Equal(t, name != "plain", ev.Tokens%32 != 0, "%s: %d tokens are predicted", name, ev.Tokens)
@@ -87,14 +91,16 @@ func TestValidationKnowsDocuments(t *testing.T) {
 func TestHooksGetPackedDocuments(t *testing.T) {
 	dir := t.TempDir()
 	model := func(name, hooks string, keys ...string) string {
-		c := exampleRun(t, dir, name, hooks, append([]string{"train.steps=2", "data.pack=best_fit", "data.document_mask=true", "data.separator=10"}, keys...)...)
+		c := exampleRun(t, dir, name, hooks, append([]string{"train.steps=2", "data.pack=best_fit", "data.document_mask=true",
+			"data.separator=10"}, keys...)...)
 		r, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 		return traintest.Files(t, r.Checkpoint)["model.safetensors"]
 	}
 	plain := model("plain", "hooks=[]")
 	idle := traintest.Guest(t, "idle.wasm", "", false, traintest.Hook("map_batch", w.Const(0)))
-	assert.True(t, plain == model("idle", traintest.WithHooks(idle+", hook: map_batch")), "segments and weights are those of a run without hooks")
+	assert.True(t, plain == model("idle", traintest.WithHooks(idle+", hook: map_batch")),
+		"segments and weights are those of a run without hooks")
 
 	raw, err := os.ReadFile(stories(t, dir))
 	require.NoError(t, err)

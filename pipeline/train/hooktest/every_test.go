@@ -27,7 +27,8 @@ func TestRunsCallEveryHook(t *testing.T) {
 			if k.Name == hook.BuildModel {
 				overrides = append(overrides, "model={arch: hook, vocab_size: 256, seq_len: 8}")
 			}
-			_, err := train.Run(context.Background(), traintest.Demo(t, dir, overrides...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+			_, err := train.Run(context.Background(), traintest.Demo(t, dir, overrides...),
+				runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 			require.Error(t, err)
 			assert.Contains(t, err.Error(), "trap.wasm")
 			assert.Contains(t, err.Error(), k.Name)

@@ -38,7 +38,8 @@ func stories(t *testing.T, dir string) string {
 	for i := range 240 {
 		var words []string
 		for range 8 + rng.IntN(14) {
-			words = append(words, []string{"the", "cat", "sat", "under", "another", "mat", "and", "saw", "ten", "red", "hats"}[rng.IntN(11)])
+			words = append(words, []string{"the", "cat", "sat", "under", "another", "mat", "and", "saw", "ten", "red",
+				"hats"}[rng.IntN(11)])
 		}
 		text := strings.Join(words, " ")
 		if i%3 == 2 {
@@ -64,17 +65,20 @@ func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) conf
 func TestExamplesTrainTogether(t *testing.T) {
 	dir := t.TempDir()
 	n := &runtest.Notes{}
-	teacher, err := train.Run(context.Background(), exampleRun(t, dir, "teacher", traintest.Hooked(dedupHook, infillHook, packingHook, curriculumHook, annealedHook)),
+	teacher, err := train.Run(context.Background(),
+		exampleRun(t, dir, "teacher", traintest.Hooked(dedupHook, infillHook, packingHook, curriculumHook, annealedHook)),
 		train.Options{OpenDevice: gputest.Open, Report: n})
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(n.Text, "\n"), "deduplicate.wasm: 240 documents became 16", "a third are nearly others")
 	require.Len(t, n.Steps, 20)
 	assert.Less(t, n.Steps[19].Loss, 0.75*n.Steps[0].Loss)
 
-	out, err := inference.TopK(context.Background(), inference.TopKOptions{From: teacher.Checkpoint, K: 4, Out: filepath.Join(dir, "teacher.safetensors"), BatchSize: 8, Target: inference.Target{Open: gputest.Open}})
+	out, err := inference.TopK(context.Background(), inference.TopKOptions{From: teacher.Checkpoint, K: 4,
+		Out: filepath.Join(dir, "teacher.safetensors"), BatchSize: 8, Target: inference.Target{Open: gputest.Open}})
 	require.NoError(t, err)
 	n = &runtest.Notes{}
-	c := exampleRun(t, dir, "student", traintest.Hooked(dedupHook, infillHook, traintest.MaskHook, distilledHook), "data.aligned=["+out.Out+"]", "model.d_model=8", "model.d_ff=12")
+	c := exampleRun(t, dir, "student", traintest.Hooked(dedupHook, infillHook, traintest.MaskHook, distilledHook),
+		"data.aligned=["+out.Out+"]", "model.d_model=8", "model.d_ff=12")
 	_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
 	require.NoError(t, err)
 	assert.Less(t, n.Steps[19].Loss, 0.75*n.Steps[0].Loss)
@@ -84,7 +88,8 @@ func TestExamplesTrainTogether(t *testing.T) {
 func TestExamplesResume(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(name string) config.Config {
-		return exampleRun(t, dir, name, traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 10}", dedupHook, infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")
+		return exampleRun(t, dir, name, traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 10}", dedupHook,
+			infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")
 	}
 	n := &runtest.Notes{}
 	whole, err := train.Run(context.Background(), configure("whole"), runtest.Options(&traintest.Reference{}, n))

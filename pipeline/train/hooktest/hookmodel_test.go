@@ -25,7 +25,9 @@ import (
 func TestCheckpointsHoldTheModule(t *testing.T) {
 	dir, module := t.TempDir(), traintest.GPT2(t)
 	configure := func(run string) config.Config {
-		return traintest.HookModel(t, dir, module, "train={steps: 12, batch_size: 8, microbatches: 4, eval_every: 2, eval_batches: 1, save_every: 3}", "run.dir="+filepath.Join(dir, run))
+		return traintest.HookModel(t, dir, module,
+			"train={steps: 12, batch_size: 8, microbatches: 4, eval_every: 2, eval_batches: 1, save_every: 3}",
+			"run.dir="+filepath.Join(dir, run))
 	}
 	whole := runtest.Until(t, configure("whole"), 0)
 	first := runtest.Until(t, configure("legs"), 5)
@@ -53,7 +55,9 @@ func TestCheckpointsHoldTheModule(t *testing.T) {
 	assert.Equal(t, "gpupipe_hook", traintest.JSONOf(t, filepath.Join(out, "config.json"))["model_type"])
 	var losses []float64
 	for _, from := range []string{whole.Dir, last.Dir, last.Checkpoint, out} {
-		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: from, Data: []string{filepath.Join(dir, "text.txt")}, BatchSize: 3, Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
+		ev, err := inference.Evaluate(context.Background(),
+			inference.EvalOptions{From: from, Data: []string{filepath.Join(dir, "text.txt")}, BatchSize: 3,
+				Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 		require.NoError(t, err)
 		losses = append(losses, ev.Loss)
 	}
@@ -64,7 +68,8 @@ func TestCheckpointsHoldTheModule(t *testing.T) {
 	again := traintest.HookModel(t, t.TempDir(), traintest.GPT2(t), "init.from="+out, "train.steps=0")
 	res, err := train.Run(context.Background(), again, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	assert.Equal(t, traintest.Files(t, last.Checkpoint)["model.safetensors"], traintest.Files(t, res.Checkpoint)["model.safetensors"], "weights to start from")
+	assert.Equal(t, traintest.Files(t, last.Checkpoint)["model.safetensors"], traintest.Files(t, res.Checkpoint)["model.safetensors"],
+		"weights to start from")
 	_, err = config.Parse("c", nil, []string{"init.from=" + out, "data.train=[a]", "run.dir=r"})
 	assert.ErrorContains(t, err, "a hook built this model, expected a Llama; to train it: model: {arch: hook, …}")
 }
@@ -79,12 +84,14 @@ func TestResumingWithAnotherModuleIsRefused(t *testing.T) {
 		return err
 	}
 	assert.NoError(t, resume(traintest.HookModel(t, dir, module)))
-	assert.ErrorContains(t, resume(traintest.HookModel(t, dir, module, "hooks=[{file: "+module+", hook: build_model, config: "+traintest.GPT2Config+", seed: 1}]")),
+	assert.ErrorContains(t, resume(traintest.HookModel(t, dir, module,
+		"hooks=[{file: "+module+", hook: build_model, config: "+traintest.GPT2Config+", seed: 1}]")),
 		"hooks: the checkpoint has build_model by module ")
 	bin, err := os.ReadFile(module)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(module, append(bin, 0, 2, 1, 'x'), 0o666)) // a section of no meaning
-	assert.ErrorContains(t, resume(traintest.HookModel(t, dir, module)), "is of another run: hooks: the checkpoint has build_model by module ")
+	assert.ErrorContains(t, resume(traintest.HookModel(t, dir, module)),
+		"is of another run: hooks: the checkpoint has build_model by module ")
 
 	checkpoint := traintest.StepDir(filepath.Join(dir, "run"), 5)
 	require.NoError(t, os.WriteFile(filepath.Join(checkpoint, config.ModuleFile), append(bin, 0, 2, 1, 'x'), 0o666))
@@ -126,13 +133,15 @@ func TestMistakesInWrittenModels(t *testing.T) {
 	module := traintest.GPT2(t)
 	build := "hooks=[{file: " + module + ", hook: build_model}]"
 	for want, overrides := range map[string][]string{
-		"gpt2.wasm: build_model: failed: d_model must be a multiple of n_heads":                          {strings.Replace(build, "build_model", "build_model, config: {d_model: 9}", 1)},
-		"config: unknown key \"width\"":                                                                  {strings.Replace(build, "build_model", "build_model, config: {width: 9}", 1)},
+		"gpt2.wasm: build_model: failed: d_model must be a multiple of n_heads": {strings.Replace(build, "build_model",
+			"build_model, config: {d_model: 9}", 1)},
+		"config: unknown key \"width\"": {strings.Replace(build, "build_model", "build_model, config: {width: 9}", 1)},
 		"pipeline.stages: found 5, expected at most one chunk per unit: the model has 4 (embed to head)": {"pipeline.stages=5"},
 		`pipeline.cut: found "[4]", expected ascending units from 1 to 3 (0 is embed, 3 head)`:           {"pipeline.stages=2", "pipeline.cut=[4]"},
 		"model.vocab_size: found 100: the tokenizer":                                                     {"model.vocab_size=100"},
 	} {
-		_, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), module, overrides...), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		_, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), module, overrides...),
+			runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
@@ -146,9 +155,12 @@ func TestDeviceTrainsAWrittenModel(t *testing.T) {
 	module := traintest.GPT2(t)
 	train := func(overrides ...string) (train.Result, *runtest.Notes) {
 		n := &runtest.Notes{}
-		c := traintest.HookModel(t, t.TempDir(), module, append([]string{"model.seq_len=32", "data={train: [" + text + "], val_fraction: 0.05}",
-			"hooks=[{file: " + module + ", hook: build_model, config: {d_model: 32, n_layers: 2, n_heads: 4}}]", "lr={warmup: 5, schedule: constant}",
-			"optimizer.name=muon", "train={steps: 30, batch_size: 16, microbatches: 2, eval_every: 30, eval_batches: 2, save_every: 0}"}, overrides...)...)
+		c := traintest.HookModel(t, t.TempDir(), module,
+			append([]string{"model.seq_len=32", "data={train: [" + text + "], val_fraction: 0.05}",
+				"hooks=[{file: " + module + ", hook: build_model, config: {d_model: 32, n_layers: 2, n_heads: 4}}]",
+				"lr={warmup: 5, schedule: constant}",
+				"optimizer.name=muon", "train={steps: 30, batch_size: 16, microbatches: 2, eval_every: 30, eval_batches: 2, save_every: 0}"},
+				overrides...)...)
 		res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
 		require.NoError(t, err)
 		return res, n

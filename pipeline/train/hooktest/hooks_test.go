@@ -26,7 +26,8 @@ import (
 func TestLossHook(t *testing.T) {
 	run := func(overrides ...string) (train.Result, *runtest.Notes) {
 		n := &runtest.Notes{}
-		res, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), append([]string{"train.steps=4"}, overrides...)...), runtest.Options(&traintest.Reference{}, n))
+		res, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), append([]string{"train.steps=4"}, overrides...)...),
+			runtest.Options(&traintest.Reference{}, n))
 		require.NoError(t, err)
 		return res, n
 	}
@@ -35,9 +36,11 @@ func TestLossHook(t *testing.T) {
 	assert.NotEqual(t, traintest.Files(t, plain.Checkpoint)["model.safetensors"], traintest.Files(t, one.Checkpoint)["model.safetensors"])
 	assert.InDelta(t, 5.5+0.001*5.5*5.5, n.Steps[0].Loss, 0.1, "the whole loss of 256 tokens that are equally likely")
 	assert.InDelta(t, *plainly.Steps[1].ValLoss, *n.Steps[1].ValLoss, 0.1)
-	for _, overrides := range [][]string{{"pipeline.stages=2"}, {"pipeline.stages=3", "pipeline.schedule=gpipe"}, {"pipeline.recompute=always"}} {
+	for _, overrides := range [][]string{{"pipeline.stages=2"}, {"pipeline.stages=3", "pipeline.schedule=gpipe"},
+		{"pipeline.recompute=always"}} {
 		other, _ := run(append(overrides, traintest.Hooked(traintest.FocalHook))...)
-		assert.True(t, traintest.Files(t, one.Checkpoint)["model.safetensors"] == traintest.Files(t, other.Checkpoint)["model.safetensors"], "%v", overrides)
+		assert.True(t, traintest.Files(t, one.Checkpoint)["model.safetensors"] == traintest.Files(t,
+			other.Checkpoint)["model.safetensors"], "%v", overrides)
 	}
 }
 
@@ -65,8 +68,10 @@ func TestMetricsHookStopsRun(t *testing.T) {
 	assert.Contains(t, strings.Join(n.Text, "\n"), "early_stopping.wasm: asked at step 4 that the run end")
 	assert.FileExists(t, filepath.Join(c.Run.Dir, "checkpoints/step-4/manifest.json"))
 
-	counting := traintest.Guest(t, "counting.wasm", "", true, traintest.Hook("on_metrics", traintest.Count(), w.GGet(1), w.Const(20), w.I32GeU))
-	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=45", "train.save_every=10", traintest.WithHooks(counting+", hook: on_metrics"))
+	counting := traintest.Guest(t, "counting.wasm", "", true, traintest.Hook("on_metrics", traintest.Count(), w.GGet(1), w.Const(20),
+		w.I32GeU))
+	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=45", "train.save_every=10",
+		traintest.WithHooks(counting+", hook: on_metrics"))
 	n = &runtest.Notes{}
 	res, err = train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err)
@@ -76,7 +81,8 @@ func TestMetricsHookStopsRun(t *testing.T) {
 	require.Len(t, records, 20)
 	assert.Equal(t, *res.ValLoss, records[19].Values["val_loss"], "the last step has the final evaluation")
 
-	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=0", "train.save_every=0", traintest.Hooked("early_stopping.wasm, hook: on_metrics"))
+	c = traintest.Demo(t, t.TempDir(), "train.steps=45", "train.eval_every=0", "train.save_every=0",
+		traintest.Hooked("early_stopping.wasm, hook: on_metrics"))
 	n = &runtest.Notes{}
 	res, err = train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err)
@@ -86,11 +92,13 @@ func TestMetricsHookStopsRun(t *testing.T) {
 
 // A run with all kinds of hooks that is interrupted and resumed gives the same bits.
 func TestHooksResume(t *testing.T) {
-	all := traintest.Hooked(traintest.FocalHook, traintest.RateHook, strings.Replace(traintest.StopHook, "100", "-1", 1), traintest.FilterHook)
+	all := traintest.Hooked(traintest.FocalHook, traintest.RateHook, strings.Replace(traintest.StopHook, "100", "-1", 1),
+		traintest.FilterHook)
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1"}} {
 		dir := t.TempDir()
 		configure := func(name string) config.Config {
-			return traintest.Demo(t, dir, append([]string{all, "data.train=[" + traintest.Documents(t, dir) + "]", "train.eval_every=1", "train.steps=7",
+			return traintest.Demo(t, dir, append([]string{all, "data.train=[" + traintest.Documents(t, dir) + "]", "train.eval_every=1",
+				"train.steps=7",
 				"run.dir=" + filepath.Join(dir, name)}, more...)...)
 		}
 		n := &runtest.Notes{}
@@ -99,11 +107,12 @@ func TestHooksResume(t *testing.T) {
 		assert.Contains(t, strings.Join(n.Text, "\n"), "quality_filter.wasm: 60 documents became 40")
 
 		ctx, cancel := context.WithCancel(context.Background())
-		interrupted, err := train.Run(ctx, configure("interrupted"), runtest.Options(&traintest.Reference{}, &runtest.Notes{OnStep: func(p train.Progress) {
-			if p.Step == 3 {
-				cancel()
-			}
-		}}))
+		interrupted, err := train.Run(ctx, configure("interrupted"), runtest.Options(&traintest.Reference{},
+			&runtest.Notes{OnStep: func(p train.Progress) {
+				if p.Step == 3 {
+					cancel()
+				}
+			}}))
 		require.NoError(t, err)
 		require.True(t, interrupted.Interrupted)
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
@@ -122,7 +131,8 @@ func TestHooksResume(t *testing.T) {
 func TestMetricsHookStateResumes(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(steps int) config.Config {
-		return traintest.Demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1", "train.save_every=1", traintest.Hooked(traintest.StopHook))
+		return traintest.Demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1",
+			"train.save_every=1", traintest.Hooked(traintest.StopHook))
 	}
 	_, err := train.Run(context.Background(), configure(3), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
@@ -139,7 +149,8 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 	configure := func(hooks string, more ...string) config.Config {
 		return traintest.Demo(t, dir, append([]string{hooks, "train.steps=2", "data.train=[" + text + "]"}, more...)...)
 	}
-	_, err := train.Run(context.Background(), configure(traintest.Hooked(traintest.FocalHook, traintest.FilterHook)), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+	_, err := train.Run(context.Background(), configure(traintest.Hooked(traintest.FocalHook, traintest.FilterHook)),
+		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	resume := func(c config.Config) error {
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
@@ -147,14 +158,16 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 		_, err := train.Run(context.Background(), c, o)
 		return err
 	}
-	assert.NoError(t, resume(configure(traintest.Hooked(traintest.FocalHook, traintest.FilterHook, traintest.StopHook))), "one that listens may come and go")
+	assert.NoError(t, resume(configure(traintest.Hooked(traintest.FocalHook, traintest.FilterHook, traintest.StopHook))),
+		"one that listens may come and go")
 	for want, c := range map[string]config.Config{
 		"hooks: the checkpoint has build_loss by module ":                      configure(traintest.Hooked(traintest.FilterHook)),
 		`with config {"z":0.001} and seed 0, the config build_loss by module `: configure(traintest.Hooked(strings.Replace(traintest.FocalHook, "0.001", "0.002", 1), traintest.FilterHook)),
 		"build_loss by module": configure(traintest.Hooked("label_smoothing.wasm, hook: build_loss", traintest.FilterHook)),
 		"the config nothing":   configure(traintest.Hooked(traintest.FocalHook)),
 		"and seed 7":           configure(traintest.Hooked(traintest.FocalHook+", seed: 7", traintest.FilterHook)),
-		"the checkpoint has nothing, the config learning_rate by module": configure(traintest.Hooked(traintest.FocalHook, traintest.FilterHook, traintest.RateHook)),
+		"the checkpoint has nothing, the config learning_rate by module": configure(traintest.Hooked(traintest.FocalHook,
+			traintest.FilterHook, traintest.RateHook)),
 	} {
 		err := resume(c)
 		var user *usererror.Error
@@ -166,17 +179,20 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 	module, err := os.ReadFile(traintest.HooksDir + "focal_loss.wasm")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(moved, module, 0o666))
-	assert.NoError(t, resume(configure(strings.Replace(traintest.Hooked(traintest.FocalHook, traintest.FilterHook), traintest.HooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
+	assert.NoError(t, resume(configure(strings.Replace(traintest.Hooked(traintest.FocalHook, traintest.FilterHook),
+		traintest.HooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
 }
 
 // An evaluation finds the validation text of a corpus that a module has filtered.
 func TestEvaluationAppliesDocumentHooks(t *testing.T) {
 	dir := t.TempDir()
 	n := &runtest.Notes{}
-	c := traintest.Demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+traintest.Documents(t, dir)+"]", traintest.Hooked(traintest.FilterHook))
+	c := traintest.Demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+traintest.Documents(t, dir)+"]",
+		traintest.Hooked(traintest.FilterHook))
 	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err)
-	got, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: c.Rows(), Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
+	got, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: c.Rows(),
+		Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, got.Loss, 1e-6)
 }
@@ -206,11 +222,14 @@ func TestHookErrorsAreUserErrors(t *testing.T) {
 
 func TestFailingDocumentsAreSkipped(t *testing.T) {
 	run := func(hook string) error {
-		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), traintest.WithHooks(hook+", hook: map_document, on_error: skip")), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
+		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(),
+			traintest.WithHooks(hook+", hook: map_document, on_error: skip")), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		return err
 	}
-	assert.ErrorContains(t, run(traintest.Guest(t, "never.wasm", "", false, traintest.Hook("map_document", w.Unreachable))), "hooks dropped all of its 1 documents")
-	assert.ErrorContains(t, run(traintest.HooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
+	assert.ErrorContains(t, run(traintest.Guest(t, "never.wasm", "", false, traintest.Hook("map_document", w.Unreachable))),
+		"hooks dropped all of its 1 documents")
+	assert.ErrorContains(t, run(traintest.HooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number",
+		"no document is to blame")
 }
 
 // every is a module that keeps every other document. It runs the given code for a document that begins with '#'.
@@ -222,7 +241,8 @@ func every(t *testing.T, remembers bool, does ...any) string {
 
 // A stateful module gets documents in order, although other modules run in parallel.
 func TestStatefulDocumentHookRunsInOrder(t *testing.T) {
-	keeper := traintest.Guest(t, "keeper.wasm", "", false, traintest.Hook("map_document", traintest.Array(0), w.Get(0), w.Load(12), w.Call(traintest.CallEmit), w.Const(0)))
+	keeper := traintest.Guest(t, "keeper.wasm", "", false, traintest.Hook("map_document", traintest.Array(0), w.Get(0), w.Load(12),
+		w.Call(traintest.CallEmit), w.Const(0)))
 	mapped := func(text, extra, module string) (string, error) {
 		path := filepath.Join(t.TempDir(), "text.jsonl")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
@@ -232,7 +252,8 @@ func TestStatefulDocumentHookRunsInOrder(t *testing.T) {
 		defer func() { require.NoError(t, h.Close()) }()
 		tok, err := tokenizer.Open("bytes")
 		require.NoError(t, err)
-		train, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: 256, Field: "text", Map: h.Documents.Open()})
+		train, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: 256, Field: "text",
+			Map: h.Documents.Open()})
 		if err != nil {
 			return "", err
 		}
@@ -258,7 +279,8 @@ func TestStatefulDocumentHookRunsInOrder(t *testing.T) {
 		assert.Equal(t, want.String(), got)
 	}
 	text := "{\"text\": \"one \"}\n{\"text\": \"# two \"}\n{\"text\": \"three \"}\n{\"text\": \"four \"}\n"
-	got, err := mapped(text, ", on_error: skip", every(t, true, traintest.Text("not this one", "not this one"), w.Call(traintest.CallFail), w.Const(0), w.Return))
+	got, err := mapped(text, ", on_error: skip", every(t, true, traintest.Text("not this one", "not this one"),
+		w.Call(traintest.CallFail), w.Const(0), w.Return))
 	require.NoError(t, err)
 	assert.Equal(t, "one three ", got, "the second was counted, and skipped")
 	_, err = mapped(text, ", on_error: skip", every(t, true, w.Unreachable))

@@ -76,7 +76,8 @@ func Find(o Options) (*Compiler, error) {
 	if c.version = firstLine(out); c.version == "" {
 		return nil, fmt.Errorf("%s --version printed nothing", c)
 	}
-	c.identity = strings.Join([]string{strings.Join(command, " "), strings.Join(o.Last, " "), c.version, info.ModTime().UTC().String(), fmt.Sprint(info.Size()), o.CPU}, "\x00")
+	c.identity = strings.Join([]string{strings.Join(command, " "), strings.Join(o.Last, " "), c.version, info.ModTime().UTC().String(),
+		fmt.Sprint(info.Size()), o.CPU}, "\x00")
 	return c, nil
 }
 

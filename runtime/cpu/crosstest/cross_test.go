@@ -77,7 +77,8 @@ func sanitized(t *testing.T) build {
 	found, err := cpu.FindToolchain("")
 	require.NoError(t, err)
 	sanitizers := []string{"-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"}
-	return build{compiler: "gcc", flags: append([]string{fewerPasses, "-g1"}, sanitizers...), harness: sanitizers, env: []string{"ASAN_OPTIONS=detect_leaks=0"},
+	return build{compiler: "gcc", flags: append([]string{fewerPasses, "-g1"}, sanitizers...), harness: sanitizers,
+		env:      []string{"ASAN_OPTIONS=detect_leaks=0"},
 		matrices: found.Limits().Cooperative}
 }
 
@@ -89,7 +90,8 @@ func arm64(t *testing.T) build {
 	const packages = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static"
 	need(t, "aarch64-linux-gnu-gcc", packages)
 	need(t, "qemu-aarch64-static", packages)
-	return build{compiler: "aarch64-linux-gnu-gcc", flags: []string{fewerPasses}, runner: []string{"qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"}}
+	return build{compiler: "aarch64-linux-gnu-gcc", flags: []string{fewerPasses},
+		runner: []string{"qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"}}
 }
 
 // arm64BF16 is arm64 with instructions for bf16.
@@ -144,7 +146,8 @@ func productsOfBF16() (out []compute.Task) {
 			if o.TransB {
 				slices.Reverse(b)
 			}
-			out = append(out, compute.Case(graph.Case{Op: o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.BF16, a...), graph.T(graph.BF16, b...)}}))
+			out = append(out, compute.Case(graph.Case{Op: o, Tolerance: 1e-5, NoGrad: true,
+				Inputs: []graph.Type{graph.T(graph.BF16, a...), graph.T(graph.BF16, b...)}}))
 		}
 	}
 	return out
@@ -177,13 +180,16 @@ func TestFaultsAreFound(t *testing.T) {
 		{"reads behind", "u32 *x = args[0].at; x[0] = x[args[0].bytes / 4 + group];", "heap-buffer-overflow", ""},
 		{"reads a page behind", "u32 *x = args[0].at; x[0] = x[args[0].bytes / 4 + 16 + group];", "AddressSanitizer", "signal"},
 		{"reads before", "u32 *x = args[0].at; x[0] = x[-1 - (int)group];", "heap-buffer-overflow", ""},
-		{"writes behind", "u32 *x = args[0].at; x[args[0].bytes / 4] = group;", "heap-buffer-overflow", "a kernel has written behind its buffer"},
+		{"writes behind", "u32 *x = args[0].at; x[args[0].bytes / 4] = group;", "heap-buffer-overflow",
+			"a kernel has written behind its buffer"},
 		{"leaves a private array", "u32 y[4] = {0}; u32 *x = args[0].at; for (u32 i = 0; i <= args[0].bytes / 4; i++) y[i] = i; x[0] = y[x[1] & 3];", "error", ""},
 		{"overflows", "i32 *x = args[0].at; x[0] = x[1] + 0x7fffffff + 1;", "kernel.c:4:", ""},
 		{"shifts too far", "i32 *x = args[0].at; x[0] = x[1] << (x[1] + 32);", "shift exponent", ""},
-		{"reads a misaligned vector", "v4f32 *x = (void *)((char *)args[0].at + 4); f32 *y = args[0].at; y[0] += x[0][1];", "misaligned address", ""},
+		{"reads a misaligned vector", "v4f32 *x = (void *)((char *)args[0].at + 4); f32 *y = args[0].at; y[0] += x[0][1];",
+			"misaligned address", ""},
 		{"divides by zero", "i32 *x = args[0].at; x[0] = 1 / x[1];", "division by zero", ""},
-		{"converts too large a float", "f32 *y = args[0].at; i32 *x = args[0].at; x[0] = (i32)(y[0] * 0.f + 1e20f);", "outside the range of representable values", ""},
+		{"converts too large a float", "f32 *y = args[0].at; i32 *x = args[0].at; x[0] = (i32)(y[0] * 0.f + 1e20f);",
+			"outside the range of representable values", ""},
 	}
 	for name, b := range map[string]build{"sanitized": sanitized(t), "guarded": x86(t, "x86-64"), "arm64": arm64(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +214,8 @@ func dispatch(t *testing.T, d device.Device, body string) error {
 	b, err := d.Alloc("b", 20)
 	require.NoError(t, err)
 	defer b.Release()
-	l, err := d.Load(&device.Program{Label: "one", Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 20}}, Groups: [3]int{2, 1, 1}}},
+	l, err := d.Load(&device.Program{Label: "one",
+		Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 20}}, Groups: [3]int{2, 1, 1}}},
 		Shaders: []device.Shader{{Label: "kernel", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1),
 			WGSL: target.C + "\nKERNEL {\nfor (u32 group = first; group < last; group++) {\n" + body + "\n}\n}\n"}}})
 	require.NoError(t, err)

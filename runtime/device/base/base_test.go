@@ -36,7 +36,8 @@ func alloc(t *testing.T, o *owner, label string, size int64) *buffer {
 
 // copying is a program that copies a to b.
 func copying(a, b device.Buffer) *device.Program {
-	return &device.Program{Label: "p", Commands: []device.Command{{Shader: device.Copy, Args: []device.Range{{Buffer: a, Size: 4}, {Buffer: b, Size: 4}}}}}
+	return &device.Program{Label: "p", Commands: []device.Command{{Shader: device.Copy,
+		Args: []device.Range{{Buffer: a, Size: 4}, {Buffer: b, Size: 4}}}}}
 }
 
 func TestBudget(t *testing.T) {

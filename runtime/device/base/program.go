@@ -63,7 +63,8 @@ func buffersOf[B ownedBuffer](p *device.Program) (all []*Buffer) {
 }
 
 // Compile calls compile for the shaders of p in order and names its error. It stops when the device is being closed.
-func Compile[B ownedBuffer, P ownedProgram, T any](o *Owner[B, P], p *device.Program, compile func(*device.Shader) (T, error)) ([]T, error) {
+func Compile[B ownedBuffer, P ownedProgram, T any](o *Owner[B, P], p *device.Program, compile func(*device.Shader) (T, error)) ([]T,
+	error) {
 	all := make([]T, len(p.Shaders))
 	for i := range p.Shaders {
 		if o.leaving.Load() {

@@ -25,8 +25,10 @@ func TestQuota(t *testing.T) {
 		"version 2":         {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5},
 		"a parent's": {map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
 			"sys/fs/cgroup/a/cpu.max": "200000 100000\n"}, 2},
-		"version 1": {map[string]string{"proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/x\n0::/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
-			"sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n"}, 0.5},
+		"version 1": {map[string]string{"proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/x\n0::/\n",
+			"sys/fs/cgroup/cpu/cpu.cfs_quota_us":  "50000\n",
+			"sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n", "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "-1\n",
+			"sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n"}, 0.5},
 		"nonsense": {map[string]string{"proc/self/cgroup": "0::/\nx\n", "sys/fs/cgroup/cpu.max": "1 0\n"}, 0},
 	} {
 		assert.Equal(t, c.want, quota(files(c.files)), name)

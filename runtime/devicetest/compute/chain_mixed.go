@@ -33,7 +33,8 @@ func (c *chain) beginHalves() {
 		c.main = append(c.main, extents[c.r.IntN(len(extents)-2)])
 	}
 	last := c.main[len(c.main)-1:]
-	c.pool = append(c.pool, c.input(graph.T(graph.F32)), c.input(graph.T(graph.F32, c.main...)), c.input(graph.T(c.float(), c.main...)), c.input(graph.T(c.float(), last...)))
+	c.pool = append(c.pool, c.input(graph.T(graph.F32)), c.input(graph.T(graph.F32, c.main...)), c.input(graph.T(c.float(), c.main...)),
+		c.input(graph.T(c.float(), last...)))
 	for _, s := range []graph.Shape{c.main, c.main, last, {}} {
 		c.vars = append(c.vars, c.variableOf(graph.T(c.float(), s...)))
 	}

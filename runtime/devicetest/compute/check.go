@@ -24,7 +24,8 @@ func Case(c graph.Case) Task {
 	if err != nil {
 		panic(fmt.Sprintf("devicetest: %s: %v", c.Op.Name(), err))
 	}
-	t := Task{Op: c.Op.Name(), Name: fmt.Sprintf("%v %s", c.Inputs, attributes), Inputs: map[string]*graph.Tensor{}, Runs: 1, Tolerance: c.Tolerance}
+	t := Task{Op: c.Op.Name(), Name: fmt.Sprintf("%v %s", c.Inputs, attributes), Inputs: map[string]*graph.Tensor{}, Runs: 1,
+		Tolerance: c.Tolerance}
 	if t.Tolerance == 0 {
 		t.Tolerance = DefaultTolerance
 	}

@@ -49,7 +49,8 @@ func convert(dev device.Device, from, to graph.DType, xs []float64) Result {
 	}
 	for i, y := range exec.Decode(to, got) {
 		if want := to.Round(xs[i]); to.Bits(y) != to.Bits(want) {
-			r.Failure = fmt.Sprintf("%v (bits %#x) becomes %v (%#x), expected %v (%#x)", xs[i], from.Bits(xs[i]), y, to.Bits(y), want, to.Bits(want))
+			r.Failure = fmt.Sprintf("%v (bits %#x) becomes %v (%#x), expected %v (%#x)", xs[i], from.Bits(xs[i]), y, to.Bits(y), want,
+				to.Bits(want))
 			return r
 		}
 	}

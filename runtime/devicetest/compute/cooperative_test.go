@@ -111,7 +111,8 @@ func TestAttentionByMatricesKeepsWhatIsNotFinite(t *testing.T) {
 	defer d.Close()
 	nan := float64(math.Float32frombits(0x7fffffff)) // as devices make it
 	for half, bad := range map[graph.DType][]float64{graph.F16: {65520, -1e9, math.Inf(1), nan}, graph.BF16: {math.Inf(-1), nan}} {
-		plan, err := exec.NewPlan(cooperative{Device: d, subgroup: 1, size: square(8)}, map[string]*graph.Graph{"g": valueGradient(t, half)}, exec.Options{Tune: named("matrices")})
+		plan, err := exec.NewPlan(cooperative{Device: d, subgroup: 1, size: square(8)},
+			map[string]*graph.Graph{"g": valueGradient(t, half)}, exec.Options{Tune: named("matrices")})
 		require.NoError(t, err)
 		s, err := plan.Load()
 		require.NoError(t, err)

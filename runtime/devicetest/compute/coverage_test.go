@@ -35,7 +35,8 @@ type reached struct {
 }
 
 func newReached() *reached {
-	return &reached{claims: map[string]bool{}, variants: map[string]bool{}, statements: map[string]bool{}, combinations: map[string]bool{}, texts: map[string]bool{}}
+	return &reached{claims: map[string]bool{}, variants: map[string]bool{}, statements: map[string]bool{},
+		combinations: map[string]bool{}, texts: map[string]bool{}}
 }
 
 func (r *reached) add(t Task, ks []shaders.Kernel) {
@@ -118,7 +119,8 @@ func TestOthersRunTheWholeSuite(t *testing.T) {
 }
 
 func TestStatements(t *testing.T) {
-	assert.Equal(t, []string{"b#[i + #u] = vec4<f32>(x#);", "}"}, statements("  b0[i + 12u] = vec4<f32>(x7);\nb1[i + 3u] = vec4<f32>(x12);\n}\n"))
+	assert.Equal(t, []string{"b#[i + #u] = vec4<f32>(x#);", "}"},
+		statements("  b0[i + 12u] = vec4<f32>(x7);\nb1[i + 3u] = vec4<f32>(x12);\n}\n"))
 	assert.NotEqual(t, statements("var x: f16;"), statements("var x: f32;"))
 	assert.Equal(t, "xf#_# = a[#u].x + vec3<u32>(#.#)[i]", withoutNumbers("xf32_10 = a[12u].x + vec3<u32>(0.5)[i]"))
 }

@@ -55,7 +55,8 @@ func difficult(n int) map[string]*mat.Dense {
 }
 
 // decompose runs an op on one matrix.
-func decompose(t *testing.T, dev device.Device, in map[string]*mat.Dense, n int, f func(x *graph.Value) []*graph.Value) map[string][]*mat.Dense {
+func decompose(t *testing.T, dev device.Device, in map[string]*mat.Dense, n int,
+	f func(x *graph.Value) []*graph.Value) map[string][]*mat.Dense {
 	g, err := graph.Build(func(b *graph.Builder) {
 		for name := range in {
 			for i, y := range f(b.Input(name, graph.T(graph.F32, n, n))) {

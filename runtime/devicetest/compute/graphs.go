@@ -68,7 +68,8 @@ func floatGraphs() []Task {
 		hand("products of parts", func(m *maker) {
 			x := m.in(192, 64)
 			a, b := op.Slice(x, 0, 0, 128), op.Slice(x, 0, 64, 192)
-			m.out(op.Scale(op.MatMul(a, b, true, false), 1./64), op.Scale(op.MatMul(op.Slice(x, 0, 0, 64), op.Slice(x, 0, 128, 192), false, false), 1./64))
+			m.out(op.Scale(op.MatMul(a, b, true, false), 1./64),
+				op.Scale(op.MatMul(op.Slice(x, 0, 0, 64), op.Slice(x, 0, 128, 192), false, false), 1./64))
 		}),
 		hand("variables change places", func(m *maker) {
 			a, b, c, d := m.v(64), m.v(64), m.v(64), m.v(64)
@@ -128,7 +129,8 @@ func floatGraphs() []Task {
 		hand("reductions that are not of the last axes", func(m *maker) {
 			x := m.in(7, 130, 5)
 			r := op.Mean(x, []int{1}, true)
-			m.out(op.Sub(x, r), op.ReduceMax(x, []int{0}, false), op.Mean(op.Square(x), []int{0, 1}, false), op.Tanh(op.Mean(x, []int{0, 2}, false)))
+			m.out(op.Sub(x, r), op.ReduceMax(x, []int{0}, false), op.Mean(op.Square(x), []int{0, 1}, false),
+				op.Tanh(op.Mean(x, []int{0, 2}, false)))
 		}),
 		hand("reductions of reductions", func(m *maker) {
 			x := m.in(6, 40, 50)
@@ -164,7 +166,8 @@ func floatGraphs() []Task {
 		}),
 		hand("integers", func(m *maker) {
 			x := m.u32(40, 70)
-			m.out(op.Sum(x, []int{1}, false), op.ReduceMax(op.Mul(x, x), nil, false), op.ReduceMin(op.Add(x, op.Iota(m.Builder, graph.U32, 1, 40, 70)), []int{0}, false))
+			m.out(op.Sum(x, []int{1}, false), op.ReduceMax(op.Mul(x, x), nil, false),
+				op.ReduceMin(op.Add(x, op.Iota(m.Builder, graph.U32, 1, 40, 70)), []int{0}, false))
 		}),
 		hand("scopes", func(m *maker) {
 			x := m.in(16, 24)

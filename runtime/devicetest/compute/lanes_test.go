@@ -98,12 +98,17 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 		{"softmax", []graph.Type{f32(3, 300)}, apply(new(op.SoftmaxOp)), []string{"workgroup32", "workgroup256"}},
 		{"long rows", []graph.Type{f32(2, 5000)}, sumOver(1), []string{"spread4"}},
 		{"long columns", []graph.Type{f32(2000, 3)}, sumOver(0), []string{"spread125"}},
-		{"products", []graph.Type{f32(70, 40), f32(40, 68)}, apply(new(op.MatMulOp)), []string{"tile 32x32x16/64", "tile 64x64x16/256", "tile 128x64x16/128", "tile 128x128x8/256"}},
+		{"products", []graph.Type{f32(70, 40), f32(40, 68)}, apply(new(op.MatMulOp)),
+			[]string{"tile 32x32x16/64", "tile 64x64x16/256", "tile 128x64x16/128", "tile 128x128x8/256"}},
 		{"vectors", []graph.Type{f32(2, 300), f32(300, 70)}, apply(new(op.MatMulOp)), []string{"vector 4x16", "vector 8x32"}},
-		{"columns", []graph.Type{f32(2, 300), f32(70, 300)}, apply(&op.MatMulOp{TransB: true}), []string{"vector 64x1", "vector 32x8", "vector 16x4"}},
-		{"attention", []graph.Type{f32(1, 70, 2, 4), f32(1, 70, 1, 4), f32(1, 70, 1, 4), graph.T(graph.U32, 1, 70)}, attentionWithGradients, []string{"rows", "tiles"}},
-		{"attention of many lanes", []graph.Type{f32(1, 70, 2, 44), f32(1, 70, 1, 44), f32(1, 70, 1, 44), graph.T(graph.U32, 1, 70)}, attentionWithGradients, []string{"rows", "tiles"}},
-		{"attention of a cache", []graph.Type{f32(1, 2, 2, 8), f32(1, 2100, 1, 8), f32(1, 2100, 1, 8)}, attentionOfACache, []string{"keys"}},
+		{"columns", []graph.Type{f32(2, 300), f32(70, 300)}, apply(&op.MatMulOp{TransB: true}),
+			[]string{"vector 64x1", "vector 32x8", "vector 16x4"}},
+		{"attention", []graph.Type{f32(1, 70, 2, 4), f32(1, 70, 1, 4), f32(1, 70, 1, 4), graph.T(graph.U32, 1, 70)},
+			attentionWithGradients, []string{"rows", "tiles"}},
+		{"attention of many lanes", []graph.Type{f32(1, 70, 2, 44), f32(1, 70, 1, 44), f32(1, 70, 1, 44), graph.T(graph.U32, 1, 70)},
+			attentionWithGradients, []string{"rows", "tiles"}},
+		{"attention of a cache", []graph.Type{f32(1, 2, 2, 8), f32(1, 2100, 1, 8), f32(1, 2100, 1, 8)}, attentionOfACache,
+			[]string{"keys"}},
 		{"qr", []graph.Type{f32(2, 70, 65)}, apply(new(op.QROp)), []string{"householder"}},
 		{"eigh", []graph.Type{f32(2, 70, 70)}, apply(new(op.EighOp)), []string{"householder_ql"}},
 	} {
@@ -168,7 +173,8 @@ func sharing(t *testing.T, d device.Device, g *graph.Graph, choose exec.Chooser)
 	chosen, err := p.Chosen("g")
 	require.NoError(t, err)
 	for _, k := range chosen {
-		if slices.ContainsFunc(k.Passes, func(p shaders.Pass) bool { return strings.Contains(p.WGSL, "Barrier()") }) && !slices.Contains(names, k.Name) {
+		if slices.ContainsFunc(k.Passes, func(p shaders.Pass) bool { return strings.Contains(p.WGSL, "Barrier()") }) &&
+			!slices.Contains(names, k.Name) {
 			names = append(names, k.Name)
 		}
 	}

@@ -97,7 +97,8 @@ func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.G
 	}
 	a, err := optim.NewAlgorithm(optimizer)
 	require.NoError(t, err)
-	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), Clip: 1, Schedule: optim.Schedule{Name: "constant"}}, params)
+	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), Clip: 1, Schedule: optim.Schedule{Name: "constant"}},
+		params)
 	require.NoError(t, err)
 	shard := o.All()
 	norms, err := shard.NormSquares()

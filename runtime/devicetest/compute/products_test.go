@@ -27,7 +27,8 @@ func TestProductsInParts(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()
-	c := graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{{DType: graph.F32, Shape: graph.Shape{40, 2000}}, {DType: graph.F32, Shape: graph.Shape{2000, 24}}}}
+	c := graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{{DType: graph.F32, Shape: graph.Shape{40, 2000}},
+		{DType: graph.F32, Shape: graph.Shape{2000, 24}}}}
 	split := 0
 	for _, r := range compute.Check(hardware{d}, []compute.Task{compute.Case(c)}) {
 		assert.True(t, r.OK(), "%s: %s", r.Candidate, r.Failure)
@@ -66,7 +67,8 @@ func TestSquaresForGPUs(t *testing.T) {
 
 // placed is a product whose epilogue reads other arrays at places that data and edges decide.
 func placed() compute.Task {
-	in := []graph.Type{graph.T(graph.F32, 20, 8), graph.T(graph.F32, 8, 12), graph.T(graph.F32, 5, 12), graph.T(graph.U32, 20), graph.T(graph.F32, 20, 7)}
+	in := []graph.Type{graph.T(graph.F32, 20, 8), graph.T(graph.F32, 8, 12), graph.T(graph.F32, 5, 12), graph.T(graph.U32, 20),
+		graph.T(graph.F32, 20, 7)}
 	values := graph.Case{Inputs: in}.Values(3)
 	task := compute.Task{Op: "placed", Runs: 1, Tolerance: 1e-5, Inputs: map[string]*graph.Tensor{}}
 	for i := range values[3].Data {
@@ -109,7 +111,8 @@ func TestProductsInAssembly(t *testing.T) {
 	tier.Rest(t)
 	limits := target.DefaultLimits()
 	limits.Assembly = true
-	limits.Flexible = []target.FlexibleMatrix{{M: 32, N: 32, K: 16, Input: "f16", Result: "f32", Invocations: 128, Largest: 256, Reserved: 1024}}
+	limits.Flexible = []target.FlexibleMatrix{{M: 32, N: 32, K: 16, Input: "f16", Result: "f32", Invocations: 128, Largest: 256,
+		Reserved: 1024}}
 	for name, c := range map[string]struct {
 		y      func(a, b *graph.Value) *graph.Value
 		kernel bool

@@ -112,7 +112,8 @@ func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 		kernel string
 		dtype  graph.DType
 		dim    int
-	}{{d, "rows", graph.F32, 4}, {hardware{d}, "rows", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 44}, {cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices", graph.F16, 8}} {
+	}{{d, "rows", graph.F32, 4}, {hardware{d}, "rows", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 4},
+		{hardware{d}, "tiles", graph.F32, 44}, {cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices", graph.F16, 8}} {
 		t.Run(fmt.Sprintf("%s of %d on a %s device", k.kernel, k.dim, k.dev.Info().Kind), func(t *testing.T) {
 			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
 			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}

@@ -109,6 +109,7 @@ func TestEmbeddingGradientsForGPUs(t *testing.T) {
 	}
 	for _, task := range tasks {
 		in := []*graph.Tensor{task.Inputs["x0"], task.Inputs["x1"]}
-		assert.Equal(t, computed(t, d, task.Graph, in, named("chains")), computed(t, hardware{d}, task.Graph, in, named("chains")), "one order of sums")
+		assert.Equal(t, computed(t, d, task.Graph, in, named("chains")), computed(t, hardware{d}, task.Graph, in, named("chains")),
+			"one order of sums")
 	}
 }

@@ -41,8 +41,10 @@ func TestBlocksOutsideOfWindowsAreNotRead(t *testing.T) {
 				input, from, past int
 				numbers           map[string][3]bool // which thirds of the sequence hold numbers only
 			}{
-				{2, 0, 64, map[string][3]bool{"y": {false, false, true}, "d0": {false, false, true}, "d1": {false, false, true}, "d2": {false, false, true}}},
-				{0, 128, documentsLength, map[string][3]bool{"y": {true, true, false}, "d0": {true, true, false}, "d1": {true, false, false}, "d2": {true, false, false}}},
+				{2, 0, 64, map[string][3]bool{"y": {false, false, true}, "d0": {false, false, true}, "d1": {false, false, true},
+					"d2": {false, false, true}}},
+				{0, 128, documentsLength, map[string][3]bool{"y": {true, true, false}, "d0": {true, true, false},
+					"d1": {true, false, false}, "d2": {true, false, false}}},
 			} {
 				in := graph.Case{Inputs: types}.Values(3)
 				clear(in[3].Data)

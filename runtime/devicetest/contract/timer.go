@@ -47,7 +47,8 @@ func mixed(b, other device.Buffer, n int) *device.Program {
 		case 3:
 			p.Commands[i] = device.Command{Shader: device.Copy, Args: []device.Range{first, {Buffer: b, Offset: 1024, Size: 256}}}
 		case 5:
-			p.Commands[i] = device.Command{Shader: device.Copy, Args: []device.Range{{Buffer: b, Offset: 1024, Size: 256}, {Buffer: other, Size: 256}}}
+			p.Commands[i] = device.Command{Shader: device.Copy, Args: []device.Range{{Buffer: b, Offset: 1024, Size: 256},
+				{Buffer: other, Size: 256}}}
 		}
 	}
 	return p
@@ -90,7 +91,8 @@ func timeIsRight(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 256)
 	short, long := spin(b, 1000), spin(b, 20_000_000)
-	p := &device.Program{Label: "spins", Shaders: append(short.Shaders, long.Shaders...), Commands: append(short.Commands, long.Commands...)}
+	p := &device.Program{Label: "spins", Shaders: append(short.Shaders, long.Shaders...),
+		Commands: append(short.Commands, long.Commands...)}
 	p.Commands[1].Shader = 1
 	l := Load(t, d, p)
 	RunTimed(t, d, l)

@@ -20,8 +20,9 @@ import (
 func TestRunOnNull(t *testing.T) {
 	dev := null.New(null.Options{})
 	var seen []string
-	rs, err := bench.Run(context.Background(), []device.Device{dev}, bench.Options{Quick: true, Filter: regexp.MustCompile(`attention|512|adamw|entropy 2048|norm`),
-		Progress: func(name string) { seen = append(seen, name) }})
+	rs, err := bench.Run(context.Background(), []device.Device{dev},
+		bench.Options{Quick: true, Filter: regexp.MustCompile(`attention|512|adamw|entropy 2048|norm`),
+			Progress: func(name string) { seen = append(seen, name) }})
 	require.NoError(t, err)
 	require.Len(t, rs, 1)
 	r := rs[0]
@@ -103,8 +104,9 @@ func TestSeveralDevices(t *testing.T) {
 
 func TestComparison(t *testing.T) {
 	report := func(name string, micros float64, clock string) bench.Report {
-		return bench.Report{Device: device.Info{Name: name}, Results: []bench.Result{{Name: "matmul", DurationMicros: micros, Clock: clock}},
-			Steps: []bench.Step{{Name: "step", DurationMicros: 10 * micros, Clock: clock, KernelDurationMicros: 8 * micros}}}
+		return bench.Report{Device: device.Info{Name: name},
+			Results: []bench.Result{{Name: "matmul", DurationMicros: micros, Clock: clock}},
+			Steps:   []bench.Step{{Name: "step", DurationMicros: 10 * micros, Clock: clock, KernelDurationMicros: 8 * micros}}}
 	}
 	rs := []bench.Report{report("a:0", 1000, bench.GPU), report("b:0", 1500, bench.GPU), report("c:0", 500, bench.Host)}
 	ratios := []float64{1, 1.5, 0.5}
@@ -126,7 +128,8 @@ func TestClockOfADevice(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, dev.Close()) }()
-	rs, err := bench.Run(context.Background(), []device.Device{dev}, bench.Options{Quick: true, Filter: regexp.MustCompile("matmul 1003|norm")})
+	rs, err := bench.Run(context.Background(), []device.Device{dev},
+		bench.Options{Quick: true, Filter: regexp.MustCompile("matmul 1003|norm")})
 	require.NoError(t, err)
 	assert.Positive(t, rs[0].Peak.GFLOPS)
 	assert.Positive(t, rs[0].Peak.GBps)

@@ -145,7 +145,8 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	var params []optim.Param
 	for i := range n {
 		w := fmt.Sprint("w", i)
-		params = append(params, optim.Param{Name: w, Type: graph.T(graph.F32, rows, cols), Gradient: "grad/" + w, Matrix: matrix, Decay: true})
+		params = append(params, optim.Param{Name: w, Type: graph.T(graph.F32, rows, cols), Gradient: "grad/" + w, Matrix: matrix,
+			Decay: true})
 	}
 	c, err := optimizer(name)
 	if err != nil {

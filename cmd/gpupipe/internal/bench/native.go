@@ -31,7 +31,8 @@ func nativeSource(code string, macro string, value int) string {
 // nativeMultiply has some sums, each of 16 floats.
 func nativeMultiply(accumulators int) multiply {
 	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: nativeSource(nativeArithmetic, "ACCUMULATORS", accumulators)}, nativeGroups, 2 * nativeSteps * nativeLanes * nativeGroups * float64(accumulators)}
+		WGSL: nativeSource(nativeArithmetic, "ACCUMULATORS", accumulators)}, nativeGroups,
+		2 * nativeSteps * nativeLanes * nativeGroups * float64(accumulators)}
 }
 
 // reading only reads an array.
@@ -46,7 +47,8 @@ func reading(dev device.Device, size int64) (*contender, error) {
 		}
 		args = append(args, device.Range{Buffer: b, Size: bytes})
 	}
-	err := c.load(dev, device.Shader{Label: "read", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadOnly, device.ReadWrite},
+	err := c.load(dev, device.Shader{Label: "read", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadOnly,
+		device.ReadWrite},
 		WGSL: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
 	if err != nil {
 		return nil, err

@@ -141,8 +141,9 @@ type multiply struct {
 
 // portableMultiply has some sums, each of so many floats.
 func portableMultiply(accumulators, width int) multiply {
-	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{peakGroup, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: arithmeticSource(accumulators, width)}, peakGroups, 2 * peakUnroll * float64(width) * peakGroup * peakGroups}
+	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{peakGroup, 1, 1},
+		Bindings: []device.Access{device.ReadWrite},
+		WGSL:     arithmeticSource(accumulators, width)}, peakGroups, 2 * peakUnroll * float64(width) * peakGroup * peakGroups}
 }
 
 // multiplying loads a kernel. The number of rounds grows until a run takes long enough.

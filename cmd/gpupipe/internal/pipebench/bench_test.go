@@ -50,10 +50,11 @@ func TestSleepingInNoTime(t *testing.T) {
 // The case with real devices runs on any; on those that take no time it says nothing.
 func TestDevices(t *testing.T) {
 	opened := 0
-	rs, err := Run(t.Context(), Options{Quick: true, Filter: regexp.MustCompile("devices"), Sleeper: sleeper, Open: func() (device.Device, error) {
-		opened++
-		return null.New(null.Options{}), nil
-	}})
+	rs, err := Run(t.Context(), Options{Quick: true, Filter: regexp.MustCompile("devices"), Sleeper: sleeper,
+		Open: func() (device.Device, error) {
+			opened++
+			return null.New(null.Options{}), nil
+		}})
 	require.NoError(t, err)
 	require.Len(t, rs, 1)
 	assert.Equal(t, 1+2+2, opened)
@@ -77,6 +78,7 @@ func TestRunStops(t *testing.T) {
 func TestPrint(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, Print(&out, 0, []Result{{Name: "a", About: "b", Measures: []Measure{
-		{What: "time", Value: 1.5, Unit: "s"}, {What: "share", Value: 96, Unit: "%", AtLeast: bound(97)}, Measure{What: "ratio", Value: 1.2}.within(0.05, 1.25)}}}))
+		{What: "time", Value: 1.5, Unit: "s"}, {What: "share", Value: 96, Unit: "%", AtLeast: bound(97)},
+		Measure{What: "ratio", Value: 1.2}.within(0.05, 1.25)}}}))
 	assert.Equal(t, "a: b\n\ntime   1.5000 s\nshare  96.0 %    MISSED: at least 97.0 %\nratio  1.200     1.188 to 1.312\n\n", out.String())
 }

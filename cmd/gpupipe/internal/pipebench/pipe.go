@@ -81,7 +81,8 @@ func (p pipe) measure(ctx context.Context) (t timing, err error) {
 func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 	o := engine.Options{Model: p.model, MicrobatchSize: p.rows, Microbatches: p.microbatches, Execute: p.execute,
 		Schedule: func(batches int) (*schedule.Generator, error) {
-			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Stale: p.stale, Batches: batches})
+			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Stale: p.stale,
+				Batches: batches})
 			if err == nil && g.Head().Delay > 0 && p.stages > 1 { // as training does
 				g = g.SplitBackward()
 			}
@@ -111,10 +112,12 @@ func (p pipe) optimizer(o engine.Options) (*optim.Optimizer, error) {
 	for _, x := range p.model.Parameters() {
 		gradients := o.Contributions(x.Name)
 		last := len(gradients) - 1
-		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Scope, Gradient: gradients[last], Contributions: gradients[:last]})
+		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Scope, Gradient: gradients[last],
+			Contributions: gradients[:last]})
 	}
 	return optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 1e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay,
+		Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
 }
 
 // load loads the pipeline with initial weights, because the time of some operations depends on their values.

@@ -27,7 +27,8 @@ func (r *Report) Markdown() string {
 		fmt.Fprintf(&b, "## %s\n\n", subject.Title)
 		overview := Table{Head: []string{"section", "result", "seconds", "limit", ""}}
 		for _, s := range subject.Sections {
-			overview.Rows = append(overview.Rows, []string{s.Name, string(s.Status), fmt.Sprintf("%.1f", s.Seconds), fmt.Sprintf("%.0f", s.Limit), s.Note})
+			overview.Rows = append(overview.Rows, []string{s.Name, string(s.Status), fmt.Sprintf("%.1f", s.Seconds),
+				fmt.Sprintf("%.0f", s.Limit), s.Note})
 		}
 		writeTable(&b, overview)
 		for _, s := range subject.Sections {

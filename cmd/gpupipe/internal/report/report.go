@@ -84,7 +84,8 @@ type Report struct {
 
 // New returns an empty report that is written to path with the extensions .md and .json.
 func New(path, version string, budget time.Duration) *Report {
-	return &Report{Version: version, Started: time.Now().UTC().Truncate(time.Second), Budget: budget.String(), System: inspect(), path: path}
+	return &Report{Version: version, Started: time.Now().UTC().Truncate(time.Second), Budget: budget.String(), System: inspect(),
+		path: path}
 }
 
 // Files are the names of the files.

@@ -81,7 +81,8 @@ func TestSections(t *testing.T) {
 		{Name: "skipped", Args: []string{"hang"}, Weight: 1000, Skip: "it would not end"},
 		{Name: "large", Args: []string{"hang", dir}, Weight: 1000, Disk: 1 << 62},
 	}, time.Hour))
-	require.NoError(t, r.Run(t.Context(), runner, subject, []Task{{Name: "hanging", Args: []string{"hang", "--within", Limit}, Weight: 1}}, 2*time.Second))
+	require.NoError(t, r.Run(t.Context(), runner, subject,
+		[]Task{{Name: "hanging", Args: []string{"hang", "--within", Limit}, Weight: 1}}, 2*time.Second))
 	assert.Equal(t, []string{"good", "lines", "wrong", "failing", "crashing", "hanging"}, limits)
 
 	markdown, data := written(t, r)
@@ -96,7 +97,8 @@ func TestSections(t *testing.T) {
 		status = append(status, s.Status)
 	}
 	assert.Equal(t, []Status{Passed, Passed, Failed, Failed, Failed, Skipped, Skipped, Unfinished}, status)
-	assert.Equal(t, []string{"gpu:0: wrong: failed", "gpu:0: failing: failed", "gpu:0: crashing: failed", "gpu:0: hanging: unfinished"}, r.Problems())
+	assert.Equal(t, []string{"gpu:0: wrong: failed", "gpu:0: failing: failed", "gpu:0: crashing: failed", "gpu:0: hanging: unfinished"},
+		r.Problems())
 	sections := data.Subjects[0].Sections
 	assert.JSONEq(t, `{"value": 7, "home": "HOME", "here": "DIR"}`, string(sections[0].Output))
 	assert.JSONEq(t, `[{"step": 1}, {"step": 2}]`, string(sections[1].Output))
@@ -106,7 +108,8 @@ func TestSections(t *testing.T) {
 	assert.JSONEq(t, `{"partial": true}`, string(sections[7].Output), "what a command printed before its time was over is kept")
 	assert.Equal(t, "1s", sections[7].Command[2])
 	assert.Contains(t, sections[7].Errors[0], "not finished within 2 s")
-	for _, want := range []string{"## gpu:0: a card", `| a\|b |`, "| skipped | skipped | 0.0 | 0 | it would not end |", "kernel | x: wrong result",
+	for _, want := range []string{"## gpu:0: a card", `| a\|b |`, "| skipped | skipped | 0.0 | 0 | it would not end |",
+		"kernel | x: wrong result",
 		"- **gpu:0: hanging: unfinished**"} {
 		assert.Contains(t, markdown, want)
 	}

@@ -15,7 +15,8 @@ func hostInput(name unsafe.Pointer, length uint32) uint32
 func hostScalar(name unsafe.Pointer, length uint32) uint32
 
 //go:wasmimport gpupipe graph_op
-func hostOp(name unsafe.Pointer, length uint32, inputs unsafe.Pointer, count uint32, attributes unsafe.Pointer, attributesLength uint32) uint32
+func hostOp(name unsafe.Pointer, length uint32, inputs unsafe.Pointer, count uint32, attributes unsafe.Pointer,
+	attributesLength uint32) uint32
 
 //go:wasmimport gpupipe graph_shape
 func hostShape(handle uint32, dims unsafe.Pointer, capacity uint32) int32
@@ -32,7 +33,8 @@ func Scalar(name string) Value { return Value{hostScalar(address(name), uint32(l
 
 // Op is any op of docs/HOOKS.md; attributes are a JSON object or "".
 func Op(name, attributes string, inputs ...Value) Value {
-	return Value{hostOp(address(name), uint32(len(name)), unsafe.Pointer(unsafe.SliceData(inputs)), uint32(len(inputs)), address(attributes), uint32(len(attributes)))}
+	return Value{hostOp(address(name), uint32(len(name)), unsafe.Pointer(unsafe.SliceData(inputs)), uint32(len(inputs)),
+		address(attributes), uint32(len(attributes)))}
 }
 
 // Handle is the number by which the host knows the value.

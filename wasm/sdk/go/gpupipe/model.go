@@ -8,7 +8,8 @@ import (
 )
 
 //go:wasmimport gpupipe graph_parameter
-func hostParameter(name unsafe.Pointer, length uint32, shape unsafe.Pointer, rank uint32, attributes unsafe.Pointer, attributesLength uint32) uint32
+func hostParameter(name unsafe.Pointer, length uint32, shape unsafe.Pointer, rank uint32, attributes unsafe.Pointer,
+	attributesLength uint32) uint32
 
 //go:wasmimport gpupipe graph_unit
 func hostUnit(name unsafe.Pointer, length uint32) uint32
@@ -22,7 +23,8 @@ func Parameter(name, attributes string, shape ...int) Value {
 	for i, d := range shape {
 		dims[i] = uint32(d)
 	}
-	return Value{hostParameter(address(name), uint32(len(name)), unsafe.Pointer(unsafe.SliceData(dims)), uint32(len(dims)), address(attributes), uint32(len(attributes)))}
+	return Value{hostParameter(address(name), uint32(len(name)), unsafe.Pointer(unsafe.SliceData(dims)), uint32(len(dims)),
+		address(attributes), uint32(len(attributes)))}
 }
 
 // Normal is a parameter that begins normally distributed.

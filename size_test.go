@@ -1,0 +1,126 @@
+package gpupipe
+
+import (
+	"bytes"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	fileLines   = 500
+	codeColumns = 140
+)
+
+// budgets are the most lines of Go, without tests, of each folder and all below it; the longest key that fits a file
+// counts it. Whoever raises one decides that the room may grow.
+var budgets = map[string]int{
+	"graph":               4700,
+	"graph/model":         4900,
+	"graph/op":            7900,
+	"shaders":             8700,
+	"optim":               2900,
+	"runtime":             16000,
+	"wasm":                7500,
+	"pipeline/config":     3100,
+	"pipeline/train":      6200,
+	"pipeline/data":       15200,
+	"pipeline/layout":     3600,
+	"pipeline/schedule":   3000,
+	"pipeline/engine":     4200,
+	"pipeline/wire":       500,
+	"pipeline/cluster":    12200,
+	"pipeline/checkpoint": 3700,
+	"pipeline/metrics":    1300,
+	"pipeline/trace":      1400,
+	"pipeline/inference":  5100,
+	"pipeline/watch":      2100,
+	"pipeline/runs":       5500,
+	"internal":            10700,
+	"internal/testing":    3500,
+	"cmd":                 12200,
+	"examples":            700,
+}
+
+// sources visits the Go files of the project with their texts.
+func sources(t *testing.T, visit func(path string, text []byte)) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (d.Name() == "testdata" || d.Name() == "build" || path != "." && strings.HasPrefix(d.Name(), ".")) {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(path, ".go") {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			visit(filepath.ToSlash(path), text)
+		}
+		return nil
+	}))
+}
+
+func TestBudgets(t *testing.T) {
+	lines := map[string]int{}
+	sources(t, func(path string, text []byte) {
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		room := ""
+		for key := range budgets {
+			if fits(path, key+"/...") && len(key) > len(room) {
+				room = key
+			}
+		}
+		assert.NotEmpty(t, room, "%s is in no room with a budget", path)
+		lines[room] += bytes.Count(text, []byte("\n"))
+	})
+	for room, most := range budgets {
+		assert.LessOrEqual(t, lines[room], most, "lines of Go in %s", room)
+		assert.Positive(t, lines[room], "%s has a budget and no Go", room)
+	}
+}
+
+// padding is what gofmt aligns the values of a table with.
+var padding = regexp.MustCompile(`(\S) {2,}`)
+
+// Files have at most 500 lines. Lines of code have at most 140 columns besides their texts.
+func TestLinesAndFilesAreShort(t *testing.T) {
+	sources(t, func(path string, text []byte) {
+		assert.LessOrEqual(t, bytes.Count(text, []byte("\n")), fileLines, path)
+		for i, line := range strings.Split(withoutTexts(text), "\n") {
+			line = padding.ReplaceAllString(line, "$1 ")
+			columns := len([]rune(line)) + 3*strings.Count(line, "\t")
+			assert.LessOrEqual(t, columns, codeColumns, "%s:%d", path, i+1)
+		}
+	})
+}
+
+// withoutTexts is a file without what its string literals say.
+func withoutTexts(source []byte) string {
+	var s scanner.Scanner
+	files := token.NewFileSet()
+	file := files.AddFile("", files.Base(), len(source))
+	s.Init(file, source, nil, scanner.ScanComments)
+	var out strings.Builder
+	from := 0
+	for {
+		pos, kind, literal := s.Scan()
+		if kind == token.EOF {
+			return out.String() + string(source[from:])
+		}
+		if kind == token.STRING {
+			start := file.Offset(pos)
+			end := start + len(literal)
+			out.Write(source[from:start])
+			out.WriteString(`"` + strings.Repeat("\n", bytes.Count(source[start:end], []byte("\n"))) + `"`)
+			from = end
+		}
+	}
+}
