@@ -21,7 +21,7 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
-// kernels are texts of kernels.
+// kernels are texts of kernels, and what says how they are run.
 type kernels struct {
 	Kernels map[string]string // the hash of a text, by its place: program, device, group, variant and pass
 	Texts   map[string]string // by hash
@@ -124,10 +124,30 @@ func (r *recorder) Choose(_ device.Device, label string, candidates []shaders.Ke
 func (r *recorder) add(label string, variants ...shaders.Kernel) {
 	r.count[label]++
 	for _, k := range variants {
+		values := map[*graph.Value]int{}
 		for i, p := range k.Passes {
-			r.all.add(fmt.Sprintf("%s: %s #%d, %s, pass %d", r.place, label, r.count[label], k.Name, i), p.WGSL)
+			key := fmt.Sprintf("%s: %s #%d, %s, pass %d", r.place, label, r.count[label], k.Name, i)
+			r.all.add(key, p.WGSL)
+			r.all.add(key+", its run", runText(p, values))
 		}
 	}
+}
+
+// runText says how a pass is run: its workgroups, and its arguments. values numbers the values of the kernel's passes.
+func runText(p shaders.Pass, values map[*graph.Value]int) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "groups %v of %v, workgroup memory %d, inside %v\n", p.Groups, p.Workgroup, p.WorkgroupMemory, p.Inside)
+	for _, a := range p.Args {
+		if a.Value == nil {
+			fmt.Fprintf(&s, "scratch %d, %d bytes from %d\n", a.Scratch, a.Size, a.Offset)
+			continue
+		}
+		if _, ok := values[a.Value]; !ok {
+			values[a.Value] = len(values)
+		}
+		fmt.Fprintf(&s, "value %d %v, grouped %d\n", values[a.Value], a.Value.Type, a.Grouped)
+	}
+	return s.String()
 }
 
 // lower adds the kernels of a program for a platform.

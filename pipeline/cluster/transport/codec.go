@@ -54,7 +54,7 @@ func receiveControl(s stream) (any, error) {
 
 const service = "gpupipe.Transport"
 
-// description describes the stream of a method: Control, Hot or Bulk.
+// description describes the stream of a method: Control, Urgent, Hot or Bulk.
 func description(method string, handler grpc.StreamHandler) grpc.StreamDesc {
 	return grpc.StreamDesc{StreamName: method, Handler: handler, ServerStreams: true, ClientStreams: true}
 }
