@@ -56,12 +56,13 @@ func (m message) check() error {
 	return nil
 }
 
-// send enqueues a message.
+// send enqueues a message. Small ones that others wait for pass a queue that is full.
 func (m message) send(s *transport.Session) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	if s.Waiting()+int64(len(m.data)) > maxQueue {
+	limited := m.kind == messageRequest || m.kind == messageReply
+	if limited && s.Waiting()+int64(len(m.data)) > maxQueue {
 		return ErrQueueFull
 	}
 	return s.Send(m.encode())

@@ -274,6 +274,11 @@ func TestQueueLimit(t *testing.T) {
 	r.ask(id, "x", large)
 	_, _, err = m.ask("x", []byte("x"))
 	require.ErrorIs(t, err, ErrQueueFull)
+	reply := message{kind: messageReply, id: 1, data: []byte("x")}
+	require.ErrorIs(t, reply.send(m.session), ErrQueueFull)
+	for _, kind := range []messageKind{messageCancel, messageFailure, messageEnd} {
+		require.NoError(t, message{kind: kind, id: 1}.send(m.session), "others wait for it")
+	}
 }
 
 // A request passes tensors that a slow link takes many leases for, and they renew the lease.

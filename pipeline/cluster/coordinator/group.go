@@ -130,7 +130,7 @@ func (g *group) failing() error {
 
 // malformed expels a member that has sent what no member of this build sends. It returns the error of a lost member.
 func (g *group) malformed(member string, err error) error {
-	if g.expel != nil && g.has(member) {
+	if g.expel != nil {
 		g.expel(member, "it sent a malformed message: "+printable.Text(err.Error()))
 	}
 	return fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)

@@ -8,6 +8,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -138,9 +139,13 @@ func (p *Pipeline) Lost(member string, err error) {
 	}
 }
 
-// Receive takes a message of a member.
+// Receive takes a message of a member. No member without ranks sends one in the epoch, and none can end the pipeline.
 func (p *Pipeline) Receive(from string, m transport.Message) {
 	if m.Epoch != p.group.epoch {
+		return
+	}
+	if !p.group.has(from) {
+		_ = p.group.malformed(from, errors.New("it has no ranks in the epoch")) // the pipeline goes on
 		return
 	}
 	h, err := protocol.Decode(m.Header)

@@ -37,7 +37,6 @@ func TestSegmentsCheckMessages(t *testing.T) {
 	}{
 		"the end twice":                {[]sent{{"a", ended(5)}, {"b", ended(5)}, {"b", ended(5)}}, "a second time"},
 		"an end that was not granted":  {[]sent{{"a", ended(6)}}, "expected 3 to 5"},
-		"an end of a member elsewhere": {[]sent{{"c", ended(5)}}, "a member without ranks"},
 		"losses twice":                 {[]sent{{"b", result(3, 0, 1)}, {"b", result(3, 0, 1)}}, "a second time"},
 		"routing twice":                {[]sent{{"b", routing(1, 8)}, {"b", routing(1, 8)}}, "a second time"},
 		"routing of another rank":      {[]sent{{"a", routing(1, 8)}}, "rank 1, which is on b"},
@@ -69,9 +68,7 @@ func TestSegmentsCheckMessages(t *testing.T) {
 			require.ErrorIs(t, p.group.failing(), device.ErrLost)
 			from := x.messages[len(x.messages)-1].from
 			assert.ErrorContains(t, p.group.failing(), from+": ")
-			if from != "c" { // which is no member
-				assert.Equal(t, from, expelled)
-			}
+			assert.Equal(t, from, expelled)
 		})
 	}
 }
@@ -98,6 +95,29 @@ func TestFaults(t *testing.T) {
 			require.ErrorContains(t, p.group.failing(), x.text)
 			assert.Equal(t, x.lost, errors.Is(p.group.failing(), device.ErrLost))
 			assert.Equal(t, x.expelled, expelled)
+		})
+	}
+}
+
+// A member without ranks is expelled for what it sends, and ends neither the pipeline nor another member.
+func TestSparesCannotEndThePipeline(t *testing.T) {
+	for name, m := range map[string]transport.Message{
+		"a fault":                            {Header: protocol.Encode(protocol.Fault{Error: "defect"})},
+		"a malformed message of another":     {Header: protocol.Encode(protocol.Fault{Error: "nonsense", Malformed: "b"})},
+		"the end of a segment":               {Header: protocol.Encode(protocol.Ended{Segment: 1, Limit: 5})},
+		"a message that is none":             {Header: []byte("nonsense")},
+		"a message that only members expect": {Header: protocol.Encode(protocol.Begin{Segment: 1})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var expelled []string
+			expel := func(id, _ string) { expelled = append(expelled, id) }
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}), expel: expel}}
+			p.Receive("spare", m)
+			require.NoError(t, p.group.failing())
+			assert.Equal(t, []string{"spare"}, expelled)
+			m.Epoch = 1 // another one
+			p.Receive("spare", m)
+			assert.Len(t, expelled, 1)
 		})
 	}
 }
@@ -135,12 +155,14 @@ func TestVariablesAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{},
 				changed: make(chan struct{})}
-			p := &Pipeline{group: &group{failed: make(chan struct{})}, variables: variables{pending: map[uint64]*reads{1: r}}}
+			group := &group{members: []string{"a", "b"}, failed: make(chan struct{})}
+			p := &Pipeline{group: group, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive(x.from, x.m)
 			assert.ErrorContains(t, p.group.failing(), x.expect)
 
 			r.expected[protocol.Variable{Name: "later"}] = owned{}
-			p = &Pipeline{group: &group{failed: make(chan struct{})}, variables: variables{pending: map[uint64]*reads{1: r}}}
+			group.failure, group.failed = nil, make(chan struct{})
+			p = &Pipeline{group: group, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive("a", good)
 			require.NoError(t, p.group.failing())
 			data, err := (&pendingVariable{p, r, v}).Wait()

@@ -251,8 +251,6 @@ func (s *segment) memberEnded(member string, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, twice := s.limits[member]; {
-	case !s.pipeline.group.has(member):
-		return fmt.Errorf("segment %d: found the end of a member without ranks", s.number)
 	case twice:
 		return fmt.Errorf("segment %d: found its end a second time", s.number)
 	case limit < s.work.from || limit > s.granted:

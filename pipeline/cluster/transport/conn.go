@@ -219,18 +219,16 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.node.pending.Add(1) > maxPending {
-			l.node.pending.Add(-1)
-			_ = c.Close()
+		switch {
+		case l.node.pending.Add(1) > maxPending:
 			l.node.notes.add("a connection from %s is refused: %d others have not said hello yet", host(c.RemoteAddr()), maxPending)
-			continue
-		}
-		if !l.node.handshakes.Allow() {
-			_ = c.Close()
+		case !l.node.handshakes.Allow():
 			l.node.notes.add("a connection from %s is refused: more than %d a second", host(c.RemoteAddr()), handshakesPerSecond)
-			continue
+		default:
+			tune(c, l.node.options.Congestion)
+			return l.guard(c), nil
 		}
-		tune(c, l.node.options.Congestion)
-		return l.guard(c), nil
+		l.node.pending.Add(-1)
+		_ = c.Close()
 	}
 }

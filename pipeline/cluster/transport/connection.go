@@ -231,7 +231,7 @@ func (s *connection) readData(class Class, stream stream) {
 		err := stream.RecvMsg(&a)
 		if err == nil {
 			r := a.data.Reader()
-			err = in.accept(r)
+			err = in.accept(s.number, r)
 			_ = r.Close()
 			a.data.Free()
 			signal(s.ack)

@@ -1,6 +1,9 @@
 package transport
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
 
 // inboxBytes bounds the messages that wait for Receive. A reader waits while there are more.
 const inboxBytes = 16 << 20
@@ -8,6 +11,7 @@ const inboxBytes = 16 << 20
 // inbox assembles the messages of a class and hands them to Receive.
 type inbox struct {
 	mu              sync.Mutex
+	connection      int // whose fragments are accepted; noConnection: none
 	fragments       assembler
 	queue           []Message
 	queued          int64 // bytes of memory
@@ -17,13 +21,28 @@ type inbox struct {
 }
 
 func newInbox(class Class, limit int64) *inbox {
-	return &inbox{fragments: assembler{class: class, limit: limit}, wake: make(chan struct{}, 1)}
+	return &inbox{connection: noConnection, fragments: assembler{class: class, limit: limit}, wake: make(chan struct{}, 1)}
 }
 
-// accept takes a fragment of n bytes.
-func (i *inbox) accept(r fragmentReader) error {
+// noConnection is the number of no connection.
+const noConnection = -1
+
+var errReplaced = errors.New("the connection has ended")
+
+// resume hands the inbox to a connection. What others still bring is not accepted: what has been is told to the peer.
+func (i *inbox) resume(connection int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.connection = connection
+}
+
+// accept takes a fragment that a connection has brought.
+func (i *inbox) accept(connection int, r fragmentReader) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if connection != i.connection {
+		return errReplaced
+	}
 	n := r.Remaining()
 	m, complete, err := i.fragments.accept(r)
 	if err != nil {
@@ -105,6 +124,14 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// clear drops all messages, whole or in part, and takes the inbox from its connection.
+func (i *inbox) clear() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.connection, i.queue, i.queued = noConnection, nil, 0
+	i.fragments.message, i.fragments.sizes = Message{}, nil
 }
 
 // forget begins the statistics anew.

@@ -239,6 +239,7 @@ func (l *link) attach(s *connection, h hello) error {
 	}
 	s.number = l.state.connections
 	for c, o := range l.out {
+		l.in[c].resume(s.number)
 		if err := o.resume(s.number, h.received[c]); err != nil {
 			return err
 		}
@@ -256,6 +257,9 @@ func (l *link) detach(s *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state.connection == s {
+		for _, i := range l.in {
+			i.resume(noConnection)
+		}
 		l.state.connection, l.state.trouble, l.state.heard = nil, s.cause(), s.conn.heard()
 		l.startGrace()
 	}
@@ -290,6 +294,7 @@ func (l *link) fail(err error) {
 		return
 	}
 	if l.session != nil {
+		l.node.dismiss(l.session)
 		l.node.options.Sessions.Ended(l.session, err)
 		return
 	}
@@ -314,8 +319,9 @@ func (l *link) finish(err error, reason *Refusal) bool {
 		l.state.connection.end(reason)
 	}
 	close(l.done)
-	for _, o := range l.out {
+	for c, o := range l.out {
 		o.clear()
+		l.in[c].clear()
 	}
 	return true
 }

@@ -116,7 +116,7 @@ func (o *outbox) resume(connection int, accepted uint64) error {
 	return nil
 }
 
-// acknowledge drops the messages whose fragments have all been accepted.
+// acknowledge drops the messages whose fragments have all been accepted. What is accepted is not taken again.
 func (o *outbox) acknowledge(accepted uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -124,6 +124,7 @@ func (o *outbox) acknowledge(accepted uint64) error {
 		return violationf("%d fragments are acknowledged, but %d were sent", accepted, o.sent)
 	}
 	o.acked = max(o.acked, accepted)
+	o.cursor = max(o.cursor, o.acked)
 	done := 0
 	for done < len(o.queue) && o.queue[done].first+o.queue[done].fragments <= o.acked {
 		if q := o.queue[done]; !q.abandoned {
@@ -175,7 +176,7 @@ func (o *outbox) abandon() {
 func (o *outbox) clear() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.connection, o.cursor, o.end, o.stats.unacknowledged = -1, 0, 0, 0
+	o.connection, o.cursor, o.end, o.stats.unacknowledged = noConnection, 0, 0, 0
 	o.drop(len(o.queue))
 }
 

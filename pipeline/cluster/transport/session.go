@@ -226,7 +226,11 @@ const hasLeft = "the member has left"
 // End ends the session for a reason that the peer gets as a *Refusal: Left, Forgotten or Expelled.
 func (s *Session) End(code Code, reason string) {
 	s.link.end(&Refusal{code, reason})
-	n := s.link.node
+	s.link.node.dismiss(s)
+}
+
+// dismiss forgets a session that has ended, unless another has begun in its place.
+func (n *Node) dismiss(s *Session) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.sessions[s.Peer()] == s {

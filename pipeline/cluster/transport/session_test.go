@@ -272,3 +272,24 @@ func TestClockOfASession(t *testing.T) {
 	assert.Equal(t, Clock{Offset: time.Hour + time.Millisecond, Error: 5 * time.Millisecond, RoundTrip: 10 * time.Millisecond,
 		Measured: time.Unix(0, 110*ms)}, c)
 }
+
+// A session that the peer ends leaves nothing behind.
+func TestEndedSessionsAreForgotten(t *testing.T) {
+	t.Parallel()
+	host, m, s, _ := talk(t)
+	sessions := func(k *talker) int {
+		k.Node.mu.Lock()
+		defer k.Node.mu.Unlock()
+		return len(k.sessions)
+	}
+	require.Equal(t, 1, sessions(host))
+	s.Leave()
+	host.await("the end of the session", func() bool { return len(host.over) == 1 })
+	assert.Zero(t, sessions(host))
+	_, err := m.Open(host.peer(), nil)
+	require.NoError(t, err)
+	m.await("welcome", func() bool { return m.welcomed == 2 })
+	host.session().End(Forgotten, "too slow")
+	m.await("the end of the session", func() bool { return len(m.over) == 1 })
+	assert.Zero(t, sessions(m)+sessions(host))
+}
