@@ -321,9 +321,10 @@ func TestErrorsBlameTheKeyThatWasSet(t *testing.T) {
 		"model.n_kv_heads=3": "--set model.n_kv_heads=3: model.n_kv_heads: found 3, expected one that fits model.n_heads: found 4, expected a multiple of n_kv_heads (3)",
 		"model.n_heads=6":    "--set model.n_heads=6: model.n_heads: found 6, expected a multiple of n_kv_heads (4)",
 		"model={preset: tiny, n_heads: 3, n_kv_heads: 3}": "model.n_heads: found 3, expected one that fits model.d_model: found 128, expected a multiple of n_heads (3)",
-		"model.d_model=12":      "--set model.d_model=12: model.d_model: found 12, expected an even d_model/n_heads",
-		"model.d_model=1048576": "--set model.d_model=1048576: model.d_model: found 1048576, expected parameters that 32 bits can index",
-		"train.microbatches=3":  "--set train.microbatches=3: train.microbatches: found 3, expected one that fits train.batch_size: found 16, expected a multiple of train.microbatches (3)",
+		"model.d_model=12":   "--set model.d_model=12: model.d_model: found 12, expected an even d_model/n_heads",
+		"model.d_model=1028": "--set model.d_model=1028: model.d_model: found 1028, expected at most 1024 with n_heads (4)",
+		"model={preset: tiny, d_model: 1048576, n_heads: 4096, n_kv_heads: 4096}": "model.d_model: found 1048576, expected parameters that 32 bits can index",
+		"train.microbatches=3": "--set train.microbatches=3: train.microbatches: found 3, expected one that fits train.batch_size: found 16, expected a multiple of train.microbatches (3)",
 	} {
 		_, err := Parse("f.yaml", []byte(file), []string{set})
 		assert.ErrorContains(t, err, want)
