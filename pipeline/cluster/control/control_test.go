@@ -100,7 +100,7 @@ func (r *run) serve(address string) {
 	require.NoError(r.t, err)
 	r.server, r.node = s, n
 	r.t.Cleanup(func() {
-		require.NoError(r.t, s.Close())
+		require.NoError(r.t, s.End(Ending{}))
 		require.NoError(r.t, n.Close())
 	})
 	s.Watch(func(c MemberChange) { r.changes.note("%s %s", c.Change, c.Member.ID) })

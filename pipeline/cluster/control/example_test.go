@@ -25,7 +25,7 @@ func Example() {
 	node := must(transport.Listen("127.0.0.1:0", transport.Options{Self: identity.CoordinatorID, TLS: coordinator.TLS(identity.RoleMember),
 		Identify: coordinator.Identify, Receive: func(string, transport.Message) {}, Sessions: server.Sessions()}))
 	defer node.Close()
-	defer server.Close()
+	defer server.End(control.Ending{})
 	join := must(identity.ServeJoin(must(net.Listen("tcp", "127.0.0.1:0")),
 		identity.JoinServerOptions{Authority: authority, Build: "v1", Control: []string{fmt.Sprintf(":%d", node.Port())}}))
 	defer join.Close()

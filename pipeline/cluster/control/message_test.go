@@ -78,7 +78,7 @@ func FuzzReceive(f *testing.F) {
 	require.NoError(f, err)
 	at := []string{fmt.Sprint("127.0.0.1:", host.Port())}
 	require.NoError(f, c.Connect(f.Context(), node, transport.Peer{ID: identity.CoordinatorID, Addresses: at}, nil))
-	f.Cleanup(func() { require.NoError(f, errors.Join(c.Close(), s.Close(), node.Close(), host.Close())) })
+	f.Cleanup(func() { require.NoError(f, errors.Join(c.Close(), s.End(Ending{}), node.Close(), host.Close())) })
 	session := s.all()[0].session
 	for _, m := range []message{{kind: messageRequest, id: 1, name: "x"}, {kind: messageReply, id: 1},
 		{kind: messageFailure, id: 1, data: []byte("{}")},

@@ -189,7 +189,7 @@ func TestTheCoordinatorCloses(t *testing.T) {
 	r := newRunWithLease(t, testLease)
 	lost := make(chan error, 2)
 	r.connect(joining{ClientOptions: ClientOptions{Lost: func(err error) { lost <- err }}})
-	require.NoError(t, r.server.Close())
+	require.NoError(t, r.server.End(Ending{}))
 	require.ErrorIs(t, receive(t, lost), ErrCoordinatorClosed)
 }
 
@@ -243,10 +243,10 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		_, err := r.server.Request(t.Context(), id, "echo", nil)
 		require.NoError(t, err)
 		if serverFirst {
-			require.NoError(t, errors.Join(r.server.Close(), r.node.Close()))
+			require.NoError(t, errors.Join(r.server.End(Ending{}), r.node.Close()))
 		}
 		require.NoError(t, c.close())
-		require.NoError(t, errors.Join(r.server.Close(), r.node.Close()))
+		require.NoError(t, errors.Join(r.server.End(Ending{}), r.node.Close()))
 		require.Eventually(t, func() bool {
 			b := make([]byte, 1<<20)
 			stacks := string(b[:runtime.Stack(b, true)])

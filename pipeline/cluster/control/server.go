@@ -165,9 +165,6 @@ func (s *Server) end(member string, code transport.Code, reason string) error {
 	return nil
 }
 
-// Close is End without a reason.
-func (s *Server) Close() error { return s.End(Ending{}) }
-
 // End ends the run for all members: their [ClientOptions.Lost] gets an [*EndedError]. It waits for running functions
 // that this package calls, and is not called from them. The node is closed afterwards.
 func (s *Server) End(e Ending) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,10 +32,18 @@ type connection struct {
 
 // pulse is what the connection last heard and asked.
 type pulse struct {
-	heard  time.Time // when the last control message arrived
-	ping   ping      // that was sent last and is not answered
-	pinged time.Time // when it was sent
+	heard time.Time // when the last control message arrived
+	pings []pinged  // the last maxPings that are not answered
 }
+
+// pinged is a ping under way.
+type pinged struct {
+	sent int64     // as it says
+	at   time.Time // for what it measures
+}
+
+// maxPings is how many pings may be under way. Longer round trips measure nothing.
+const maxPings = 8
 
 func newConnection(l *link, conn *watchedConn) *connection {
 	return &connection{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), turn: make(chan struct{}, 1),
@@ -177,23 +186,27 @@ func (s *connection) handle(m any) error {
 	return nil
 }
 
-// newPing returns a ping to send. The answers to earlier ones do not count anymore.
+// newPing returns a ping to send.
 func (s *connection) newPing() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pulse.ping, s.pulse.pinged = ping{sent: now()}, time.Now()
-	return s.pulse.ping.encode()
+	p := ping{sent: now()}
+	s.pulse.pings = append(s.pulse.pings, pinged{p.sent, time.Now()})
+	s.pulse.pings = s.pulse.pings[max(0, len(s.pulse.pings)-maxPings):]
+	return p.encode()
 }
 
-// measure takes the round trip from the answer to the last ping.
+// measure takes the round trip from the first answer to a ping.
 func (s *connection) measure(pong ping) {
 	s.mu.Lock()
-	took, right := time.Since(s.pulse.pinged), pong.sent == s.pulse.ping.sent
-	s.pulse.ping = ping{}
-	s.mu.Unlock()
-	if !right {
+	i := slices.IndexFunc(s.pulse.pings, func(p pinged) bool { return p.sent == pong.sent })
+	if i < 0 {
+		s.mu.Unlock()
 		return
 	}
+	took := time.Since(s.pulse.pings[i].at)
+	s.pulse.pings = s.pulse.pings[i+1:] // answers come in order
+	s.mu.Unlock()
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
 	s.link.state.trips.add(sampleOf(pong, took))

@@ -24,9 +24,10 @@
 // ping a second. A connection that brings no byte for five seconds is closed, so a stopped process, a dead machine
 // and a connection that only one side believes in are all found within six.
 //
-// The member that a certificate names is the only one that its holder may speak for. A peer of another epoch, an
-// unknown member, a false name, a message larger than agreed and a malformed fragment are refused; both sides note
-// the reason. What a peer sends is checked before memory is allocated for it.
+// The member that a certificate names is the only one that its holder may speak for. A hello for another epoch,
+// an unknown member, a false name, a message larger than agreed and a malformed fragment are refused; both sides note
+// the reason. In a session, tensors of another epoch, or of a peer that is not in the present one, are dropped. What a
+// peer sends is checked before memory is allocated for it.
 //
 // Linux limits the window of a TCP connection by net.ipv4.tcp_rmem and tcp_wmem. Their usual maximum of 4 to 6 MB is
 // about 400 Mbit/s at 100 ms; raise it to 32 MB for 1 Gbit/s.

@@ -113,11 +113,13 @@ func readUint64(r fragmentReader) (uint64, error) {
 
 // assembler makes messages of the fragments of one class.
 type assembler struct {
-	class Class
-	limit int64 // of a message's payload, in bytes
+	class  Class
+	limit  int64                   // of a message's payload, in bytes
+	wanted func(epoch uint64) bool // messages of other epochs are counted and not kept; nil: all are wanted
 
 	next    uint64 // sequence of the fragment that is expected
 	partial bool   // a message has begun
+	skips   bool   // and it is not wanted
 	message Message
 	sizes   []uint64
 	tensor  int   // that the next byte belongs to
@@ -180,12 +182,15 @@ func (a *assembler) begin(r fragmentReader) error {
 		}
 		total += sizes[i]
 	}
-	a.message = Message{Class: a.class, Header: header, Payload: make([][]byte, count), Epoch: epoch}
-	a.sizes, a.tensor, a.missing, a.partial = sizes, 0, int64(total), true
+	a.missing, a.partial = int64(total), true
+	if a.skips = a.wanted != nil && !a.wanted(epoch); !a.skips {
+		a.message = Message{Class: a.class, Header: header, Payload: make([][]byte, count), Epoch: epoch}
+		a.sizes, a.tensor = sizes, 0
+	}
 	return nil
 }
 
-// fill copies the payload of a fragment to the tensors. A tensor is allocated when its first byte is there.
+// fill takes the payload of a fragment.
 func (a *assembler) fill(r fragmentReader) (Message, bool, error) {
 	n := int64(r.Remaining())
 	switch {
@@ -194,18 +199,9 @@ func (a *assembler) fill(r fragmentReader) (Message, bool, error) {
 	case n == 0 && a.missing > 0:
 		return Message{}, false, violationf("fragment %d is empty, but its message lacks %d bytes", a.next, a.missing)
 	}
-	for r.Remaining() > 0 {
-		tensor := &a.message.Payload[a.tensor]
-		if *tensor == nil {
-			*tensor = make([]byte, 0, a.sizes[a.tensor])
-		}
-		room := (*tensor)[len(*tensor):min(cap(*tensor), len(*tensor)+r.Remaining())]
-		if _, err := io.ReadFull(r, room); err != nil {
-			return Message{}, false, fmt.Errorf("reading a fragment: %w", err)
-		}
-		*tensor = (*tensor)[:len(*tensor)+len(room)]
-		if len(*tensor) == cap(*tensor) {
-			a.tensor++
+	if !a.skips {
+		if err := a.keep(r); err != nil {
+			return Message{}, false, err
 		}
 	}
 	a.next, a.missing = a.next+1, a.missing-n
@@ -219,5 +215,24 @@ func (a *assembler) fill(r fragmentReader) (Message, bool, error) {
 			m.Payload[i] = []byte{}
 		}
 	}
-	return m, true, nil
+	return m, !a.skips, nil
+}
+
+// keep copies the payload of a fragment to the tensors. A tensor is allocated when its first byte is there.
+func (a *assembler) keep(r fragmentReader) error {
+	for r.Remaining() > 0 {
+		tensor := &a.message.Payload[a.tensor]
+		if *tensor == nil {
+			*tensor = make([]byte, 0, a.sizes[a.tensor])
+		}
+		room := (*tensor)[len(*tensor):min(cap(*tensor), len(*tensor)+r.Remaining())]
+		if _, err := io.ReadFull(r, room); err != nil {
+			return fmt.Errorf("reading a fragment: %w", err)
+		}
+		*tensor = (*tensor)[:len(*tensor)+len(room)]
+		if len(*tensor) == cap(*tensor) {
+			a.tensor++
+		}
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -44,6 +45,7 @@ type link struct {
 	begun       chan struct{} // closed by the first connection
 	done        chan struct{} // closed when the link is over
 	undialed    chan struct{} // closed when this side dials no more, and the peer knows why
+	carries     atomic.Uint64 // epoch whose tensors a session brings; 0: none
 
 	mu    sync.Mutex
 	state linkState
@@ -73,8 +75,10 @@ func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 	return l
 }
 
-// newEpoch drops what a session carries of the epoch before, and begins its statistics anew.
-func (l *link) newEpoch() {
+// newEpoch drops what a session carries of the epoch before, and begins its statistics anew. The epoch is 0 if the peer is
+// not in it.
+func (l *link) newEpoch(epoch uint64) {
+	l.carries.Store(epoch)
 	for c := range classes {
 		if c != Urgent {
 			l.out[c].abandon()

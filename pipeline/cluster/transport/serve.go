@@ -2,7 +2,6 @@ package transport
 
 import (
 	"errors"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -30,13 +29,8 @@ func (n *Node) serve() {
 		d.Streams = append(d.Streams, description(method, func(_ any, s grpc.ServerStream) error { return n.acceptData(Class(class), s) }))
 	}
 	n.server.RegisterService(d, nil)
-	n.accept(n.listener)
-}
-
-// accept serves the connections of a listener until the server stops.
-func (n *Node) accept(l net.Listener) {
 	n.work.Go(func() {
-		if err := n.server.Serve(&guardedListener{l, n}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := n.server.Serve(&guardedListener{n.listener, n}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			n.notes.add("no further connections are accepted: %v", err)
 		}
 	})

@@ -57,6 +57,9 @@ func newSession(n *Node, p Peer, dials bool) *Session {
 	s.link = newLink(n, p, 0, dials)
 	s.link.session = s
 	s.link.state.heard = time.Now()
+	for _, c := range []Class{Hot, Bulk} {
+		s.link.in[c].fragments.wanted = func(epoch uint64) bool { return epoch != 0 && epoch == s.link.carries.Load() }
+	}
 	return s
 }
 

@@ -2,9 +2,11 @@ package transport
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -292,4 +294,60 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 	host.session().End(Forgotten, "too slow")
 	m.await("the end of the session", func() bool { return len(m.over) == 1 })
 	assert.Zero(t, sessions(m)+sessions(host))
+}
+
+// A member outside an epoch makes the coordinator allocate nothing for tensors, whatever epoch they name.
+func TestTensorsOfMembersOutsideTheEpochAreDropped(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "run")
+	host := startTalker(t, ca, "host", true)
+	r := intrude(t, ca, "m", host.member)
+	r.link.epoch = 0
+	r.sayHello()
+	sequence := uint64(0)
+	send := func(epoch uint64, b []byte) {
+		binary.LittleEndian.PutUint64(b[1:], sequence)
+		if b[0] == firstFragment {
+			binary.LittleEndian.PutUint64(b[fragmentPrefix:], epoch)
+		}
+		r.sendFragment(b)
+		sequence++
+		poll(t, "a fragment", func() bool { return host.session().link.in[Hot].accepted() == sequence })
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for epoch := range uint64(3) { // before the first epoch, in one of others, and before one that does not begin
+		send(epoch, fragment(0, 0, 10, 200<<20))
+		send(epoch, encodeLast(0).Materialize())
+		send(epoch, encode(message(Hot, 0, 10), 0)[0])
+		if epoch == 0 {
+			host.epoch(1)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+	host.epoch(2, "m")
+	send(1, encode(message(Hot, 1, 10), 0)[0])
+	send(3, encode(message(Hot, 2, 10), 0)[0])
+	send(2, encode(message(Hot, 0, 10), 0)[0])
+	got := host.awaitMessages(1)
+	requireSeries(t, got, "m", Hot, 10)
+	assert.Equal(t, int64(1), host.Links()[Hot].MessagesReceived)
+}
+
+// A round trip may take longer than the time between two pings.
+func TestLateAnswersToPingsMeasure(t *testing.T) {
+	t.Parallel()
+	_, m, _, _ := talk(t)
+	s := newConnection(newLink(m.Node, Peer{ID: "x"}, 1, true), nil)
+	var sent []ping
+	for range maxPings + 1 {
+		p, err := decodeControl(s.newPing())
+		require.NoError(t, err)
+		sent = append(sent, p.(ping))
+	}
+	for _, x := range []struct{ ping, samples int }{{0, 0}, {1, 1}, {1, 1}, {3, 2}, {2, 2}, {maxPings, 3}} {
+		s.measure(ping{pong: true, sent: sent[x.ping].sent, answered: now()})
+		assert.Len(t, s.link.state.trips.samples, x.samples, x.ping)
+	}
 }

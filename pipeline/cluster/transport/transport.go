@@ -230,23 +230,8 @@ func (n *Node) Port() int {
 	return 0
 }
 
-// Serve accepts connections of one more listener, for example of WebSockets, until the node is closed. It returns at
-// once. A node that only dials cannot serve.
-func (n *Node) Serve(l net.Listener) error {
-	if n.server == nil {
-		return errors.New("transport: the node only dials")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return net.ErrClosed
-	}
-	n.accept(l)
-	return nil
-}
-
 // Connect begins an epoch, with a number greater than that of the one before, and ends that one: its messages are
-// dropped here and refused when they arrive. It does not wait for connections.
+// dropped, here and when they arrive. It does not wait for connections.
 //
 // Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may
 // include this node: then its own entry says whether others can dial it. Otherwise they can if it listens at an address.
@@ -272,8 +257,12 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 			l.end(refusalf(codeOver, "epoch %d has ended", n.epoch))
 		}
 	}
-	for _, s := range n.sessions {
-		s.link.newEpoch()
+	for id, s := range n.sessions {
+		if links[id] == s.link {
+			s.link.newEpoch(epoch)
+		} else {
+			s.link.newEpoch(0)
+		}
 	}
 	n.epoch, n.links = epoch, links
 	for _, l := range links {

@@ -351,22 +351,6 @@ func TestFlushWaitsAndFails(t *testing.T) {
 	require.Empty(t, a.allNotes(), "Lost reports it")
 }
 
-func TestNodeServesAnotherListener(t *testing.T) {
-	t.Parallel()
-	ca := newAuthority(t, "run")
-	a, b := start(t, ca, "a", "127.0.0.1:0"), start(t, ca, "b", "")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, a.Serve(l))
-	require.NoError(t, a.Connect(1, []Peer{{ID: "b"}}))
-	require.NoError(t, b.Connect(1, []Peer{{ID: "a", Addresses: []string{l.Addr().String()}}}))
-	require.NoError(t, b.Send("a", message(Hot, 0, 10)))
-	requireSeries(t, a.awaitMessages(1), "b", Hot, 10)
-	require.ErrorContains(t, b.Serve(l), "the node only dials")
-	require.NoError(t, a.Close())
-	require.ErrorIs(t, a.Serve(l), net.ErrClosed)
-}
-
 // TestDefaultTimingFindsFaultsWithinSixSeconds adds up what passes between the last byte and the end of a connection.
 func TestDefaultTimingFindsFaultsWithinSixSeconds(t *testing.T) {
 	t.Parallel()
