@@ -47,7 +47,11 @@ func (x *Expr) constant() string {
 		}
 		s = strconv.FormatInt(int64(int32(x.Bits)), 10) + "i"
 	default:
-		s = strconv.FormatFloat(float64(math.Float32frombits(x.Bits)), 'g', -1, 32) + "f"
+		f, digits := float64(math.Float32frombits(x.Bits)), 32
+		if math.Abs(f) == math.MaxFloat32 {
+			digits = 64 // the shortest text, 3.4028235e+38f, exceeds f32, so browsers refuse it
+		}
+		s = strconv.FormatFloat(f, 'g', -1, digits) + "f"
 	}
 	if s[0] == '-' {
 		return "(" + s + ")"
