@@ -33,7 +33,7 @@ const scenarios = {
     set({...tiny, steps: 2, d_model: 33});
     await run();
     const complaints = [$("log").textContent];
-    set({...tiny, d_model: 10000});
+    set({...tiny, d_model: 16384, n_heads: 64});
     await run();
     complaints.push($("log").textContent);
     set({...tiny, steps: 2, build_loss_config: '{"gamma": "two"}'});
