@@ -178,10 +178,7 @@ func (c *context) readOperands(code string, own []matmul.Binding, operands map[m
 		if !strings.Contains(code, o.read+"(") {
 			continue
 		}
-		same := func(b matmul.Binding) bool {
-			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(operands[o.operand])
-		}
-		if i := slices.IndexFunc(own, same); i >= 0 {
+		if i := c.holding(own, operands, operands[o.operand]); i >= 0 {
 			code = rename(code, o.read, "mm_at_"+"abc"[i:i+1])
 			continue
 		}
@@ -192,6 +189,13 @@ func (c *context) readOperands(code string, own []matmul.Binding, operands map[m
 		bindings = append(bindings, bound{matmul.Array{Name: name, Type: t.Scalar().String()}, Arg{Value: operands[o.operand]}})
 	}
 	return code, bindings
+}
+
+// holding returns the index of the pass's own binding of the memory that holds a value; −1: there is none.
+func (c *context) holding(own []matmul.Binding, operands map[matmul.Operand]*graph.Value, v *graph.Value) int {
+	return slices.IndexFunc(own, func(b matmul.Binding) bool {
+		return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(v)
+	})
 }
 
 // adopt binds a variant's operands. It fails for a variant that would read one array as two types, or bind too many.

@@ -74,9 +74,7 @@ func (c *context) epilogueArrays(e *epilogue, operands map[matmul.Operand]*graph
 		if !e.function.Uses(name) {
 			continue
 		}
-		i := slices.IndexFunc(own, func(b matmul.Binding) bool {
-			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(v)
-		})
+		i := c.holding(own, operands, v)
 		if i < 0 {
 			i = len(own) + len(extra)
 			extra = append(extra, Arg{Value: v})

@@ -166,12 +166,12 @@ func (b rowBlock) pass(w *writer, parts int, body []scalar.Stmt) Pass {
 	return w.nativePass([]scalar.Stmt{scalar.Let{Name: "part", Value: scalar.Group.Div(number(groups))}, blocks}, groups*parts)
 }
 
-// accumulator is that of row r of the block in the i-th array.
+// accumulator is the accumulator of row r of the block in the i-th array.
 func (b rowBlock) accumulator(i int, t scalar.Type) *scalar.Expr {
 	return scalar.At(fmt.Sprintf("acc%d", i), t, b.r())
 }
 
-// accumulators declares those of a block.
+// accumulators declares the accumulators of a block.
 func (b rowBlock) accumulators(acc, neutral *scalar.Expr) []scalar.Stmt {
 	return []scalar.Stmt{scalar.Local{Array: scalar.Array{Name: acc.Name, Type: acc.Type, Len: b.rows}},
 		b.each(scalar.Assign{To: acc, Value: neutral})}

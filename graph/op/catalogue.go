@@ -6,7 +6,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// catalogue lists the ops: those of each family, which the family's file lists, and others.
+// catalogue lists the ops. A family's file lists the ops of the family.
 func catalogue() []func() graph.Op {
 	return slices.Concat(
 		activations(), arithmetic(), attentions(), comparisons(), concatenations(), crossEntropies(), embeddings(), generators(),

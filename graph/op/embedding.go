@@ -42,7 +42,7 @@ func (*EmbeddingOp) Kernel(n *graph.Node) graph.Kernel {
 	}}
 }
 
-// row is the number of a row that was read from memory, or that of the last of so many rows.
+// row is the number of a row that was read from memory, or of the last row where that is beyond it.
 func row(e graph.Emitter, number *scalar.Expr, rows int) graph.Index {
 	return graph.IndexOf(e.Let(scalar.Min(number, scalar.U(uint32(rows-1)))), rows)
 }

@@ -135,8 +135,8 @@ func TestARunThatDoesNotSayWhereItWasStarted(t *testing.T) {
 	assert.NoError(t, c.CheckPaths())
 }
 
-// Paths of a file of runs begin where it was begun, those of a config with a start of its own there, and those of the
-// command line at the working directory.
+// Relative paths of a file of runs begin where the set was begun, paths of a config with a start of its own at that
+// start, and paths of the command line at the working directory.
 func TestPathsOfAFileOfRuns(t *testing.T) {
 	project, run := started(t)
 	for own, base := range map[string]string{

@@ -138,7 +138,7 @@ func (w *printer) statement(s scalar.Stmt) {
 	case scalar.For:
 		w.loop(s)
 	case scalar.If:
-		w.line("if %s {", w.value(s.Condition))
+		w.line("if (%s) {", w.condition(s.Condition))
 		w.block(s.Body)
 	case scalar.Return:
 		w.line("return;")
@@ -156,7 +156,7 @@ func (w *printer) loop(s scalar.For) {
 	if x := s.Next; x.Kind == scalar.Operation && x.Name == "+" && x.Args[0].Kind == scalar.Variable && x.Args[0].Name == s.Name {
 		next = n.c + " += " + w.value(x.Args[1]) // as OpenMP wants it
 	}
-	condition := strings.TrimSuffix(strings.TrimPrefix(w.value(s.While), "("), ")") // as OpenMP wants it
+	condition := w.condition(s.While) // as OpenMP wants it
 	n.fix(scalar.U32)
 	w.simd(s.Sums())
 	w.line("for (u32 %s = %s; %s; %s) {", n.c, from, condition, next)
@@ -182,6 +182,14 @@ func (w *printer) simd(sums []scalar.Sum) {
 		}
 	}
 	fmt.Fprintln(&w.out, directive)
+}
+
+// condition is a condition in C, without parentheses around it.
+func (w *printer) condition(x *scalar.Expr) string {
+	if x.Kind == scalar.Operation {
+		return fmt.Sprintf("%s %s %s", w.value(x.Args[0]), x.Name, w.value(x.Args[1]))
+	}
+	return w.value(x)
 }
 
 // value is an expression in C.

@@ -10,7 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 )
 
-// counts are those of all tests.
+// counts are the counts of all tests.
 type counts struct {
 	Packages []string                    // in the order in which they began
 	Tests    map[string]map[string]count // by package and name
@@ -60,7 +60,7 @@ func (c *counts) left() string {
 	return fmt.Sprintf("-run=^(%s)$ %s", strings.Join(slices.Sorted(maps.Keys(names)), "|"), strings.Join(packages, " "))
 }
 
-// print says how many cases ran, and why others did not. rest is the command that runs those left out, if they are.
+// print says how many cases ran, and why others did not. rest is the command that runs the others; "": none does.
 func (c *counts) print(out io.Writer, rest string) {
 	ran, all, why := 0, 0, map[string]int{}
 	for _, tests := range c.Tests {

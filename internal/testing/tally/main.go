@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	rest := flag.String("rest", "", "the command that runs the cases left out")
+	rest := flag.String("rest", "", "the command that runs the other cases")
 	keep := flag.String("keep", "", "the file to write the counts to")
 	left := flag.String("left", "", "a file of -keep: print the arguments of go test for tests with cases left, and end")
 	after := flag.String("after", "", "a file of -keep: count its tests, too; those that run again count once")

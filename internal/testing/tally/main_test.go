@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What go test -json writes for a package that passes with cases left out, one that fails, one without tests, and one that
+// What go test -json writes for a package that passes and omits cases, one that fails, one without tests, and one that
 // does not build.
 const events = `{"Action":"start","Package":"a"}
 {"Action":"run","Package":"a","Test":"TestTable"}

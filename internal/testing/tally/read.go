@@ -33,7 +33,7 @@ type pack struct {
 
 // test is a test of the first level.
 type test struct {
-	output  []string // its own and that of its subtests
+	output  []string // of the test and of its subtests
 	count   count
 	counted map[string]int    // cases that ran, by the test or subtest that counts them
 	last    map[string]string // line of output of the test and of each subtest

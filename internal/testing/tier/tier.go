@@ -1,5 +1,5 @@
 // Package tier divides the tests in two: the core, which make test runs, and the rest, which make test-all adds. Tests
-// without a mark belong to the core. internal/testing/tally counts what each run left out.
+// without a mark belong to the core. internal/testing/tally counts the cases that a run omits.
 package tier
 
 import (

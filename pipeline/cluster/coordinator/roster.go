@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
 // roster is the members of a host: which there are, whether they answer, and which ranks they have.
@@ -80,7 +81,7 @@ func (r *roster) memberChanged(c control.MemberChange) {
 	case m == nil:
 		return
 	case c.Change == control.Lost:
-		wait := max(0, r.grace-leaseTime)
+		wait := max(0, r.grace-transport.DefaultSilence)
 		if slices.ContainsFunc(r.members, func(other *hostMember) bool { return r.replaces(other, m) }) {
 			wait = 0
 		}
@@ -110,9 +111,6 @@ func (r *roster) replaces(m, other *hostMember) bool {
 	placed := slices.ContainsFunc(r.placed, func(p protocol.Place) bool { return p.Member == m.ID })
 	return m != other && m.lost == nil && !placed && m.Info.SameComputer(other.Info) && m.Info.DeviceNames() == other.Info.DeviceNames()
 }
-
-// leaseTime is how long a member has not been heard of when its lease ends.
-const leaseTime = 5 * time.Second
 
 // declareLost removes a member that has not come back.
 func (r *roster) declareLost(id string) {

@@ -241,7 +241,7 @@ func (n *Node) dismiss(s *Session) {
 	}
 }
 
-// IsViolation reports whether an error is that of a peer that does what no honest one does.
+// IsViolation reports whether a peer has broken the protocol as no honest one does.
 func IsViolation(err error) bool {
 	var v *violation
 	return errors.As(err, &v)

@@ -219,17 +219,25 @@ func (f *classedFile) checkBytes(path string) error {
 	if err := json.Unmarshal(f.model["vocab"], &vocab); err != nil {
 		return fmt.Errorf("model: vocab: %w", jsonError(err))
 	}
+	if err := wantBytes(vocab, File); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// wantBytes refuses the vocabulary of a file for LlamaTokenizer if it lacks the token of a byte.
+func wantBytes[T any](vocab map[string]T, file string) error {
 	for b := range 256 {
 		if _, ok := vocab[byteToken(b)]; !ok {
-			return fmt.Errorf("%s: tokenizer_class is %s, which loses characters without a token, and %s has no token %s: expected one for each byte",
-				path, llamaClass, File, byteToken(b))
+			return fmt.Errorf("tokenizer_class is %s, which loses characters without a token, and %s has no token %s: expected one for each byte",
+				llamaClass, file, byteToken(b))
 		}
 	}
 	return nil
 }
 
-// checkFlags refuses special tokens whose flags the class drops: Qwen2Tokenizer those of all that it is told, CohereTokenizer
-// those of all but the library's roles.
+// checkFlags refuses special tokens whose flags the class drops. Qwen2Tokenizer drops the flags of every special token that
+// a side file names, CohereTokenizer all but the flags of tokens with one of the library's roles.
 func (f *classedFile) checkFlags(d *description, class string) error {
 	dropped := slices.Clone(d.extra)
 	names := d.texts

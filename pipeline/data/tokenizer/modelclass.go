@@ -109,12 +109,8 @@ func (m *sentencePiece) added() (list []sideToken) {
 
 // llama is LlamaTokenizer, which drops characters that have neither a token nor tokens of their bytes.
 func (m *sentencePiece) llama(c classConfig) (object, error) {
-	for b := range 256 {
-		name := fmt.Sprintf("<0x%02X>", b)
-		if !slices.ContainsFunc(m.pieces, func(p piece) bool { return p.text == name }) {
-			return nil, fmt.Errorf("tokenizer_class is %s, which loses characters without a token, and %s has no token %s: expected one for each byte",
-				llamaClass, SentencePieceFile, name)
-		}
+	if err := wantBytes(m.ids(), SentencePieceFile); err != nil {
+		return nil, err
 	}
 	parts := llamaParts(c)
 	parts["model"], parts["normalizer"] = m.idBPE("", true), nil
@@ -159,13 +155,19 @@ func modelDecoders() []object {
 	return []object{{"type": "Replace", "pattern": object{"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}}
 }
 
+// ids are the ids of the pieces; of equal pieces the last.
+func (m *sentencePiece) ids() map[string]int {
+	ids := make(map[string]int, len(m.pieces))
+	for id, p := range m.pieces {
+		ids[p.text] = id
+	}
+	return ids
+}
+
 // idBPE is the BPE that transformers makes of the pieces of any model: every pair of pieces that is a piece together is
 // a merge, in the order of ids.
 func (m *sentencePiece) idBPE(unknown string, byteFallback bool) object {
-	vocab := map[string]int{}
-	for id, p := range m.pieces {
-		vocab[p.text] = id
-	}
+	vocab := m.ids()
 	merges := [][2]string{}
 	for id, p := range m.pieces {
 		if vocab[p.text] != id { // listed again

@@ -33,7 +33,7 @@ func PeakFLOPS(dev device.Device, o Options) (float64, error) {
 
 // arithmeticPeaks measures devices in alternation.
 func (o Options) arithmeticPeaks(devs []device.Device, out []profile.Peak) error {
-	// On a CPU an accumulator has 16 floats: 24 fill the registers of AVX-512, 6 those of AVX2, 3 those of SSE2.
+	// On a CPU an accumulator has 16 floats. 24 accumulators fill the registers of AVX-512; 6 fill AVX2, 3 fill SSE2.
 	for _, k := range []struct{ accumulators, width, native int }{{8, 1, 3}, {16, 1, 6}, {4, 4, 12}, {8, 4, 24}} {
 		err := o.peak(devs, func(dev device.Device) (*contender, error) {
 			if dev.Limits().Native {
