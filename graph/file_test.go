@@ -167,8 +167,7 @@ func TestDecodeRefuses(t *testing.T) {
 			"padding"},
 		"a dangling output":  {file(full, `{"name":"y","value":[7,0]}`, ""), "reference [7 0]"},
 		"two outputs a name": {file(full, `{"name":"y","value":[0,0]},{"name":"y","value":[0,0]}`, ""), "twice"},
-		"two inputs a name":  {file(input+","+input, "", ""), "twice"},
-		"assigning no variable": {
+		"two inputs a name":  {file(input+","+input, "", ""), "twice"}, "assigning no variable": {
 			file(full, "", `{"variable":[0,0],"value":[0,0]}`), "not a variable"},
 		"a short constant": {
 			file(`{"op":"constant","scope":"","attrs":{"name":"c","type":{"dtype":"f32","shape":[2]},"data":[1]},"inputs":[]}`, "", ""),

@@ -38,12 +38,10 @@ func compileBombs() []hostile {
 		{name: "many values across loops", says: effort, module: alive(10000, w.Repeat(2000, turn))},
 		{name: "branches with a thousand values", says: values, module: with(misbehaves(
 			0x02, 0, w.Repeat(1000, w.Const(1)), w.Repeat(2000, w.Seq(w.Get(0), w.BrIf(0))), w.End, w.Repeat(1000, []byte{w.Drop}),
-			w.Const(0)),
-			func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
+			w.Const(0)), func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
 		{name: "a table of branches with a thousand values", says: values, module: with(misbehaves(
 			0x02, 0, w.Repeat(1000, w.Const(1)), w.Get(0), w.BrTable(make([]uint32, 2000)...), w.End, w.Repeat(1000, []byte{w.Drop}),
-			w.Const(0)),
-			func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
+			w.Const(0)), func(m *w.Module) { m.Types = []w.Func{{Results: thousand}} })},
 		{name: "calls with a thousand results", says: values, module: with(misbehaves(w.Repeat(5000, w.Call(self+1)), w.Unreachable),
 			func(m *w.Module) { m.Funcs = append(m.Funcs, results) })},
 		{name: "functions of a thousand parameters", says: effort, module: with(misbehaves(w.Const(0)), func(m *w.Module) {

@@ -291,11 +291,9 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 		{"2 members, 2bw, muon, untied", 1, []string{"pipeline.schedule=2bw", "optimizer.name=muon"}},
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
 		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline.schedule=2bw", "pipeline.stale_microbatches=all",
-			"pipeline.error_feedback=true",
-			"optimizer.name=muon", "model.tie_embeddings=true"}},
+			"pipeline.error_feedback=true", "optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline.schedule=2bw",
-			"pipeline.stale_microbatches=5",
-			"optimizer.name=muon", "model.tie_embeddings=true"}},
+			"pipeline.stale_microbatches=5", "optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline.schedule=2bw", "pipeline.depth=1", "optimizer.name=adamw"}},
 	}, func(i int, _ layout) bool { return i == 2 }) {
 		t.Run(c.name, func(t *testing.T) {

@@ -43,8 +43,7 @@ func (c *exportCommand) Run(a *app) error {
 	}
 	p := newProgress(a, c.JSON)
 	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: inference.Version(c.Weights),
-		Tokenizer: c.Tokenizer,
-		Format:    c.Format, DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
+		Tokenizer: c.Tokenizer, Format: c.Format, DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()
 	if err != nil {
 		return err

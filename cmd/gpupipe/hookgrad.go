@@ -88,8 +88,7 @@ func (f *moduleFlags) firstScalars(a *app, m *hook.Module, loss *graphhook.Loss)
 func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[string]*graph.Tensor) (map[string]*graph.Tensor, error) {
 	rows := len(targets)
 	types := map[string]graph.Type{graphhook.Logits: graph.T(graph.F32, rows, len(logits)/rows),
-		graphhook.Targets: graph.T(graph.U32, rows),
-		graphhook.Weights: graph.T(graph.F32, rows)}
+		graphhook.Targets: graph.T(graph.U32, rows), graphhook.Weights: graph.T(graph.F32, rows)}
 	for name, t := range types {
 		in[name] = graph.NewTensor(t)
 	}

@@ -113,8 +113,7 @@ func (f *moduleFlags) modelGuest(a *app, m *hook.Module) *guest {
 			elements += int64(p.Type.Shape.Len())
 		}
 		return fmt.Sprintf("a model of %s elements in %d parameters and %d units: %s; a call opens an instance", grouped(elements),
-			len(d.Parameters),
-			len(d.Units), shortened(d.Units))
+			len(d.Parameters), len(d.Units), shortened(d.Units))
 	}}
 }
 

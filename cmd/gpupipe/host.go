@@ -152,8 +152,7 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 	costs := a.measuredCosts()
 	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, clusterDir), Address: c.Listen, Hosts: c.Address, Build: a.build,
 		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note,
-		OnMembers: c.saver(a, base.Run.Dir),
-		Measured:  func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
+		OnMembers: c.saver(a, base.Run.Dir), Measured: func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
 	devices := c.Device
 	switch {
 	case len(devices) == 0:
@@ -311,8 +310,7 @@ func (c *hostCommand) noteSpares(a *app, devices int) {
 	}
 	if p.Stages*p.Replicas < devices && p.Stages == most && enough > found.Train.Microbatches {
 		a.note("train.microbatches: %d gives %d of %d devices a stage; the others are spares. To use all: --set train.microbatches=%d",
-			found.Train.Microbatches,
-			p.Stages*p.Replicas, devices, enough)
+			found.Train.Microbatches, p.Stages*p.Replicas, devices, enough)
 	}
 }
 

@@ -289,8 +289,7 @@ GPUPIPE_TEST_COMMAND=1 exec "$GPUPIPE" "$verb" "$@"
 	cmd := exec.Command("timeout", "120", "bash", script, c)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GPUPIPE="+self, "PATH="+dir+"/bin:"+os.Getenv("PATH"), "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]",
-		"SLURM_JOB_NUM_NODES=2",
-		"GPUPIPE_DEVICE=cpu:0/1")
+		"SLURM_JOB_NUM_NODES=2", "GPUPIPE_DEVICE=cpu:0/1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.NotContains(t, string(out), "gp1.", "the token is printed nowhere")

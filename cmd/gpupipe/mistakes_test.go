@@ -190,8 +190,7 @@ var nan = []byte{0, 0, 0xc0, 0x7f} // as float32
 func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
 	dir := t.TempDir()
 	code, _, errs := command("train", small(t, dir), "--no-tune", "--set", "optimizer={name: sgd, lr: 999}", "--set",
-		"train={steps: 2, grad_clip: 0}",
-		"--set", "lr.warmup=0", "--json")
+		"train={steps: 2, grad_clip: 0}", "--set", "lr.warmup=0", "--json")
 	if code != exitOK {
 		require.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, "training stopped")

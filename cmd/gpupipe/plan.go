@@ -197,8 +197,7 @@ func (c *planCommand) loadFor(m machines) (config.Config, error) {
 	}
 	if stages == 0 || stages*replicas > len(names) {
 		return base, usererror.Errorf("--members: found %d devices, expected at least %d: one for each of %d stages of %d replicas",
-			len(names),
-			max(1, stages)*replicas, max(1, stages), replicas)
+			len(names), max(1, stages)*replicas, max(1, stages), replicas)
 	}
 	for i, name := range names {
 		names[i] = quoted(name)

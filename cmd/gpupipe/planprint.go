@@ -48,8 +48,7 @@ func printPlan(a *app, p *layout.Comparison, use []string) {
 			continue
 		}
 		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds),
-			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble),
-			inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
+			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
 	}
 	a.headed(rows)
 	for _, c := range p.Schedules {
@@ -158,8 +157,7 @@ func printMicrobatching(a *app, all []layout.Microbatching) {
 			recommended = fmt.Sprintf("recommended: --set train.microbatches=%d", m.Microbatches)
 		}
 		rows = append(rows, []string{fmt.Sprint(m.Microbatches), fmt.Sprint(m.Stale), fmt.Sprintf("%.3g", m.Staleness),
-			grouped(int64(m.TokensPerSec)),
-			inBytes(m.Largest), recommended})
+			grouped(int64(m.TokensPerSec)), inBytes(m.Largest), recommended})
 	}
 	a.printf("\n")
 	a.headed(rows)
@@ -181,8 +179,7 @@ func printDepths(a *app, all []layout.Depth) {
 		}
 		fastest = max(fastest, d.TokensPerSec)
 		rows = append(rows, []string{fmt.Sprint(d.Depth), fmt.Sprint(d.Stale), fmt.Sprintf("%.3g", d.Staleness),
-			grouped(int64(d.TokensPerSec)),
-			inBytes(d.Largest), chosen})
+			grouped(int64(d.TokensPerSec)), inBytes(d.Largest), chosen})
 	}
 	a.printf("\n")
 	a.headed(rows)

@@ -115,8 +115,7 @@ func readBench(output []byte, s *report.Section) error {
 	results := report.Table{Head: []string{"case", "µs", "GFLOP/s", "GB/s", "of peak", "kernels"}}
 	for _, c := range r.Results {
 		results.Rows = append(results.Rows, []string{c.Name, fmt.Sprintf("%.1f", c.DurationMicros), rateText(c.GFLOPS), rateText(c.GBps),
-			percentage(c.OfPeak),
-			strings.Join(c.Kernels, ", ")})
+			percentage(c.OfPeak), strings.Join(c.Kernels, ", ")})
 	}
 	steps := report.Table{Head: []string{"step", "ms", "tokens/s", "GFLOP/s", "of peak"}}
 	for _, st := range r.Steps {

@@ -343,8 +343,7 @@ func (v *scheduleView) print(a *app) {
 			staleness += fmt.Sprintf(" to %d", l.Staleness[1])
 		}
 		rows = append(rows, []string{fmt.Sprintf("# %d", i), inFlight, fmt.Sprint(l.Versions), fmt.Sprint(l.Accumulators),
-			fmt.Sprint(l.Buffers), staleness,
-			fmt.Sprintf("%.6g", st.Busy), fmt.Sprintf("%.6g", st.Idle)})
+			fmt.Sprint(l.Buffers), staleness, fmt.Sprintf("%.6g", st.Busy), fmt.Sprintf("%.6g", st.Idle)})
 	}
 	a.table(rows)
 	figures := [][]string{{"#"}, {"# valid", "yes"}}

@@ -173,8 +173,7 @@ func (r selftestReport) print(a *app) {
 			failed++
 		}
 		rows = append(rows, []string{l.Op, fmt.Sprint(l.Cases), fmt.Sprint(len(l.Candidates)), fmt.Sprint(l.Runs),
-			fmt.Sprintf("%.2g", l.Error),
-			fmt.Sprintf("%.2g", l.Tolerance), verdict})
+			fmt.Sprintf("%.2g", l.Error), fmt.Sprintf("%.2g", l.Tolerance), verdict})
 	}
 	a.table(rows)
 	if len(r.Omitted) > 0 {

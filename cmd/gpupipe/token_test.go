@@ -35,8 +35,7 @@ func TestTokenFile(t *testing.T) {
 	hosted := make(chan result, 1)
 	go func() {
 		code, out, errs := command("host", c, "--listen", "127.0.0.1:0", "--token-file", path, "--device", "cpu:0/1", "--set",
-			"pipeline.devices=[]",
-			"--set", "train.steps=2")
+			"pipeline.devices=[]", "--set", "train.steps=2")
 		hosted <- result{code, out, errs}
 	}()
 	secret := ""

@@ -67,8 +67,7 @@ type trainedTokenizer struct {
 
 func (c *tokenizerTrainCommand) Run(a *app) error {
 	t, err := tokenizer.NewTrainer(tokenizer.TrainOptions{VocabSize: c.VocabSize, Pattern: c.Pattern, MinFrequency: c.MinFrequency,
-		Special:  c.Special,
-		MaxWords: c.MaxWords})
+		Special: c.Special, MaxWords: c.MaxWords})
 	if err != nil {
 		return usererror.New(fielderror.Rename(err, func(field string) string { return "--" + field }))
 	}

@@ -141,8 +141,7 @@ func TestTokenizerTrainShowsProgressAndStops(t *testing.T) {
 
 func TestTokenizerMistakes(t *testing.T) {
 	dir := files(t, map[string]string{"a.txt": "text text", "a.jsonl": `{"text": "a"}` + "\n", "bad.jsonl": "{\n",
-		"cut.txt.gz": gzipped(t, "some text")[:20], "s.bin": "tokens",
-		"tok.json": `{"model": {"type": "BPE"}}`})
+		"cut.txt.gz": gzipped(t, "some text")[:20], "s.bin": "tokens", "tok.json": `{"model": {"type": "BPE"}}`})
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for want, args := range map[string][]string{
 		"none.txt: no such file":                                {"train", at("none.txt")},

@@ -46,8 +46,7 @@ func (c *topKCommand) Run(a *app) error {
 	}
 	p := newProgress(a, c.JSON)
 	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: from, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force,
-		Tokenizer: c.Tokenizer,
-		Weights:   inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize,
+		Tokenizer: c.Tokenizer, Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize,
 		Target:   inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
 	p.line.clear()

@@ -68,8 +68,7 @@ func (c *evalCommand) Run(a *app) error {
 	}
 	rows := [][]string{
 		{"model", e.Model}, {"weights", string(e.Weights)}, {"text", e.Text}, {"tokens", grouped(e.Tokens)},
-		{"loss", fmt.Sprintf("%.4f nats per token", e.Loss)},
-		{"perplexity", fmt.Sprintf("%.4g", e.Perplexity)},
+		{"loss", fmt.Sprintf("%.4f nats per token", e.Loss)}, {"perplexity", fmt.Sprintf("%.4g", e.Perplexity)},
 	}
 	if e.Bytes > 0 {
 		rows = append(rows, []string{"bits per byte", fmt.Sprintf("%.4f", e.BitsPerByte)})

@@ -103,8 +103,7 @@ func run(server, text string, leave <-chan struct{}) error {
 	p, err := member.Start(ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: open, Note: note},
 		Credentials: m.Credentials, Control: []string{coordinatorAddress}, Build: version.String(), Devices: []string{""},
-		Tab:       protocol.TabHash(secret),
-		OnlyDials: true, Listener: newListener(at + "accept/" + secret),
+		Tab: protocol.TabHash(secret), OnlyDials: true, Listener: newListener(at + "accept/" + secret),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			if address == coordinatorAddress {
 				address = "coordinator"

@@ -270,8 +270,7 @@ func TestLayersDiffer(t *testing.T) {
 		like = append(like, c.Like(i+1)-1)
 	}
 	assert.Equal(t, []model.Layer{{4, true, false, false, 12}, {4, false, false, true, 3}, {0, true, true, true, 3},
-		{4, false, false, true, 3},
-		{4, true, false, true, 3}, {0, false, false, true, 3}}, got)
+		{4, false, false, true, 3}, {4, true, false, true, 3}, {0, false, false, true, 3}}, got)
 	assert.Equal(t, []int{0, 1, 2, 1, 4, 5}, like)
 	assert.Equal(t, 0, c.Like(0))
 	assert.Equal(t, 7, c.Like(7))

@@ -117,21 +117,18 @@ func TestParametersOfFeatures(t *testing.T) {
 	assert.Equal(t, map[string]graph.Shape{"input_layernorm": {8}, "self_attn.q_proj": {12, 8}, "self_attn.k_proj": {6, 8},
 		"self_attn.v_proj": {6, 8},
 		"self_attn.q_norm": {6}, "self_attn.k_norm": {6}, "self_attn.o_proj": {8, 12}, "post_attention_layernorm": {8},
-		"mlp.gate_proj": {12, 8},
-		"mlp.up_proj":   {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["head"]))
+		"mlp.gate_proj": {12, 8}, "mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["head"]))
 	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8},
 		"self_attn.q_norm": {8},
 		"self_attn.k_norm": {4}, "self_attn.o_proj": {8, 8}, "post_attention_layernorm": {8}, "mlp.gate_proj": {12, 8},
-		"mlp.up_proj":   {12, 8},
-		"mlp.down_proj": {8, 12}, "post_feedforward_layernorm": {8}}, shapes(fs["post"]))
+		"mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}, "post_feedforward_layernorm": {8}}, shapes(fs["post"]))
 	both := shapes(fs["both"])
 	for _, name := range []string{"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
 		"post_feedforward_layernorm"} {
 		assert.Contains(t, both, name)
 	}
 	assert.Equal(t, map[string]graph.Shape{"self_attn.q_proj": {8, 8}, "self_attn.k_proj": {4, 8}, "self_attn.v_proj": {4, 8},
-		"self_attn.o_proj": {8, 8},
-		"mlp.up_proj":      {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["bare"]))
+		"self_attn.o_proj": {8, 8}, "mlp.up_proj": {12, 8}, "mlp.down_proj": {8, 12}}, shapes(fs["bare"]))
 }
 
 func TestInitialValuesOfFeatures(t *testing.T) {

@@ -51,16 +51,14 @@ func ggufArchs() []ggufArch {
 	headNorm := func(c *Config) { c.Norm.QK = QKHead }
 	return []ggufArch{
 		{name: "llama", classes: []string{"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"}, interleaved: true,
-			scaling: true, normalized: 1,
-			set: func(*Config) {}},
+			scaling: true, normalized: 1, set: func(*Config) {}},
 		{name: "smollm3", classes: []string{"SmolLM3ForCausalLM"}, interleaved: true, set: func(c *Config) {
 			c.Attention.Rope = []int{1, 1, 1, 0}[:min(max(c.NLayers, 1), 4)]
 		}},
 		{name: "qwen3", classes: []string{"Qwen3ForCausalLM"}, set: headNorm},
 		{name: "qwen3moe", classes: []string{"Qwen3MoeForCausalLM"}, normalized: 1, set: headNorm},
 		{name: "olmo2", classes: []string{"Olmo2ForCausalLM", "Olmo3ForCausalLM"}, derivedHead: true, ownHead: true, window: true,
-			set:   postNorm,
-			names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
+			set: postNorm, names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
 		{name: "olmoe", classes: []string{"OlmoeForCausalLM"}, derivedHead: true, ownHead: true, normalized: -1,
 			set: func(c *Config) { c.Norm.QK = QKFull }},
 		{name: "dots1", classes: []string{"Dots1ForCausalLM"}, ownHead: true, set: func(c *Config) {

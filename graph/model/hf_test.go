@@ -255,8 +255,7 @@ func TestConfigsThatAreMutated(t *testing.T) {
 	require.Len(t, paths, 12)
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []any{nil, true, "", "x", 0, -1, 1, 2, 7, 0.5, 1 << 12, 1 << 31, math.MaxInt64, 1e300, -1e-300, []any{}, []any{1, 0, 1},
-		[]any{"full_attention"},
-		map[string]any{}, map[string]any{"rope_type": "llama3"}, map[string]any{"full_attention": 1}}
+		[]any{"full_attention"}, map[string]any{}, map[string]any{"rope_type": "llama3"}, map[string]any{"full_attention": 1}}
 	var keys []string
 	var configs []map[string]any
 	for _, path := range paths {

@@ -72,8 +72,7 @@ func TestPartsReadInputs(t *testing.T) {
 		listed = append(listed, fmt.Sprint(v.ID, " ", v.Type))
 	}
 	assert.Equal(t, []string{"tokens u32[2,6]", "targets u32[2,6]", "segments u32[2,6]", "weights f32[2,6]", "real u32[2,6]",
-		"aligned/teacher f32[2,6,11]",
-		"aligned/counts u32[2,6]", "aligned/unread i32[2,6,2]", "scalars f32[2]"}, listed)
+		"aligned/teacher f32[2,6,11]", "aligned/counts u32[2,6]", "aligned/unread i32[2,6,2]", "scalars f32[2]"}, listed)
 	ends := [][]string{{}, {"segments"}, {"segments"}, {"aligned/counts", "aligned/teacher", "scalars", "weights"}}
 	for i, s := range parts(t, c, []int{1, 2, 3}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: allInputs(), Loss: distill}) {
 		for _, name := range []string{"segments", "weights", "aligned/teacher", "aligned/counts", "aligned/unread", "scalars"} {

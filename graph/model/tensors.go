@@ -122,8 +122,7 @@ func (t *tensors) layer(i int) {
 func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 	add := func(name string, std float64, out, in int) {
 		t.list = append(t.list, Parameter{Name: layerName(i, prefix+"."+name), Type: graph.T(graph.F32,
-			append(slices.Clone(experts), out, in)...),
-			Scope: LayerScope(i), Std: std})
+			append(slices.Clone(experts), out, in)...), Scope: LayerScope(i), Std: std})
 	}
 	if t.FFN.Kind != ReLU2 {
 		add("gate_proj", InitStd, width, t.DModel)
@@ -135,12 +134,10 @@ func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 func (t *tensors) mixture(i int) {
 	m := t.MoE
 	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i),
-		Std:  InitStd,
-		Role: Router})
+		Std: InitStd, Role: Router})
 	if m.biased() {
 		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i),
-			Role:        BalancingBias,
-			BalanceRate: m.Balance.Bias, ProportionalBalance: m.Balance.Proportional})
+			Role: BalancingBias, BalanceRate: m.Balance.Bias, ProportionalBalance: m.Balance.Proportional})
 	}
 	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)
 	if m.Shared > 0 {

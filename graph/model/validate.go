@@ -30,13 +30,11 @@ func (c Config) bounds() []bound {
 		{"vocab_size", c.VocabSize, 1, 1 << 24}, {"d_model", c.DModel, 1, 1 << 20}, {"n_layers", c.NLayers, 1, maxLayers},
 		{"n_heads", c.NHeads, 1, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1, 1 << 12}, {"ffn.d_ff", c.FFN.DFF, 1, maxWidth},
 		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, op.MaxHeadDim},
-		{"attention.window", c.Attention.Window, 0, 1 << 24},
-		{"moe.experts", c.MoE.Experts, 0, maxExperts},
+		{"attention.window", c.Attention.Window, 0, 1 << 24}, {"moe.experts", c.MoE.Experts, 0, maxExperts},
 	}
 	if m := c.MoE; m.Experts > 0 {
 		bs = append(bs, bound{"moe.top_k", m.TopK, 1, m.Experts}, bound{"moe.d_ff", m.DFF, 1, maxWidth},
-			bound{"moe.shared", m.Shared, 0, 1 << 12},
-			bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers - 1})
+			bound{"moe.shared", m.Shared, 0, 1 << 12}, bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers - 1})
 		if m.DenseFirst == 0 {
 			bs = slices.DeleteFunc(bs, func(b bound) bool { return b.key == "ffn.d_ff" })
 		}

@@ -123,8 +123,7 @@ func float16Casts() []graph.Case {
 // float16Edges fills with ties and ends of the ranges of 16-bit floats, normal and denormal.
 func float16Edges(_, j int) float64 {
 	ends := []float64{1 + 0x1p-11, 1 + 0x3p-11, 65504, 65519.99609375, 65520, 1e9, 0x1p-14, 0x1.ffcp-15, 0x1.ff8p-15, 0x1p-24, 0x1p-25,
-		0x1.8p-25,
-		0x1p-26, 1 + 0x1p-8, 1 + 0x3p-8, 0x1.fep127, 0x1.fffffep127, 0x1p-126, 0x1p-133, 0x1p-134, 0x1.8p-134, 0.1, 3, 0}
+		0x1.8p-25, 0x1p-26, 1 + 0x1p-8, 1 + 0x3p-8, 0x1.fep127, 0x1.fffffep127, 0x1p-126, 0x1p-133, 0x1p-134, 0x1.8p-134, 0.1, 3, 0}
 	x := ends[j/2%len(ends)]
 	if j%2 == 1 {
 		return -x

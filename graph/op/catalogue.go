@@ -10,11 +10,9 @@ import (
 func catalogue() []func() graph.Op {
 	return slices.Concat(
 		activations(), arithmetic(), attentions(), comparisons(), concatenations(), crossEntropies(), embeddings(), generators(),
-		groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(),
-		[]func() graph.Op{
+		groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(), []func() graph.Op{
 			made[MatMulOp], made[CastOp], made[StopGradientOp], made[RoPEOp], func() graph.Op { return &SoftcapOp{Cap: 1} },
-			made[StochasticRoundOp],
-			made[TakeOp], made[TopKOp], made[GroupRowsOp], made[PutRowsOp], made[QROp], made[EighOp],
+			made[StochasticRoundOp], made[TakeOp], made[TopKOp], made[GroupRowsOp], made[PutRowsOp], made[QROp], made[EighOp],
 		},
 	)
 }

@@ -169,8 +169,7 @@ var groupedShapes = []groupedShape{
 	{[]int{1}, 1, 1, graph.F32}, {[]int{5, 0, 3, 1}, 7, 6, graph.F32}, {[]int{0, 0, 40}, 9, 20, graph.F32},
 	{[]int{33, 0, 0}, 20, 3, graph.F32},
 	{[]int{31, 32, 33, 0, 1, 63, 64, 65}, 17, 36, graph.F32}, {[]int{23, 24, 25, 0, 11, 12, 13}, 33, 66, graph.F32},
-	{[]int{70}, 65, 67, graph.F32},
-	{[]int{130, 2, 127}, 40, 130, graph.F32},
+	{[]int{70}, 65, 67, graph.F32}, {[]int{130, 2, 127}, 40, 130, graph.F32},
 	{[]int{9, 0, 6}, 8, 12, graph.F16}, {[]int{2, 35, 0, 1}, 24, 16, graph.BF16}, {[]int{16, 17, 15}, 33, 36, graph.BF16},
 	{[]int{3, 4}, 5, 7, graph.F16},
 }

@@ -134,8 +134,7 @@ func (o *GroupRowsOp) sort(pairs int) graph.Variant {
 	return graph.Variant{Name: "sort", Scratch: []graph.Type{counts, counts}, Passes: []graph.Pass{
 		{Body: count, Uses: []string{"in0", "tmp0"}, Workgroup: embeddingGroup, Groups: groupsOf(o.Experts * chunks), Inside: true},
 		{Declarations: fmt.Sprintf("var<workgroup> totals: array<u32, %d>;\n", o.Experts), Body: scan,
-			Uses:      []string{"tmp0", "tmp1", "out2"},
-			Workgroup: lanes, Groups: 1, WorkgroupMemory: 4 * o.Experts, Inside: true},
+			Uses: []string{"tmp0", "tmp1", "out2"}, Workgroup: lanes, Groups: 1, WorkgroupMemory: 4 * o.Experts, Inside: true},
 		{Body: place, Uses: []string{"in0", "tmp1", "out0", "out1"}, Workgroup: embeddingGroup, Groups: groupsOf(pairs), Inside: true},
 	}}
 }

@@ -126,8 +126,7 @@ var nativeTopK string
 func (o *TopKOp) native(rows, columns int) graph.Pass {
 	share := max(1, nativeElements/(o.K*columns))
 	return graph.Pass{Native: true, Declarations: nativeDefine("K", o.K, "COLUMNS", columns) + nativeTopK, Workgroup: 1,
-		Groups: (rows + share - 1) / share,
-		Uses:   []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) +
+		Groups: (rows + share - 1) / share, Uses: []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) +
 			"    for (u64 row = begin; row < end; row++) top(out0 + row * K, out1 + row * K, in0 + row * COLUMNS);\n"}
 }
 

@@ -223,8 +223,7 @@ var functions = map[string]struct {
 	integers  bool
 }{
 	"exp": {1, false}, "log": {1, false}, "sqrt": {1, false}, "inverseSqrt": {1, false}, "sign": {1, false}, "pow": {2, false},
-	"fma": {3, false},
-	"abs": {1, true}, "min": {2, true}, "max": {2, true}, "clamp": {3, true},
+	"fma": {3, false}, "abs": {1, true}, "min": {2, true}, "max": {2, true}, "clamp": {3, true},
 }
 
 // Apply is a built-in function of arguments of one type, which is the result's.

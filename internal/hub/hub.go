@@ -253,8 +253,7 @@ func (n name) snapshot(dir string) (string, error) {
 			strings.Join(commits, ", "))
 	case len(commits) > 1:
 		return "", fmt.Errorf("%s: a folder of the Hub's cache with %d snapshots and none of refs/main: name one, such as %s", dir,
-			len(commits),
-			filepath.Join(dir, snapshots, commits[0]))
+			len(commits), filepath.Join(dir, snapshots, commits[0]))
 	default:
 		commit = commits[0]
 	}

@@ -9,8 +9,7 @@ import (
 func TestClosest(t *testing.T) {
 	keys := []string{"steps", "batch_size", "grad_clip", "lr", "seed", "keep", "model"}
 	for name, want := range map[string][]string{"stepss": {"steps"}, "setps": {"steps"}, "batchsize": {"batch_size"}, "modle": {"model"},
-		"STEPS": {"steps"},
-		"rl":    {"lr"}, "zzzzzz": nil, "see": {"seed"}, "": nil} {
+		"STEPS": {"steps"}, "rl": {"lr"}, "zzzzzz": nil, "see": {"seed"}, "": nil} {
 		assert.Equal(t, want, Closest(name, keys), name)
 	}
 	assert.Equal(t, []string{"ab", "ac"}, Closest("ad", []string{"ab", "xyz", "ac"}))

@@ -10,8 +10,7 @@ import (
 
 func scheduled(overrides ...string) (config.Config, error) {
 	return config.Parse("test", nil, append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
-		"data.train=[a.txt]", "run.dir=r",
-		"train={microbatches: 2}"}, overrides...))
+		"data.train=[a.txt]", "run.dir=r", "train={microbatches: 2}"}, overrides...))
 }
 
 func TestBatchSchedule(t *testing.T) {

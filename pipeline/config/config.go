@@ -125,8 +125,7 @@ func defaults() Config {
 	return Config{
 		Init: Init{Seed: 1},
 		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat,
-			SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever,
-			Separator: SeparatorAuto},
+			SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever, Separator: SeparatorAuto},
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
@@ -331,8 +330,7 @@ func (c Config) validateLoop() error {
 		{"train.steps", t.Steps, 0, schedule.MaxBatches}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
 		{"train.microbatches", t.Microbatches, 1, 1 << 20}, {"train.eval_every", t.EvalEvery, 0, 1 << 30},
 		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.eval_questions", t.EvalQuestions, 0, 1 << 30},
-		{"train.save_every", t.SaveEvery, 0, 1 << 30},
-		{"train.keep", t.Keep, 0, 1 << 30},
+		{"train.save_every", t.SaveEvery, 0, 1 << 30}, {"train.keep", t.Keep, 0, 1 << 30},
 	} {
 		if n.value < n.from || n.value > n.max {
 			return Invalid(n.key, n.value, "an integer from %d to %d", n.from, n.max)

@@ -42,8 +42,7 @@ type HookModule struct {
 func (h Hook) ModelJSON(size model.Size, sha256, dtype string) []byte {
 	text, err := json.MarshalIndent(HookModel{
 		Architectures: []string{"GpupipeHookModel"}, ModelType: hookModelType, VocabSize: size.VocabSize, SeqLen: size.SeqLen,
-		TorchDType: dtype,
-		Module:     HookModule{ModuleFile, sha256, h.Config.JSON(), h.Seed, h.MemoryMB, h.Seconds}}, "", "  ")
+		TorchDType: dtype, Module: HookModule{ModuleFile, sha256, h.Config.JSON(), h.Seed, h.MemoryMB, h.Seconds}}, "", "  ")
 	if err != nil {
 		panic(err) // plain fields, and JSON
 	}

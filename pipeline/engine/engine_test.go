@@ -29,8 +29,7 @@ type setup struct {
 
 func (s setup) String() string {
 	return fmt.Sprintf("%s p=%d v=%d m=%d r=%d tied=%v halved=%v imports=%d", s.schedule, s.stages, s.chunks, s.microbatches, s.replicas,
-		s.tied, s.halved,
-		s.imports)
+		s.tied, s.halved, s.imports)
 }
 
 // setups are pipelines that together use every feature.

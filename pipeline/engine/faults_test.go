@@ -128,8 +128,7 @@ func TestDeviceErrors(t *testing.T) {
 				require.NoError(t, err)
 			})
 			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read,
-				faulty.Transfer,
-				faulty.Transfer, faulty.Wait, faulty.Wait)
+				faulty.Transfer, faulty.Transfer, faulty.Wait, faulty.Wait)
 			for i := range at {
 				synctest.Test(t, func(t *testing.T) {
 					s := &saboteur{at: at[i], n: n[i], happen: func() error { return errInjected }}

@@ -60,8 +60,7 @@ type trial struct {
 
 func (s trial) String() string {
 	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d but for %d, correction %s, %d replicas, tied %v, inputs %v",
-		s.schedule, s.Stages, s.Cut,
-		s.Recompute, s.Delay, s.current, s.correction, s.Replicas, s.tied, s.inputs)
+		s.schedule, s.Stages, s.Cut, s.Recompute, s.Delay, s.current, s.correction, s.Replicas, s.tied, s.inputs)
 }
 
 // layouts are a synchronous and two delayed pipelines of one stage.
@@ -180,8 +179,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 	for _, p := range o.Model.Parameters() {
 		all := o.Contributions(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
-			Contributions: all[:len(all)-1],
-			Decay:         len(p.Type.Shape) == 2})
+			Contributions: all[:len(all)-1], Decay: len(p.Type.Shape) == 2})
 	}
 	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))
 	require.NoError(t, err)

@@ -68,8 +68,7 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 	for _, delay := range []int{0, 1} {
 		var want [2]trained
 		layouts := []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}},
-			{Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}},
-			{Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{3}}}
+			{Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}}, {Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{3}}}
 		if delay == 0 { // with a delay a replica needs a microbatch per stage
 			layouts = append(layouts, Layout{Stages: 3, Replicas: 2, Cut: []int{1, 2}})
 		}
@@ -78,8 +77,7 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 				layout.Chunks, layout.Delay = 1, delay
 				name := fmt.Sprintf("%+v, microbatch %d", layout, microbatch)
 				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas,
-					Loss:    shifted,
-					Inputs:  model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}},
+					Loss: shifted, Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}},
 					Devices: l.take(t, layout.ranks())}
 				o.Schedule = func(batches int) (*schedule.Generator, error) {
 					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1,

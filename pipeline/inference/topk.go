@@ -97,8 +97,7 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	}
 	defer p.session.Close()
 	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), Text: name, Tokens: text.Len(), K: o.K,
-		SeqLen: src.Model.Size().SeqLen,
-		Bytes:  8 * text.Len() * int64(o.K)}
+		SeqLen: src.Model.Size().SeqLen, Bytes: 8 * text.Len() * int64(o.K)}
 	return out, p.store(ctx)
 }
 

@@ -14,8 +14,7 @@ import (
 func overLinks(t *testing.T, l *partition.Link, overrides ...string) (config.Config, partition.Problem) {
 	t.Helper()
 	task := planned(t, append([]string{"train={batch_size: 16, microbatches: 16}", "pipeline={schedule: 2bw, stages: 4, cut: [2, 3, 4]}",
-		"model.n_layers=3"},
-		overrides...)...)
+		"model.n_layers=3"}, overrides...)...)
 	problem, _, err := task.Problem(t.Context(), nulls(4*task.Config.Pipeline.Replicas, 0), measure.Options{Modelled: true, Between: l})
 	require.NoError(t, err)
 	for u := range problem.Units {

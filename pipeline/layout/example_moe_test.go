@@ -28,8 +28,7 @@ func plannedState(t *testing.T, moments string) (states []int64) {
 	gpu := measure.GPUs()[4]
 	const stages = 2
 	c, err := config.Load("../../examples/moe-10b/config.yaml", []string{fmt.Sprint("pipeline.stages=", stages),
-		"pipeline.recompute=always",
-		"model.n_layers=3", "optimizer.moments=" + moments})
+		"pipeline.recompute=always", "model.n_layers=3", "optimizer.moments=" + moments})
 	require.NoError(t, err)
 	m, err := InPrecision(c, c.Model.Config)
 	require.NoError(t, err)

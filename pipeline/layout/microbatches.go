@@ -56,8 +56,7 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 			continue // it does not fit the devices
 		}
 		all = append(all, Microbatching{Microbatches: m, Depth: deep.Pipeline.Depth.Number(), Stale: deep.Stale(),
-			Staleness:    deep.Staleness(),
-			TokensPerSec: plan.TokensPerSec, Largest: plan.Largest()})
+			Staleness: deep.Staleness(), TokensPerSec: plan.TokensPerSec, Largest: plan.Largest()})
 	}
 	recommendMicrobatches(all)
 	return all, nil

@@ -39,8 +39,7 @@ var pngEncoder = png.Encoder{CompressionLevel: png.BestSpeed}
 
 // palette is legible to the color-blind (Okabe and Ito).
 var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255},
-	{230, 159, 0, 255},
-	{90, 90, 90, 255}, {240, 228, 66, 255}}
+	{230, 159, 0, 255}, {90, 90, 90, 255}, {240, 228, 66, 255}}
 
 var (
 	axisColor  = color.Gray{110}

@@ -118,8 +118,7 @@ func TestPeriod(t *testing.T) {
 				}
 				ran++
 				for _, l := range []Link{{}, {Latency: 1}, {Transfer: 0.5}, {Latency: 0.4, Transfer: 0.9}, {Latency: 5, Transfer: 1},
-					{Latency: 10, Transfer: 0.3},
-					{Transfer: 1.6}, {Latency: 3, Transfer: 2}} {
+					{Latency: 10, Transfer: 0.3}, {Transfer: 1.6}, {Latency: 3, Transfer: 2}} {
 					o := Options{Stages: p, Microbatches: 24, Depth: k}
 					o.Batches = o.SteadyBatches()
 					cost := Even(1, 2, 0)

@@ -28,8 +28,7 @@ func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o O
 			for _, size := range sizes {
 				p, m := size.stages, size.microbatches
 				for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1},
-					{Chunks: 1, Stale: m},
-					{Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
+					{Chunks: 1, Stale: m}, {Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
 					o.Stages, o.Microbatches, o.Batches = p, m, batches
 					if f.Example(Options{}).Microbatches == 1 {
 						o.Batches, o.Microbatches = m*batches, 1
@@ -192,8 +191,7 @@ func TestStaleness(t *testing.T) {
 					accumulators = 1 // the update comes before the next batch's first backward
 				}
 				assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: accumulators, Buffers: 3,
-					Staleness: [2]int{least, 1}}, l,
-					"%d stages, %d stale, stage %d", p, q, stage)
+					Staleness: [2]int{least, 1}}, l, "%d stages, %d stale, stage %d", p, q, stage)
 			}
 			for stage, actions := range s.Actions {
 				for i := range m {

@@ -61,8 +61,7 @@ func TestCheckOfMemory(t *testing.T) {
 		{[]string{"pipeline.stages=3", "pipeline.schedule=1f1b", "pipeline.memory=1MiB"}, []string{"null:0"}, 0, "does not fit on"},
 		{[]string{"pipeline.stages=2", "pipeline.schedule=gpipe", "pipeline.recompute=never"}, []string{"null:0", "null:0"}, 32 << 20, ""},
 		{[]string{"pipeline.stages=2", "pipeline.schedule=gpipe", "pipeline.recompute=never", "train.batch_schedule={0: 16, 50: 2048}"},
-			[]string{"null:0", "null:0"}, 32 << 20,
-			"train.batch_schedule: batches of 2048 sequences: stage"},
+			[]string{"null:0", "null:0"}, 32 << 20, "train.batch_schedule: batches of 2048 sequences: stage"},
 		{[]string{"pipeline.stages=3"}, nil, 1 << 10, ""},
 	} {
 		c := planned(t, x.overrides...)

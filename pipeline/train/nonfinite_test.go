@@ -224,8 +224,7 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 	}
 	const blame = `hook .*input_loss.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
 	for _, changed := range [][]string{{"pipeline.stages=1"}, {"pipeline={stages: 2, schedule: 2bw}"}, {"pipeline={stages: 1, delay: 1}"},
-		{"pipeline.replicas=2"},
-		{"data.document_mask=true", "data.separator=10"}} {
+		{"pipeline.replicas=2"}, {"data.document_mask=true", "data.separator=10"}} {
 		n, err := run(&traintest.Reference{}, changed...)
 		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())

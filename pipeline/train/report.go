@@ -135,8 +135,7 @@ func (p *Progress) UnmarshalJSON(b []byte) error {
 	p.Loss, p.GradNorm, p.Routing = float64(x.Loss), float64(x.GradNorm), nil
 	for _, r := range x.Routing {
 		p.Routing = append(p.Routing, engine.Routing{Layer: r.Layer, Load: r.Loads, Entropy: float64(r.Entropy), Aux: float64(r.Aux),
-			Z:       float64(r.Z),
-			BiasMin: float64(r.BiasMin), BiasMax: float64(r.BiasMax)})
+			Z: float64(r.Z), BiasMin: float64(r.BiasMin), BiasMax: float64(r.BiasMax)})
 	}
 	return err
 }

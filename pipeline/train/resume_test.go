@@ -264,8 +264,7 @@ func TestResumeWithChangedNumbers(t *testing.T) {
 	}
 	sgd := "optimizer.name=sgd"
 	n, err := resume(nil, []string{"optimizer.lr=0.004", "optimizer.adamw.lr=0.002", "optimizer.adamw.betas=[0.8, 0.9]",
-		"optimizer.weight_decay=0.3",
-		"optimizer.momentum=0.5", "train.grad_clip=0.25", "train.nonfinite=skip"})
+		"optimizer.weight_decay=0.3", "optimizer.momentum=0.5", "train.grad_clip=0.25", "train.nonfinite=skip"})
 	require.NoError(t, err)
 	for _, want := range []string{"optimizer.lr: the checkpoint has 0.02, the config 0.004: the new value is used",
 		"optimizer.adamw.lr: the checkpoint has 0.03, the config 0.002",

@@ -144,8 +144,7 @@ func (r *run) load() {
 func (r *run) forget() {
 	was := r.contents
 	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1,
-		drawn:  was.drawn + 1,
-		loaded: was.loaded + 1}
+		drawn: was.drawn + 1, loaded: was.loaded + 1}
 	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, expertsFile} {
 		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
 	}
@@ -287,8 +286,7 @@ func (r *run) pollConfig() bool {
 	}
 	number := func(key string) int { n, _ := strconv.Atoi(keys[key]); return max(0, n) }
 	r.config = settings{number("train.steps"), keys["model.arch"], keys["optimizer.name"], keys["pipeline.schedule"],
-		number("pipeline.stages"),
-		keys["train.precision"], ""}
+		number("pipeline.stages"), keys["train.precision"], ""}
 	if r.loaded {
 		r.config.Text = strings.ToValidUTF8(string(text), "�")
 	}
@@ -363,8 +361,7 @@ func (r *run) summary(now time.Time) Summary {
 		loss, rate, val = r.contents.table.last("loss"), r.contents.table.last("tokens_per_s"), r.contents.table.last("val_loss")
 	}
 	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: measured(loss),
-		ValLoss: measured(val), Rate: finite(rate),
-		Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
+		ValLoss: measured(val), Rate: finite(rate), Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
 	s.State = r.state(s, now)
 	if tokens := r.contents.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
 		s.Left = finite(float64(s.Steps-s.Step) * tokens / rate)

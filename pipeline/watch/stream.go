@@ -184,8 +184,7 @@ func (c *cursor) news(v view) (messages []message) {
 	if c.revision != r.contents.revision {
 		c.revision = r.contents.revision
 		messages = append(messages, encode("about", about{Name: r.name, Start: r.contents.start, Config: r.config,
-			Events:  lastOf(r.contents.events, keptEvents),
-			Samples: r.samples, Restarts: r.contents.timeline.restarts}))
+			Events: lastOf(r.contents.events, keptEvents), Samples: r.samples, Restarts: r.contents.timeline.restarts}))
 	}
 	if m, ok := c.rowsSince(v); ok {
 		messages = append(messages, m)

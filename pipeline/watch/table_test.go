@@ -64,8 +64,7 @@ func TestExtremes(t *testing.T) {
 	for _, c := range []struct{ in, want []float64 }{{[]float64{1, 3, 2}, []float64{1, 3}}, {[]float64{3, missing, 1}, []float64{3, 1}},
 		{[]float64{missing, 2, missing}, []float64{2, missing}},
 		{[]float64{missing}, []float64{missing, missing}}, {[]float64{3, 1, nan}, []float64{3, nan}},
-		{[]float64{math.Inf(1), 2, nan}, []float64{math.Inf(1), 2}},
-		{[]float64{nan}, []float64{nan, missing}}} {
+		{[]float64{math.Inf(1), 2, nan}, []float64{math.Inf(1), 2}}, {[]float64{nan}, []float64{nan, missing}}} {
 		first, second := extremes(c.in)
 		assert.Equal(t, fmt.Sprint(c.want), fmt.Sprint([]float64{first, second}), "%v", c.in)
 	}

@@ -165,8 +165,7 @@ type drawnSlice struct {
 
 // kinds are the names of the events that are drawn, by category.
 var kinds = map[trace.Category]string{trace.Forward: "forward", trace.Backward: "backward", trace.Evaluate: "evaluate",
-	trace.GradientNorm: "update",
-	trace.Update:       "update"}
+	trace.GradientNorm: "update", trace.Update: "update"}
 
 // picture draws the newest batch that all ranks have finished; nil without one.
 func (t *timeline) picture() *picture {

@@ -10,8 +10,7 @@ import (
 func TestParseName(t *testing.T) {
 	for name, want := range map[string]Name{
 		"": {}, "/2": {Threads: 2}, "cpu": {Backend: "cpu"}, "cpu:0/16": {Backend: "cpu", Numbered: true, Threads: 16},
-		"cpu/1":    {Backend: "cpu", Threads: 1},
-		"webgpu:3": {Backend: "webgpu", Index: 3, Numbered: true},
+		"cpu/1": {Backend: "cpu", Threads: 1}, "webgpu:3": {Backend: "webgpu", Index: 3, Numbered: true},
 	} {
 		n, err := ParseName(name)
 		require.NoError(t, err, name)

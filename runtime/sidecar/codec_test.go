@@ -32,8 +32,7 @@ func commands() []*command {
 	return []*command{
 		{op: opAlloc, id: 1, label: "weights", n: 1 << 40}, {op: opAlloc, id: math.MaxUint64, n: -4}, {op: opFree, id: 2},
 		{op: opLoad, id: 3, program: travelling()}, {op: opLoad, id: 3, program: &device.Program{}}, {op: opUnload, id: 3},
-		{op: opRun, id: 3},
-		{op: opTimed, id: 4, buffer: 3}, {op: opWrite, buffer: 1, offset: -8, n: 64, at: 128},
+		{op: opRun, id: 3}, {op: opTimed, id: 4, buffer: 3}, {op: opWrite, buffer: 1, offset: -8, n: 64, at: 128},
 		{op: opRead, id: 5, buffer: 1, offset: 4, n: 8},
 		{op: opSync, id: 6}, {op: opClose, id: 7}, {op: opTaken, at: 99},
 	}

@@ -291,11 +291,10 @@ func TestHostileHosts(t *testing.T) {
 		say  []message
 		want string
 	}{
-		"unknown command":     {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
-		"cut command":         {[]message{raw{byte(opRun), 1}}, "ends early"},
-		"long command":        {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
-		"hello again":         {[]message{&hello{}}, "unknown command"},
-		"empty":               {[]message{raw{}}, "0 bytes"},
+		"unknown command": {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
+		"cut command":     {[]message{raw{byte(opRun), 1}}, "ends early"},
+		"long command":    {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
+		"hello again":     {[]message{&hello{}}, "unknown command"}, "empty": {[]message{raw{}}, "0 bytes"},
 		"unknown program":     {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
 		"a buffer is run":     {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},
 		"timed without clock": {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "an unknown buffer or program"},

@@ -87,8 +87,7 @@ func (c *connection) kill(what string, silent time.Duration, setting string) {
 			slow = fmt.Sprintf(" (%s: %v; if the device is only slow, set a longer one)", setting, c.progress.silence)
 		}
 		c.failed.lost = fmt.Errorf("%w: %v %s for %v, and was killed%s%s", device.ErrLost, c.process, what,
-			silent.Round(10*time.Millisecond), slow,
-			c.process.output.last())
+			silent.Round(10*time.Millisecond), slow, c.process.output.last())
 	}
 	_ = c.process.cmd.Process.Kill()
 	_ = c.socket.SetReadDeadline(time.Now().Add(moment)) // ends the reader even if the process cannot be killed

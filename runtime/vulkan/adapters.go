@@ -285,8 +285,7 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 
 // components are the names of VkComponentTypeKHR.
 var components = map[C.uint32_t]string{0: "f16", 1: "f32", 2: "f64", 3: "i8", 4: "i16", 5: "i32", 6: "i64", 7: "u8", 8: "u16", 9: "u32",
-	10:         "u64",
-	1000141000: "bf16", 1000491002: "e4m3", 1000491003: "e5m2"}
+	10: "u64", 1000141000: "bf16", 1000491002: "e4m3", 1000491003: "e5m2"}
 
 func shapeOf(s C.gv_shape) Matrix {
 	name := func(c C.uint32_t) string {

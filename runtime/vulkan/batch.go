@@ -49,8 +49,7 @@ func (b *batch) download(r device.Range, to vk.Buffer, at int64) {
 func (b *batch) copy(from, to device.Range) {
 	src, dst := from.Buffer.(*buffer), to.Buffer.(*buffer)
 	b.add(C.gv_command{src: handle(src.handle), src_offset: C.uint64_t(from.Offset), dst: handle(dst.handle),
-		dst_offset: C.uint64_t(to.Offset),
-		size:       C.uint64_t(from.Size)}, access{from, false}, access{to, true})
+		dst_offset: C.uint64_t(to.Offset), size: C.uint64_t(from.Size)}, access{from, false}, access{to, true})
 	b.bytes += from.Size
 }
 

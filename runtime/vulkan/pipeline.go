@@ -175,8 +175,7 @@ func (k *kernels) layout(n int) (layout, error) {
 // newPipeline compiles a module by the driver. The indices of a trusted kernel are not checked.
 func (k *kernels) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
 	r := C.gv_new_pipeline(k.d.handle, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]),
-		C.size_t(4*len(m.Code)),
-		k.d.adapter.subgroup(m), flag(trusted && k.d.adapter.trusts), &p)
+		C.size_t(4*len(m.Code)), k.d.adapter.subgroup(m), flag(trusted && k.d.adapter.trusts), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}

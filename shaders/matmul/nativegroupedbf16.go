@@ -52,8 +52,7 @@ func (p groupedPairs) kernel() Kernel {
 	t.defineGroups(s)
 	p.define(t, line, 0, 0)
 	k.Passes = append(k.Passes, t.pass(p.unit.code+nativeBF16Tile+nativeGroups+nativeGroupedBF16,
-		native{spec: s, columns: p.columns, splits: 1}.groupCount(p.rows),
-		a, b, Binding{Operand: C}, Binding{Operand: Offsets}))
+		native{spec: s, columns: p.columns, splits: 1}.groupCount(p.rows), a, b, Binding{Operand: C}, Binding{Operand: Offsets}))
 	return k
 }
 

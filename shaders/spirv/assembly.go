@@ -54,8 +54,7 @@ var values = map[string]uint32{
 	"CooperativeMatrixTensorAddressingNV": 5433, "TensorAddressingNV": 5439,
 	"Logical": 0, "Vulkan": 3, "GLCompute": modelCompute, "LocalSize": modeLocalSize, "BFloat16KHR": encodingBfloat16,
 	"Block": 2, "ArrayStride": decorationArrayStride, "BuiltIn": 11, "Binding": decorationBinding, "DescriptorSet": decorationSet,
-	"Offset": 35, "WorkgroupId": 26,
-	"Input": classInput, "Function": classFunction, "StorageBuffer": classStorageBuffer,
+	"Offset": 35, "WorkgroupId": 26, "Input": classInput, "Function": classFunction, "StorageBuffer": classStorageBuffer,
 	"None": 0, "DontUnroll": 2, "TensorView": 1,
 }
 

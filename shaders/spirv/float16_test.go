@@ -95,8 +95,7 @@ func TestMatricesOfAnySize(t *testing.T) {
 			return fmt.Sprintf("coop_mat%dx%d<f32, %s>", columns, rows, use)
 		}
 		m, err := c.Compile(strings.NewReplacer("coop_mat16x16<f32, A>", typ(size.k, size.m, "A"), "coop_mat16x16<f32, B>",
-			typ(size.n, size.k, "B"),
-			"coop_mat16x16<f32, C>", typ(size.n, size.m, "C")).Replace(matrices), matrixFeatures)
+			typ(size.n, size.k, "B"), "coop_mat16x16<f32, C>", typ(size.n, size.m, "C")).Replace(matrices), matrixFeatures)
 		require.NoError(t, err)
 		constants, sizes := map[uint32]uint32{}, map[uint32][2]uint32{}
 		for rest := m.Code[5:]; len(rest) > 0; rest = rest[rest[0]>>16:] {

@@ -61,8 +61,7 @@ func decode(text []byte, into any) error {
 
 // kindNames are the names of the attributes' types in messages.
 var kindNames = map[reflect.Kind]string{reflect.Int: "integers", reflect.Uint32: "an integer from 0 to 4294967295",
-	reflect.Bool:  "true or false",
-	reflect.Slice: "a list", reflect.String: "text"}
+	reflect.Bool: "true or false", reflect.Slice: "a list", reflect.String: "text"}
 
 func list(names map[string]bool) string {
 	if len(names) == 0 {

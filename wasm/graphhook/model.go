@@ -47,8 +47,7 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 	g, err := graph.Build(func(gb *graph.Builder) {
 		ids := graph.T(graph.U32, dims.Batch, dims.SeqLen)
 		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids},
-			{ID: model.SegmentsInput, Type: ids},
-			{ID: model.VocabularyInput, Type: graph.T(graph.U32, dims.Vocab)}}}
+			{ID: model.SegmentsInput, Type: ids}, {ID: model.VocabularyInput, Type: graph.T(graph.U32, dims.Vocab)}}}
 		var h Handle
 		if h, failed = write(b); failed != nil {
 			return
@@ -213,8 +212,7 @@ func (d *draft) cross(v *graph.Value, from, to int) error {
 			d.SeqLen)
 	case to > 1 && d.entering[1] != nil && d.entering[1].Shape[2] != s[2]:
 		return fmt.Errorf("found %v between unit %q and unit %q, and %v between unit %q and unit %q, expected one width", v.Type,
-			d.units[from], d.units[to],
-			d.entering[1].Type, d.units[0], d.units[1])
+			d.units[from], d.units[to], d.entering[1].Type, d.units[0], d.units[1])
 	}
 	d.entering[to] = v
 	return nil

@@ -17,8 +17,7 @@ import (
 // sampleBatch is one of 2 × 3 tokens of 10, with two tensors.
 func sampleBatch() *hook.Batch {
 	return &hook.Batch{Rows: 2, SeqLen: 3, Vocab: 10, Step: 4, Steps: 9, Tokens: []uint32{0, 1, 2, 3, 4, 5},
-		Targets: []uint32{1, 2, 3, 4, 5, 6},
-		Weights: []float32{1, 1, 1, 1, 1, 1}, Segments: make([]uint32, 6),
+		Targets: []uint32{1, 2, 3, 4, 5, 6}, Weights: []float32{1, 1, 1, 1, 1, 1}, Segments: make([]uint32, 6),
 		Aligned: []hook.Aligned{{Name: "ids", DType: wasm.I32, Data: make([]byte, 24)},
 			{Name: "teacher", DType: wasm.F32, Dims: []int{2}, Data: make([]byte, 48)}}}
 }
@@ -117,8 +116,7 @@ func TestBatchesThatAreWrong(t *testing.T) {
 // counter writes the number of batches that it has seen, its state, to a token. It traps after the third.
 func counter() []byte {
 	return guest("", function(hook.MapBatch, w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), w.Const(3), w.I32GeU,
-		w.If(w.Empty, w.Unreachable),
-		array(0, 28), w.GGet(1), w.Store(0), w.Const(0)),
+		w.If(w.Empty, w.Unreachable), array(0, 28), w.GGet(1), w.Store(0), w.Const(0)),
 		w.Func{Export: "gpupipe_save", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Seq(
 			w.Get(1), w.Const(4), w.I32GeU, w.If(w.Empty, w.Get(0), w.GGet(1), w.Store(0)), w.Const(4))},
 		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32},
@@ -204,8 +202,7 @@ func TestLossesOfScalars(t *testing.T) {
 	sum := w.Seq(w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, "{}"),
 		w.Call(graphOp))
 	build := lossOf(inputNamed("logits"), w.Set(2), sum, w.Set(2), scalarNamed("gamma"), w.Set(3), opOfTwo(scalarText, "mul", "{}"),
-		w.Set(2),
-		scalarNamed("beta"), w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2), scalarNamed("gamma"), w.Set(3),
+		w.Set(2), scalarNamed("beta"), w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2), scalarNamed("gamma"), w.Set(3),
 		opOfTwo(scalarText, "mul", "{}"))
 	values := function(hook.LossScalars, array(1, 28), array(0, 28), []byte{0x2b, 3, 0}, 0xb6 /* f32.demote */, w.StoreF32(4), w.Const(0))
 	m, err := h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build, values))
@@ -249,8 +246,7 @@ func TestLossesOfScalars(t *testing.T) {
 func TestLossesOfHidden(t *testing.T) {
 	m, err := newHost(t).LoadBytes(hook.Spec{File: "h.wasm", Hook: hook.BuildLoss}, guest(scalarText, lossOf(inputNamed("hidden"), w.Set(2),
 		inputNamed("lm_head.weight"), w.Set(3), opOfTwo(scalarText, "matmul", `{"trans_b":true}`), w.Set(2), inputNamed("teacher"),
-		w.Set(3),
-		opOfTwo(scalarText, "mul", "{}"), w.Set(2),
+		w.Set(3), opOfTwo(scalarText, "mul", "{}"), w.Set(2),
 		w.Const(512), w.Get(2), w.Store(0), named(scalarText, "sum"), w.Const(512), w.Const(1), named(scalarText, `{"axes":[-1]}`),
 		w.Call(graphOp))))
 	require.NoError(t, err)

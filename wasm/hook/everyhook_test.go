@@ -149,8 +149,7 @@ func play(t *testing.T, file string) []string {
 			wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
 			wasm.Of(wasm.InOut, make([]uint32, size), n[0], n[1]), clock, wasm.Of(wasm.InOut, f32(2*size), n[0], n[1], 2))
 		call("map_batch", wasm.Of(wasm.InOut, u32(size), n[0], n[1]), wasm.Of(wasm.InOut, u32(size), n[0], n[1]),
-			wasm.Of(wasm.InOut, f32(size), n[0], n[1]),
-			wasm.Of(wasm.InOut, make([]uint32, size), n[0], n[1]), clock)
+			wasm.Of(wasm.InOut, f32(size), n[0], n[1]), wasm.Of(wasm.InOut, make([]uint32, size), n[0], n[1]), clock)
 		call("token_weights", wasm.Of(wasm.In, u32(size), n[0], n[1]), wasm.Of(wasm.In, u32(size), n[0], n[1]),
 			wasm.Of(wasm.InOut, f32(size), n[0], n[1]), clock)
 	}

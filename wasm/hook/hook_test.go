@@ -428,8 +428,7 @@ func FuzzGraphCalls(f *testing.F) {
 			named(text, "logits"), w.Call(graphInput), w.Drop,
 			w.Const(512), w.Const(handle), w.Store(0), w.Const(512), w.Const(1), w.Store(4),
 			w.Const(words), w.Const(int32(len(name))), w.Const(512), w.Const(1+handle&1), w.Const(int32(words+len(name))),
-			w.Const(int32(len(attributes))),
-			w.Call(graphOp))))
+			w.Const(int32(len(attributes))), w.Call(graphOp))))
 		require.NoError(t, err)
 		defer m.Close()
 		if _, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: 4, Vocab: 7}); err != nil {

@@ -72,8 +72,7 @@ const i32 = api.ValueTypeI32
 func (h *Host) graphImports() (imports []wasm.Import) {
 	for _, im := range graphhook.Imports() {
 		imports = append(imports, wasm.Import{Name: im.Name, Params: slices.Repeat([]api.ValueType{i32}, im.Params),
-			Results: []api.ValueType{i32},
-			Call: func(i *wasm.Instance, s []uint64) error {
+			Results: []api.ValueType{i32}, Call: func(i *wasm.Instance, s []uint64) error {
 				b, err := served[*graphhook.Builder](h, i, BuildLoss+" and "+BuildModel)
 				if err != nil {
 					return err

@@ -217,6 +217,5 @@ func Parse(packet []byte) (s Segment, ok bool) {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(address)), binary.BigEndian.Uint16(rest[at:]))
 	}
 	return Segment{From: port(packet[12:16], 0), To: port(packet[16:20], 2), Sequence: binary.BigEndian.Uint32(rest[4:]),
-		Opens:   rest[13]&syn != 0,
-		Payload: rest[int(rest[12]>>4)*4:]}, true
+		Opens: rest[13]&syn != 0, Payload: rest[int(rest[12]>>4)*4:]}, true
 }

@@ -30,8 +30,7 @@ func example(t testing.TB) []byte {
 		{"a.uint64", uint64(math.MaxUint64)}, {"a.float", float32(0.5)}, {"a.bool", true}, {"a.texts", []string{"", "é"}},
 		{"a.ints", []int32{1, -1}},
 		{"a.floats", []float32{1.5}}}, []Entry{entry("f32", F32, xs[:3], 3), entry("f16", F16, xs[:6], 2, 3),
-		entry("bf16", BF16, xs[:1], 1, 1, 1, 1),
-		entry("q8_0", Q8_0, xs, 2, 32)}))
+		entry("bf16", BF16, xs[:1], 1, 1, 1, 1), entry("q8_0", Q8_0, xs, 2, 32)}))
 	return out.Bytes()
 }
 

@@ -307,8 +307,7 @@ func (h *header) tensor() (t located) {
 
 // scalarSizes are the bytes of metadata types that have a fixed size.
 var scalarSizes = map[uint32]int64{typeUint8: 1, typeInt8: 1, typeUint16: 2, typeInt16: 2, typeUint32: 4, typeInt32: 4, typeFloat32: 4,
-	typeBool:   1,
-	typeUint64: 8, typeInt64: 8, typeFloat64: 8}
+	typeBool: 1, typeUint64: 8, typeInt64: 8, typeFloat64: 8}
 
 // value reads a value of a type.
 func (h *header) value(key string, kind uint32) any {

@@ -211,6 +211,5 @@ func checkShards(dir string) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %d of the %d shards of %s are missing, such as %s: the download did not finish: %s", dir, len(missing),
-		len(all), indexFile, missing[0],
-		hub.Advice(dir))
+		len(all), indexFile, missing[0], hub.Advice(dir))
 }

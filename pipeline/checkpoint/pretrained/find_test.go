@@ -40,8 +40,7 @@ func TestFind(t *testing.T) {
 		"the only snapshot": {map[string]string{"models--o--m/snapshots/a/config.json": "{}",
 			"models--o--m/snapshots/a/model.safetensors": ""}, "models--o--m", "models--o--m/snapshots/a"},
 		"a snapshot with a GGUF file": {map[string]string{"models--o--m/refs/main": "a", "models--o--m/snapshots/a/q.gguf": "GGUF"},
-			"models--o--m",
-			"models--o--m/snapshots/a/q.gguf"},
+			"models--o--m", "models--o--m/snapshots/a/q.gguf"},
 		"a name in the cache": {map[string]string{"hub/models--o--m/snapshots/a/config.json": "{}",
 			"hub/models--o--m/snapshots/a/model.safetensors": ""}, "o/m", "hub/models--o--m/snapshots/a"},
 	} {
@@ -85,8 +84,7 @@ func TestFindRefuses(t *testing.T) {
 		"no config":        {map[string]string{"m/model.safetensors": ""}, "m", "without config.json"},
 		"a pickled folder": {map[string]string{"m/config.json": "{}", "m/pytorch_model.bin": ""}, "m", "pytorch_model.bin: found a pickle"},
 		"shards without an index": {map[string]string{"m/config.json": "{}", "m/model-00001-of-00002.safetensors": "",
-			"m/model-00002-of-00002.safetensors": ""}, "m",
-			"without model.safetensors.index.json"},
+			"m/model-00002-of-00002.safetensors": ""}, "m", "without model.safetensors.index.json"},
 		"another name": {map[string]string{"m/config.json": "{}", "m/x.safetensors": ""}, "m",
 			"found x.safetensors, expected model.safetensors"},
 	} {

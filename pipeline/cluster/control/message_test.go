@@ -70,8 +70,7 @@ func FuzzReceive(f *testing.F) {
 	s, c := NewServer(ServerOptions{}), NewClient(ClientOptions{})
 	c.Handle("x", func(_ context.Context, b []byte) ([]byte, error) { return b, nil })
 	host, err := transport.Listen("127.0.0.1:0", transport.Options{Self: identity.CoordinatorID, TLS: coordinator.TLS(),
-		Identify: coordinator.Identify,
-		Receive:  func(string, transport.Message) {}, Sessions: s.Sessions()})
+		Identify: coordinator.Identify, Receive: func(string, transport.Message) {}, Sessions: s.Sessions()})
 	require.NoError(f, err)
 	node, err := transport.Listen("", transport.Options{Self: own.Identity().ID, TLS: own.TLS(), Identify: own.Identify,
 		Receive: func(string, transport.Message) {}, Sessions: c.Sessions()})
@@ -81,8 +80,7 @@ func FuzzReceive(f *testing.F) {
 	f.Cleanup(func() { require.NoError(f, errors.Join(c.Close(), s.End(Ending{}), node.Close(), host.Close())) })
 	session := s.all()[0].session
 	for _, m := range []message{{kind: messageRequest, id: 1, name: "x"}, {kind: messageReply, id: 1},
-		{kind: messageFailure, id: 1, data: []byte("{}")},
-		{kind: messageCancel, id: 1}} {
+		{kind: messageFailure, id: 1, data: []byte("{}")}, {kind: messageCancel, id: 1}} {
 		t := m.encode()
 		f.Add(t.Header, t.Payload[0])
 	}

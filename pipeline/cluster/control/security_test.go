@@ -33,8 +33,7 @@ func (r *run) intrude(id string, config *tls.Config, h hello) *intruder {
 	trust := func(s *transport.Session, err error) { i.errs.note("%v", explain(err)) }
 	c := r.credentials("anyone")
 	n, err := transport.Listen("", transport.Options{Self: id, TLS: config, Identify: c.Identify,
-		Receive:  func(string, transport.Message) {},
-		Sessions: transport.Sessions{Failed: trust, Ended: trust}})
+		Receive: func(string, transport.Message) {}, Sessions: transport.Sessions{Failed: trust, Ended: trust}})
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { require.NoError(r.t, n.Close()) })
 	i.session, err = n.Open(transport.Peer{ID: identity.CoordinatorID, Addresses: []string{r.address()}}, encodeJSON(h))

@@ -26,8 +26,7 @@ func (h *Host) serveBrowser() error {
 		return fmt.Errorf("page for browsers: %w", err)
 	}
 	h.services.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.services.join.Attach,
-		Coordinator: h.near(h.services.node.Port()),
-		Left:        h.tabLeft, Note: h.options.Note})
+		Coordinator: h.near(h.services.node.Port()), Left: h.tabLeft, Note: h.options.Note})
 	if err != nil {
 		return fmt.Errorf("page for browsers: %w", err)
 	}

@@ -72,8 +72,7 @@ func joinLiar(t *testing.T, h *coordinator.Host, change func(string, protocol.He
 		client.Handle(name, func(ctx context.Context, q []byte) ([]byte, error) { return m.Request(ctx, name, q) })
 	}
 	node, err := transport.Listen("127.0.0.1:0", transport.Options{Self: c.Identity().ID, TLS: c.TLS(), Identify: c.Identify,
-		Receive: m.Receive, Lost: m.Lost,
-		Sessions: client.Sessions()})
+		Receive: m.Receive, Lost: m.Lost, Sessions: client.Sessions()})
 	require.NoError(t, err)
 	m.Use(liar{node, change})
 	info := protocol.Info{Host: "liar", Addresses: []string{fmt.Sprint("127.0.0.1:", node.Port())},
@@ -108,8 +107,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			var said notes
 			open := member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}}
 			h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0",
-				Hosts: []string{"127.0.0.1"}, Build: "test",
-				Local: &open, Modelled: true, Note: said.note})
+				Hosts: []string{"127.0.0.1"}, Build: "test", Local: &open, Modelled: true, Note: said.note})
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, h.Close()) }()
 			joined := func(n int) {
@@ -145,8 +143,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			assert.Contains(t, said.all(), "is expelled")
 
 			one, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one",
-				"pipeline.devices=[cpu:0/1]")...),
-				train.Options{OpenDevice: testdevice.Open})
+				"pipeline.devices=[cpu:0/1]")...), train.Options{OpenDevice: testdevice.Open})
 			require.NoError(t, err)
 			want, got := traintest.Files(t, one.Checkpoint), traintest.Files(t, res.Checkpoint)
 			for file := range want {

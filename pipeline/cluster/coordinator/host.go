@@ -203,8 +203,7 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 		return nil, errors.Join(err, l.Close())
 	}
 	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build,
-		Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))},
-		Note:    o.Note})
+		Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))}, Note: o.Note})
 	return l, err
 }
 

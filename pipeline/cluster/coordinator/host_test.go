@@ -19,8 +19,7 @@ import (
 func TestCloseTwice(t *testing.T) {
 	var announced notes
 	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0",
-		Hosts: []string{"127.0.0.1"}, Build: "test",
-		Token:     identity.TokenOptions{Lifetime: time.Minute},
+		Hosts: []string{"127.0.0.1"}, Build: "test", Token: identity.TokenOptions{Lifetime: time.Minute},
 		Local:     &member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open}, Devices: []string{"cpu:0/1"}},
 		Browser:   &coordinator.BrowserOptions{Address: "127.0.0.1:0", Files: fstest.MapFS{"program.wasm.gz": {}, "wasm_exec.js": {}}},
 		OnMembers: func(all []coordinator.MemberState) { announced.note("%d members, ended %v", len(all), ended(all)) }, Note: t.Logf})
@@ -28,8 +27,7 @@ func TestCloseTwice(t *testing.T) {
 	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: "a", Build: "test"})
 	require.NoError(t, err)
 	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: testdevice.Open, Note: t.Logf},
-		Credentials: joined.Credentials,
-		Control:     joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
+		Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"cpu:0/1"}})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == 2 }))
 	for _, end := range []func() error{h.Close, p.Close} {

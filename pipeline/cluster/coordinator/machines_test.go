@@ -157,8 +157,7 @@ func (m machines) measure(t testing.TB) (share, predicted float64, notes string)
 	l := &links{machines: m, all: map[string]*slowlink.Proxy{}}
 	defer l.close(t)
 	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0",
-		Hosts: []string{"127.0.0.1"},
-		Build: "bench"})
+		Hosts: []string{"127.0.0.1"}, Build: "bench"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
 	for stage := range m.stages {

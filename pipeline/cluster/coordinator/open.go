@@ -56,8 +56,7 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 			c.Pipeline.Schedule)
 	}
 	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{},
-		variables: newVariables(),
-		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs,
+		variables: newVariables(), plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs,
 			second:       weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
 			microbatches: c.Train.Microbatches, rows: c.Rows()}}
 	for _, member := range p.group.members {

@@ -385,8 +385,7 @@ func (b blocking) Batch(int64) (engine.Batch, error) { return engine.Batch{}, ni
 func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
 	n := newNetwork()
 	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failed: make(chan struct{})},
-		placement: placement{stages: 1},
-		plan:      plan{layout: &engine.Engine{}, microbatches: 1}}
+		placement: placement{stages: 1}, plan: plan{layout: &engine.Engine{}, microbatches: 1}}
 	source := blocking{asked: make(chan struct{}, 1), release: make(chan struct{})}
 	failed := make(chan error, 1)
 	n.cut["a"] = true // it need not answer

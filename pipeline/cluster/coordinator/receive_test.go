@@ -56,8 +56,7 @@ func TestSegmentsCheckMessages(t *testing.T) {
 			expelled := ""
 			p.group.expel = func(id, _ string) { expelled = id }
 			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3,
-				ended:    make(chan struct{}),
-				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+				ended: make(chan struct{}), measured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 				collector: engine.NewCollector(3, 2, true, []engine.Router{{VirtualStage: 1, Layers: []int{2}, Values: 8}}),
 				limits:    map[string]int{}}
 			for i, m := range x.messages {

@@ -268,8 +268,7 @@ func (s *segment) memberEnded(member string, limit int) error {
 func (s *segment) check(from string, r engine.Result) error {
 	if r.Batch < s.finished || r.Batch >= s.granted || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
 		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch,
-			s.finished, s.granted-1,
-			s.work.microbatches)
+			s.finished, s.granted-1, s.work.microbatches)
 	}
 	p, rank := s.pipeline, 0
 	replicas := 1
@@ -321,8 +320,7 @@ func (s *segment) end() (int, error) {
 	for _, member := range s.pipeline.group.members {
 		if limit := s.limits[member]; limit != s.finished {
 			return s.work.from, fmt.Errorf("%s: segment %d: found its end at batch %d, expected %d: all results before that have arrived",
-				member, s.number, limit,
-				s.finished)
+				member, s.number, limit, s.finished)
 		}
 	}
 	return s.finished, nil

@@ -43,8 +43,7 @@ func TestLargestBatchesFitMembers(t *testing.T) {
 	for _, largest := range []int{8, 1024} {
 		dir := t.TempDir()
 		overrides := []string{fmt.Sprintf("train={steps: 3, batch_schedule: {0: 4, 2: %d}, microbatches: 2, eval_every: 0}", largest),
-			"pipeline.stages=2",
-			"pipeline.schedule=gpipe", "pipeline.recompute=never", "pipeline.memory=256KiB"}
+			"pipeline.stages=2", "pipeline.schedule=gpipe", "pipeline.recompute=never", "pipeline.memory=256KiB"}
 		n := newNetwork()
 		n.add(t, "a")
 		n.add(t, "b")

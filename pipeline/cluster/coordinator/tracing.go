@@ -74,8 +74,7 @@ func (p *Pipeline) traced() *tracing {
 
 func newTracing(p *Pipeline, tracer engine.Tracer) *tracing {
 	t := &tracing{pipeline: p, tracer: tracer, owners: map[string]*tracedMember{}, members: map[string]*tracedMember{},
-		newest: map[string]int64{},
-		arrows: map[string][]protocol.Event{}, changed: make(chan struct{}, 1)}
+		newest: map[string]int64{}, arrows: map[string][]protocol.Event{}, changed: make(chan struct{}, 1)}
 	for _, id := range p.group.members {
 		t.members[id] = &tracedMember{id: id, stated: time.Now()}
 	}
@@ -288,8 +287,7 @@ func (t *tracing) end() {
 	for _, m := range t.members {
 		if m.dropped > 0 {
 			t.tracer.Complete(trace.ClockTrack(m.id), trace.Clock, fmt.Sprintf("%d events were dropped: the connection was too slow",
-				m.dropped), time.Now(), 0,
-				map[string]any{"dropped": m.dropped})
+				m.dropped), time.Now(), 0, map[string]any{"dropped": m.dropped})
 		}
 	}
 }

@@ -61,8 +61,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	places, peers := h.roster.place(need)
 	peers = append([]protocol.Peer{{ID: identity.CoordinatorID}}, peers...)
 	o := Options{Control: h.services.control, Node: h.services.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf,
-		Modelled: h.options.Modelled, Links: &h.links,
-		Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
+		Modelled: h.options.Modelled, Links: &h.links, Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
 	if len(o.Places) < need {
 		return nil, &tooFewError{len(o.Places), need}
 	}

@@ -25,8 +25,7 @@ func TestRequestsAreInterrupted(t *testing.T) {
 	place := protocol.Place{Member: "a", Device: "null:0"}
 	config := traintest.Demo(t, t.TempDir(), "pipeline.stages=2")
 	q, err := json.Marshal(protocol.PlanRequest{Task: protocol.Task{Config: string(config.YAML())}, Epoch: 1, Cut: []int{1},
-		Recompute: []bool{false, false},
-		Ranks:     []protocol.Place{place, place}})
+		Recompute: []bool{false, false}, Ranks: []protocol.Place{place, place}})
 	require.NoError(t, err)
 	planned := make(chan error, 1)
 	go func() {

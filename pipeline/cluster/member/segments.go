@@ -52,8 +52,7 @@ func (s *segments) route(m message) (*segment, error) {
 	}
 	if len(s.early) >= mostEarly || s.earlyBytes > mostEarlyBytes {
 		return nil, fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(s.early)+1, s.earlyBytes,
-			number,
-			mostEarly, mostEarlyBytes)
+			number, mostEarly, mostEarlyBytes)
 	}
 	s.early = append(s.early, m)
 	return nil, nil

@@ -38,8 +38,7 @@ func (e Event) Check() error {
 	switch {
 	case len(e.Name) > maxEventText || len(e.Args) > maxEventArgs:
 		return fmt.Errorf("event %.40q: found a name of %d bytes and %d arguments, expected at most %d and %d", e.Name, len(e.Name),
-			len(e.Args), maxEventText,
-			maxEventArgs)
+			len(e.Args), maxEventText, maxEventArgs)
 	case e.Start <= 0 || e.Start > maxEventTimes || e.Duration < 0 || e.Duration > maxEventTimes || e.Sent < 0 || e.Sent > maxEventTimes:
 		return fmt.Errorf("event %q: found the times %d, %d and %d, expected Unix nanoseconds", e.Name, e.Start, e.Duration, e.Sent)
 	case e.From == "" && !e.Category.OfRank():

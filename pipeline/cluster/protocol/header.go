@@ -213,8 +213,7 @@ func decode[H Header](text []byte) (Header, error) {
 // EncodeResult returns the header and the payload of a result in a segment.
 func EncodeResult(segment uint64, r engine.Result) (Result, [][]byte) {
 	h := Result{Segment: segment, Batch: r.Batch, Microbatch: r.Microbatch, Norm: math.Float64bits(r.Norm),
-		Scale: math.Float64bits(r.Scale), Status: r.Status,
-		Routing: r.Routing != nil, Stage: r.VirtualStage}
+		Scale: math.Float64bits(r.Scale), Status: r.Status, Routing: r.Routing != nil, Stage: r.VirtualStage}
 	switch {
 	case r.Routing != nil:
 		return h, [][]byte{exec.F32Bytes(r.Routing)}
@@ -230,8 +229,7 @@ func DecodeResult(h Result, payload [][]byte) (engine.Result, error) {
 		return engine.Result{}, fmt.Errorf("a result with %d tensors, expected none or one of f32", len(payload))
 	}
 	r := engine.Result{Batch: h.Batch, Microbatch: h.Microbatch, Norm: math.Float64frombits(h.Norm), Scale: math.Float64frombits(h.Scale),
-		Status:       h.Status,
-		VirtualStage: h.Stage}
+		Status: h.Status, VirtualStage: h.Stage}
 	switch {
 	case h.Routing && len(payload) == 0:
 		return r, errors.New("routing without a tensor")

@@ -67,8 +67,7 @@ type linkState struct {
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), begun: make(chan struct{}),
-		done: make(chan struct{}), undialed: make(chan struct{}),
-		state: linkState{period: n.options.Grace}}
+		done: make(chan struct{}), undialed: make(chan struct{}), state: linkState{period: n.options.Grace}}
 	for c := range classes {
 		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.limit(c))
 	}

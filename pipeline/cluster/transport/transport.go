@@ -203,8 +203,7 @@ func Listen(address string, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{options: o, notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
-		2*handshakesPerSecond),
-		links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
+		2*handshakesPerSecond), links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
 		connections: map[*watchedConn]*connection{}}
 	if address == "" {
 		if n.listener != nil {

@@ -65,8 +65,7 @@ func ggufPreTokenizers() []ggufPreTokenizer {
 	aliases := map[string]string{"llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "dbrx", "olmo": "gpt-2",
 		"starcoder": "smollm",
 		"refact":    "smollm", "command-r": "smollm", "codeshell": "smollm", "exaone": "smollm", "stablelm2": "qwen2", "hunyuan": "qwen2",
-		"chatglm-bpe": "dbrx",
-		"mpt":         "gpt-2", "jais": "gpt-2"}
+		"chatglm-bpe": "dbrx", "mpt": "gpt-2", "jais": "gpt-2"}
 	for _, alias := range slices.Sorted(maps.Keys(aliases)) {
 		p := list[slices.IndexFunc(list, func(p ggufPreTokenizer) bool { return p.name == aliases[alias] })]
 		p.name = alias

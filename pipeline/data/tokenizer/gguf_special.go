@@ -71,8 +71,7 @@ func (s *Special) ggufEnds() []uint32 {
 
 // ggufEndNames are spellings of tokens that end a text for llama.cpp, whatever the keys say.
 var ggufEndNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-	"<|endoftext|>",
-	"<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>"}
+	"<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>"}
 
 // ggufEndsByKeyOrName are further tokens that end a text: that of a key or, without it, the first with one of these
 // spellings.

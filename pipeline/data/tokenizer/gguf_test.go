@@ -243,8 +243,7 @@ func TestEndsOfGGUF(t *testing.T) {
 		"a begin outside": {[]string{"x"}, map[string]any{ggufBOS: uint32(99)}, nil, "tokenizer.ggml.bos_token_id: found 99"},
 	} {
 		keys := []gguf.Key{{Name: ggufModel, Value: "gpt2"}, {Name: ggufPre, Value: "gpt-2"},
-			{Name: ggufTokens, Value: append([]string{"a", "b", "ab"}, c.tokens...)},
-			{Name: ggufMerges, Value: []string{"a b"}}}
+			{Name: ggufTokens, Value: append([]string{"a", "b", "ab"}, c.tokens...)}, {Name: ggufMerges, Value: []string{"a b"}}}
 		for key, v := range c.keys {
 			keys = append(keys, gguf.Key{Name: key, Value: v})
 		}

@@ -64,8 +64,7 @@ var (
 		RolePad: "<pad>", roleMask: "<mask>"}
 	bertRoles   = map[string]string{RoleUnknown: "[UNK]", roleSEP: "[SEP]", RolePad: "[PAD]", roleCLS: "[CLS]", roleMask: "[MASK]"}
 	cohereRoles = map[string]string{RoleUnknown: "<UNK>", RoleBOS: "<BOS_TOKEN>", RoleEOS: "<|END_OF_TURN_TOKEN|>", RolePad: "<PAD>",
-		roleCLS: "<CLS>",
-		roleSEP: "<SEP>", roleMask: "<MASK_TOKEN>"}
+		roleCLS: "<CLS>", roleSEP: "<SEP>", roleMask: "<MASK_TOKEN>"}
 )
 
 // Parts of the classes: normalizer, pre_tokenizer, decoder, and what the model has besides vocabulary and merges.
@@ -284,8 +283,7 @@ func (f *classedFile) replace(parts object) (differ []string) {
 		}
 	}
 	for _, key := range []string{"unk_token", "continuing_subword_prefix", "end_of_word_suffix", "max_input_chars_per_word", "fuse_unk",
-		"byte_fallback",
-		"ignore_merges", "dropout"} {
+		"byte_fallback", "ignore_merges", "dropout"} {
 		if f.mayDiffer(key, options) && !sameJSON(f.model[key], options[key]) {
 			differ, f.model[key] = append(differ, "model."+key), encoded(options[key])
 		}

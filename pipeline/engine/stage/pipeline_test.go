@@ -207,8 +207,7 @@ func TestEvaluationsCompute(t *testing.T) {
 func TestActionsAreReadLazily(t *testing.T) {
 	read, stopped := 0, false
 	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, QueueDepth: 1,
-		Roles: Roles{0, 1, 2},
-		Actions: func(yield func(schedule.Action) bool) {
+		Roles: Roles{0, 1, 2}, Actions: func(yield func(schedule.Action) bool) {
 			defer func() { stopped = true }()
 			for batch := 0; ; batch++ {
 				for _, a := range actions([]string{"F0", "B0", "U0"}) {

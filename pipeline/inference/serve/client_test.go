@@ -57,8 +57,7 @@ func TestNeutralValues(t *testing.T) {
 		}
 	}
 	for _, field := range []string{`"tools": []`, `"tools": null`, `"tool_choice": "none"`, `"tool_choice": "auto"`, `"top_logprobs": 0`,
-		`"chat_template_kwargs": {}`,
-		`"logprobs": false`, `"max_completion_tokens": 1.0`, `"reasoning_effort": "low"`} {
+		`"chat_template_kwargs": {}`, `"logprobs": false`, `"max_completion_tokens": 1.0`, `"reasoning_effort": "low"`} {
 		status, out := ask(t, h, "/v1/chat/completions", fmt.Sprintf(`{%s, "messages": [{"role": "user", "content": "a"}], %s}`, fields,
 			field))
 		assert.Equal(t, http.StatusOK, status, "%s %v", field, out)
@@ -267,8 +266,7 @@ func TestOtherMethodsAndMetrics(t *testing.T) {
 	for _, line := range []string{`gpupipe_requests_total{path="/v1/completions",code="200"} 1`, "gpupipe_prompt_tokens_total 3",
 		"gpupipe_generated_tokens_total 4",
 		"gpupipe_texts_running 0", "gpupipe_texts_waiting 0", "gpupipe_slots 3", `gpupipe_first_token_seconds_bucket{le="+Inf"} 1`,
-		"gpupipe_text_seconds_count 1",
-		"# TYPE gpupipe_text_seconds histogram"} {
+		"gpupipe_text_seconds_count 1", "# TYPE gpupipe_text_seconds histogram"} {
 		assert.Contains(t, string(text), "\n"+line+"\n")
 	}
 	assert.False(t, Public(httptest.NewRequest("GET", "/metrics", nil)))

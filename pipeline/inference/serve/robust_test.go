@@ -37,8 +37,7 @@ func guardedAs(t *testing.T, dir, name string, maxBody int64) (url string, s *Se
 	s, err = New(b, Options{Name: name, Queue: 100})
 	require.NoError(t, err)
 	h, err := httpserver.Start(httpserver.Options{Address: "0", Handler: s, Token: testToken, Public: Public, Refuse: Refuse,
-		MaxBody:      maxBody,
-		WriteTimeout: 200 * time.Millisecond, Shutdown: time.Second})
+		MaxBody: maxBody, WriteTimeout: 200 * time.Millisecond, Shutdown: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		assert.NoError(t, h.Close())

@@ -214,6 +214,5 @@ func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) 
 // sequence makes the sequence of one choice.
 func (s *Server) sequence(ctx context.Context, ids []uint32, o settings, most int, seed uint64, scored bool, top int) *sequence {
 	return newSequence(ctx, ids, decoding{max: most, isEnd: s.tok.Special().IsEnd, draws: s.tok.VocabSize(),
-		sampler: inference.NewSampler(o.sampling(seed)),
-		scored:  scored, top: top})
+		sampler: inference.NewSampler(o.sampling(seed)), scored: scored, top: top})
 }

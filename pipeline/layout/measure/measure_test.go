@@ -34,14 +34,12 @@ func newTarget(t *testing.T, c model.Config, name string) Target {
 		matrix := len(p.Type.Shape) == 2
 		all := c.Gradients(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
-			Contributions: all[:len(all)-1],
-			Matrix:        matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
+			Contributions: all[:len(all)-1], Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
 	}
 	a, err := optim.NewAlgorithm(name)
 	require.NoError(t, err)
 	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: 0.1, Clip: 1,
-		Losses:   []string{model.LossVariable},
-		Schedule: optim.Schedule{Name: "constant", Steps: 10}}, params)
+		Losses: []string{model.LossVariable}, Schedule: optim.Schedule{Name: "constant", Steps: 10}}, params)
 	require.NoError(t, err)
 	return Target{Model: c, Batch: 2, Optimizer: o}
 }

@@ -55,8 +55,7 @@ func (m Measured) Apply(p *Problem) error {
 	same := func(a, b Unit) bool { return a.Name == b.Name && a.Parameters == b.Parameters }
 	if !slices.EqualFunc(m.Units, p.Units, same) {
 		return fmt.Errorf("found measurements of another model, with %d units and %d bytes of weights, expected %d units and %d bytes",
-			len(m.Units),
-			weightsOf(m.Units), len(p.Units), weightsOf(p.Units))
+			len(m.Units), weightsOf(m.Units), len(p.Units), weightsOf(p.Units))
 	}
 	size := 1.0
 	if m.Units[0].Out > 0 {

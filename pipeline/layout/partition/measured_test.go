@@ -13,8 +13,7 @@ func TestMeasured(t *testing.T) {
 	units := []Unit{{Name: "embed", Parameters: 8, Out: 4}, {Name: "head", Parameters: 8}}
 	times := []Time{{Forward: 1, Backward: 2, Update: 3}, {Forward: 4, Backward: 5, Update: 6}}
 	p := Problem{Units: units, Devices: []Device{{Name: "a", Times: times, Memory: 9}, {Name: "b", Times: times},
-		{Name: "c", Times: times}},
-		Network: Uniform(3, Link{Latency: 1, Bandwidth: 2})}
+		{Name: "c", Times: times}}, Network: Uniform(3, Link{Latency: 1, Bandwidth: 2})}
 	text, err := json.Marshal(p.Measured(true))
 	require.NoError(t, err)
 	var m Measured

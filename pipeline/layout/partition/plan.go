@@ -15,8 +15,7 @@ func (c *costs) plan(l layout) (Plan, error) {
 		p.Recompute = append(p.Recompute, x.recompute)
 		p.Stages = append(p.Stages, Stage{Chunks: c.chunksOf(l, s), Device: c.Devices[d].Name, Recompute: x.recompute,
 			Forward: x.forward, Backward: x.backward, Update: x.update, Transfer: x.transfer, Exchange: x.exchange,
-			Sent:    c.sent(c.chunksOf(l, s)),
-			Seconds: x.seconds, Memory: x.memory, Available: c.available(d)})
+			Sent: c.sent(c.chunksOf(l, s)), Seconds: x.seconds, Memory: x.memory, Available: c.available(d)})
 	}
 	return p, c.predict(&p, l)
 }

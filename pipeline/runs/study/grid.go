@@ -154,8 +154,7 @@ func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (
 		f.TuneSeeds = f.Seeds[:1]
 	}
 	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages,
-		Pipelines: f.Pipelines, Dir: f.Dir,
-		source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
+		Pipelines: f.Pipelines, Dir: f.Dir, source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
 		if err != nil {

@@ -32,8 +32,7 @@ type Ended struct {
 // NewEnded is a run that has ended, for JSON.
 func (s *Sweep) NewEnded(e runs.Ended[Run]) Ended {
 	out := Ended{Trial: e.Run.Trial, Values: s.valuesOf(e.Run.Trial - 1), Seed: e.Run.Seed, Diverged: e.Outcome.Diverged,
-		Failed:  e.Outcome.Failed,
-		Stopped: e.Outcome.Stopped, Dir: e.Outcome.Dir}
+		Failed: e.Outcome.Failed, Stopped: e.Outcome.Stopped, Dir: e.Outcome.Dir}
 	if len(s.Rungs) > 0 {
 		out.Step = s.Rungs[e.Run.Rung]
 	}

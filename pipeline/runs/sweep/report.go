@@ -224,8 +224,7 @@ func (rep *Report) csv(s *Sweep) ([]byte, error) {
 			row = append(row, v.text)
 		}
 		rows = append(rows, append(row, runs.Exact(runs.Number(t.Score.Mean)), runs.Exact(runs.Number(t.Score.Err)),
-			strconv.Itoa(len(t.Scores)),
-			strconv.Itoa(t.Steps), t.Status, t.Reason))
+			strconv.Itoa(len(t.Scores)), strconv.Itoa(t.Steps), t.Status, t.Reason))
 	}
 	if err := w.WriteAll(rows); err != nil {
 		return nil, err

@@ -178,8 +178,7 @@ var kindNames = [...]struct {
 	kind schedule.Kind
 	name string
 }{{schedule.Forward, "forward"}, {schedule.Backward, "backward"}, {schedule.InputGrad, "input gradient"},
-	{schedule.WeightGrad, "weight gradient"},
-	{schedule.Evaluate, "evaluate"}, {schedule.Update, "update"}}
+	{schedule.WeightGrad, "weight gradient"}, {schedule.Evaluate, "evaluate"}, {schedule.Update, "update"}}
 
 // head draws the title, the figures and the legend.
 func (p *picture) head() {

@@ -114,8 +114,7 @@ func assertSame(t *testing.T, want, got output) {
 // faults.
 func TestRestartsGiveTheSameRun(t *testing.T) {
 	remembers := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights",
-		traintest.ScaledLoss(t)+", hook: build_loss",
-		traintest.HooksDir+traintest.RateHook, traintest.HooksDir+traintest.StopHook)
+		traintest.ScaledLoss(t)+", hook: build_loss", traintest.HooksDir+traintest.RateHook, traintest.HooksDir+traintest.StopHook)
 	for name, layout := range map[string][]string{
 		"one device":   {"pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"},
 		"sync":         {"pipeline.stages=2", "pipeline.schedule=1f1b", "pipeline.delay=0"},

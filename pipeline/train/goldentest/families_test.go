@@ -72,8 +72,7 @@ func TestFamiliesPredictOnADevice(t *testing.T)          { predict(t, onDevices(
 func predict(t *testing.T, paths []string, target inference.Target) {
 	eachFamily(t, paths, func(t *testing.T, f family) {
 		e, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: f.folder, Tokenizer: families,
-			Data:   []string{families + "/windows.bin"},
-			SeqLen: 40, BatchSize: 2, Target: target})
+			Data: []string{families + "/windows.bin"}, SeqLen: 40, BatchSize: 2, Target: target})
 		require.NoError(t, err)
 		mean := 0.0
 		for _, loss := range f.Losses {

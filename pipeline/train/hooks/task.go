@@ -27,8 +27,7 @@ type Task struct {
 // BatchInputs are what the config's data and the modules that change batches add to tokens and targets.
 func (s *Set) BatchInputs(d config.Data) model.Inputs {
 	return model.Inputs{Segments: s.Batches.mapsBatches() || d.DocumentMask, EvalSegments: d.DocumentMask, Weights: !s.Batches.None() ||
-		d.Documents(),
-		Padding: d.Pack == data.PackBestFit}
+		d.Documents(), Padding: d.Pack == data.PackBestFit}
 }
 
 // NewTask builds the loss of the set's modules for a model, given the tensors of data.aligned and what modules add to

@@ -245,8 +245,7 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 			hashes := marked(t, dir, 0, 3, 4, 7)
 			configure := func(name string) config.Config {
 				return traintest.Demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]",
-					"run.dir="+filepath.Join(dir, name),
-					"data.aligned=["+traintest.Positions(t, dir, 1500)+"]",
+					"run.dir="+filepath.Join(dir, name), "data.aligned=["+traintest.Positions(t, dir, 1500)+"]",
 					traintest.WithHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1",
 						traintest.InputLoss(t, "teacher", traintest.CallInput)))
 			}

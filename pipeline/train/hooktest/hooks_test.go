@@ -98,8 +98,7 @@ func TestHooksResume(t *testing.T) {
 		dir := t.TempDir()
 		configure := func(name string) config.Config {
 			return traintest.Demo(t, dir, append([]string{all, "data.train=[" + traintest.Documents(t, dir) + "]", "train.eval_every=1",
-				"train.steps=7",
-				"run.dir=" + filepath.Join(dir, name)}, more...)...)
+				"train.steps=7", "run.dir=" + filepath.Join(dir, name)}, more...)...)
 		}
 		n := &runtest.Notes{}
 		whole, err := train.Run(context.Background(), configure("whole"), runtest.Options(&traintest.Reference{}, n))

@@ -207,8 +207,7 @@ func TestAccepts(t *testing.T) {
 func TestBadCompilers(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
 		"fails":          {"echo warning: nothing; echo 'fatal error: no room' >&2; exit 1", "exit status 1: fatal error: no room"},
-		"fails silently": {"exit 3", "exit status 3, without a message"},
-		"crashes":        {"kill -SEGV $$", "segmentation fault"},
+		"fails silently": {"exit 3", "exit status 3, without a message"}, "crashes": {"kill -SEGV $$", "segmentation fault"},
 		"internal error": {"echo 'kernel.c:1:2: internal compiler error: oh'; exit 4",
 			"exit status 4: kernel.c:1:2: internal compiler error: oh"},
 		"writes nothing":  {"exit 0", "reported success, but its result is unusable: there is no library"},

@@ -13,8 +13,7 @@ import (
 // the source names what is computed by fma, so that bits do not depend on what a kernel computes beside. gcc 11 vectorizes
 // at -O2 only with -ftree-vectorize. -O3 takes longer to compile, and the kernels are as fast.
 var common = []string{"-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-	"-fopenmp-simd", "-fPIC", "-pipe",
-	"-Werror=implicit-function-declaration", "-shared", "-nostdlib",
+	"-fopenmp-simd", "-fPIC", "-pipe", "-Werror=implicit-function-declaration", "-shared", "-nostdlib",
 	"-Wl,--as-needed,--build-id=none,-s,-z,noseparate-code"}
 
 // native returns the flags that select the machine's CPU, most specific first.

@@ -78,8 +78,7 @@ func sanitized(t *testing.T) build {
 	require.NoError(t, err)
 	sanitizers := []string{"-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"}
 	return build{compiler: "gcc", flags: append([]string{fewerPasses, "-g1"}, sanitizers...), harness: sanitizers,
-		env:      []string{"ASAN_OPTIONS=detect_leaks=0"},
-		matrices: found.Limits().Cooperative}
+		env: []string{"ASAN_OPTIONS=detect_leaks=0"}, matrices: found.Limits().Cooperative}
 }
 
 // fewerPasses compiles in less time than the device's -O2. What is tested is the text of kernels, not the optimizer.

@@ -73,8 +73,7 @@ func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
 		kernel string
 	}{
 		{graph.F16, 4, d, "naive"}, {graph.BF16, 12, d, "rows"}, {graph.BF16, 4, hardware{d}, "rows"},
-		{graph.F16, 12, hardware{d}, "tiles"},
-		{graph.F16, 8, cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices"},
+		{graph.F16, 12, hardware{d}, "tiles"}, {graph.F16, 8, cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices"},
 	} {
 		kv := graph.T(c.half, 2, 37, 1, c.dim)
 		types := []graph.Type{graph.T(c.half, 2, 37, 2, c.dim), kv, kv, graph.T(graph.F32, 2, 37, 2, c.dim)}

@@ -48,8 +48,7 @@ func reading(dev device.Device, size int64) (*contender, error) {
 		args = append(args, device.Range{Buffer: b, Size: bytes})
 	}
 	err := c.load(dev, device.Shader{Label: "read", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadOnly,
-		device.ReadWrite},
-		WGSL: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
+		device.ReadWrite}, WGSL: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
 	if err != nil {
 		return nil, err
 	}

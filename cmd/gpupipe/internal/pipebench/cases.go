@@ -37,8 +37,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	r.add(Measure{What: "1f1b, a batch", Value: sync.batch, Unit: "s"})
 	closed := m / (m + m - 1)
 	r.add(Measure{What: fmt.Sprintf("1f1b, of %d × one stage's throughput; m/(m+p−1) is %.1f %%", stages, 100*closed),
-		Value: 100 * one.batch / sync.batch,
-		Unit:  "%"}.within(0.05, 100*closed))
+		Value: 100 * one.batch / sync.batch, Unit: "%"}.within(0.05, 100*closed))
 	return r, nil
 }
 

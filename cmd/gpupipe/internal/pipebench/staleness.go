@@ -38,8 +38,7 @@ func staleness(ctx context.Context, o Options) (Result, error) {
 			r.add(Measure{What: fmt.Sprintf("%v, a batch", p), Value: median(batches[i]), Unit: "s"})
 		}
 		r.add(Measure{What: fmt.Sprintf("%d stages: few stale, of the throughput with all stale", stages),
-			Value: 100 * median(batches[0]) / median(batches[1]),
-			Unit:  "%", AtLeast: bound(99.5)})
+			Value: 100 * median(batches[0]) / median(batches[1]), Unit: "%", AtLeast: bound(99.5)})
 		r.add(Measure{What: fmt.Sprintf("%d stages: few stale, memory over that with all stale", stages),
 			Value: float64(memory[1]) / float64(memory[0])}.within(0, 1))
 	}

@@ -109,8 +109,7 @@ func TestSections(t *testing.T) {
 	assert.Equal(t, "1s", sections[7].Command[2])
 	assert.Contains(t, sections[7].Errors[0], "not finished within 2 s")
 	for _, want := range []string{"## gpu:0: a card", `| a\|b |`, "| skipped | skipped | 0.0 | 0 | it would not end |",
-		"kernel | x: wrong result",
-		"- **gpu:0: hanging: unfinished**"} {
+		"kernel | x: wrong result", "- **gpu:0: hanging: unfinished**"} {
 		assert.Contains(t, markdown, want)
 	}
 	for _, secret := range []string{home, dir} {
