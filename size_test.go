@@ -28,6 +28,7 @@ var budgets = map[string]int{
 	"graph/op":            7900,
 	"shaders":             8700,
 	"optim":               2900,
+	"optim/outer":         500,
 	"runtime":             16000,
 	"wasm":                7500,
 	"pipeline/config":     3100,

@@ -1,0 +1,49 @@
+package outer
+
+import "slices"
+
+// Correction is how replicas bridge the steps between sending a fragment and landing its exchange: a row of the table.
+type Correction struct {
+	Name  string
+	About string
+	// ahead is the factor a on the last outer step, which the base is ahead of the outer weights by.
+	ahead func(c Config, replicas int) float64
+	// estimates reports whether replicas go on from B − share·q_i when they send, so that s_i is that estimate of B'.
+	estimates bool
+	share     func(c Config, replicas int) float64
+}
+
+func never(Config, int) float64 { return 0 }
+
+// Corrections is the table of corrections of late exchanges, the default one first.
+//
+// With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and the
+// shares of the others when the exchange lands (Kale et al., Eager Updates For Overlapped Communication and Computation in
+// DiLoCo, arXiv:2502.12996, section 3). For an outer optimizer without momentum the weights are those of the paper: the
+// sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the last, plus Δ_t,i/K.
+//
+// With "error_feedback" the base is ahead of the outer weights by the share of the outer step that is under way while
+// replicas train on it, and that others contribute: a = lateness·(K − 1)/K, the step being taken for the last one. It is
+// the error feedback of delayed updates, x = y + a·(y − y_before), one level up.
+func Corrections() []Correction {
+	return []Correction{
+		{Name: "plain", About: "a replica keeps all steps it has made since it sent", ahead: never, share: never},
+		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", ahead: never,
+			estimates: true, share: func(c Config, replicas int) float64 { return c.LR * (1 + c.Momentum) / float64(replicas) }},
+		{Name: "error_feedback", About: "the outer step under way is taken for the last one", share: never,
+			ahead: func(c Config, replicas int) float64 { return c.Lateness * float64(replicas-1) / float64(replicas) }},
+	}
+}
+
+// CorrectionNames lists the names of the table Corrections.
+func CorrectionNames() (names []string) {
+	for _, c := range Corrections() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+func (c Config) correction() Correction {
+	all := Corrections()
+	return all[slices.IndexFunc(all, func(r Correction) bool { return r.Name == c.Correction })]
+}
