@@ -11,30 +11,30 @@ import (
 
 // Format is how messages write the elements of a fragment: a row of the table.
 //
-// A format of b bits writes element x of a block as the code ⌊x/s + z + u⌋, within [low, high], for (code − z)·s. u is
-// random in [0, 1), so that the mean of many roundings is x. s is the scale of the block. Codes are packed into words of 32
-// bits, the first in the lowest bits.
+// A format of b bits writes element x of a block as the code ⌊x/s + z + u⌋, from 1 to 2z − 1 with z = 2^(b−1), for the number
+// (code − z)·s. u is random in [0, 1), in steps of 2⁻¹⁶, so that the mean of many roundings is x. 0 stays 0. s is the scale
+// of the block. Codes are packed into words of 32 bits, the first in the lowest bits.
 type Format struct {
 	Name  string
 	About string
 	bits  int // of a code; 0: elements are f32, maybe rounded
 	bf16  bool
-	zero  float64 // z
-	low   float64
-	high  float64
 	scale func(x *graph.Value) *graph.Value // of blocks [n, BlockSize], as [n, 1]
 }
 
+// zero is the code of 0.
+func (f Format) zero() float64 { return math.Exp2(float64(f.bits - 1)) }
+
 // Formats is the table of formats, the default one first. With 2 bits the scale is the root mean square of the block: it
-// makes the error of normally distributed numbers smallest, and what it cuts off remains in the residue. Otherwise the
-// largest magnitude of a block has the highest code.
+// makes the error of normally distributed numbers smallest, about a quarter of their variance, and what it cuts off remains
+// in the residue. Otherwise the largest magnitude of a block has the highest code.
 func Formats() []Format {
 	return []Format{
 		{Name: "f32", About: "exact"},
 		{Name: "bf16", About: "16 bits, rounded to the nearest", bf16: true},
-		{Name: "int8", About: "8 bits", bits: 8, zero: 128, low: 1, high: 255, scale: largestAs(127)},
-		{Name: "int4", About: "4 bits", bits: 4, zero: 8, low: 1, high: 15, scale: largestAs(7)},
-		{Name: "int2", About: "2 bits", bits: 2, zero: 1.5, low: 0, high: 3, scale: rootMeanSquare},
+		{Name: "int8", About: "8 bits", bits: 8, scale: largestAs(127)},
+		{Name: "int4", About: "4 bits", bits: 4, scale: largestAs(7)},
+		{Name: "int2", About: "2 bits", bits: 2, scale: rootMeanSquare},
 	}
 }
 
@@ -131,8 +131,9 @@ func (f Format) quantize(b *graph.Builder, x *graph.Value) (codes, scales *graph
 	zeros := op.Full(b, graph.F32, 0, scales.Shape...)
 	scales = op.Where(normal, scales, zeros)
 	inverse := op.Where(normal, op.Reciprocal(op.Where(normal, scales, op.Full(b, graph.F32, 1, scales.Shape...))), zeros)
-	at := op.Add(op.Shift(op.Mul(x, inverse), f.zero), op.Uniform(b, key, x.Shape...))
-	return op.Cast(op.Clamp(at, f.low, f.high+0.5), graph.U32), scales
+	random := op.Div(op.RandomBits(b, key, x.Shape...), op.Scalar(b, graph.U32, 1<<16))
+	at := op.Add(op.Mul(x, inverse), op.Shift(op.Scale(op.Cast(random, graph.F32), 0x1p-16), f.zero()))
+	return op.Cast(op.Clamp(at, 1, 2*f.zero()-0.5), graph.U32), scales
 }
 
 // smallestScale is the least scale of a block whose elements are not all described as zeros: the inverse of smaller ones
@@ -141,7 +142,7 @@ const smallestScale = 1e-30
 
 // dequantize returns the values that codes describe.
 func (f Format) dequantize(codes, scales *graph.Value) *graph.Value {
-	return op.Mul(op.Shift(op.Cast(codes, graph.F32), -f.zero), scales)
+	return op.Mul(op.Shift(op.Cast(codes, graph.F32), -f.zero()), scales)
 }
 
 // pack puts codes into words.

@@ -130,9 +130,9 @@ func defaults() Config {
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
 		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
-		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone,
-			StaleMicrobatches: StaleAuto,
-			Depth:             DepthAuto, Recompute: RecomputeAuto, Wire: Wire{wire.F32.String(), wire.F32.String()},
+		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Outer: defaultOuter(),
+			Correction:        optim.CorrectionNone,
+			StaleMicrobatches: StaleAuto, Depth: DepthAuto, Recompute: RecomputeAuto, Wire: Wire{wire.F32.String(), wire.F32.String()},
 			Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/optim/outer"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -133,13 +134,14 @@ func hasDefault(name string, v reflect.Value) bool {
 // values lists the values of keys that have only these.
 func values() map[string][]string {
 	all := map[string][]string{
-		"model.preset":           model.Presets(),
-		"data.pack":              {PackConcat, PackBestFit},
-		"data.special_text":      {tokenizer.SpecialAsToken, tokenizer.SpecialAsText},
-		"train.precision":        {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
-		"train.nonfinite":        {Stop, Skip},
-		"lr.schedule":            optim.ScheduleNames(),
-		"pipeline.correction":    optim.CorrectionNames(),
+		"model.preset":        model.Presets(),
+		"data.pack":           {PackConcat, PackBestFit},
+		"data.special_text":   {tokenizer.SpecialAsToken, tokenizer.SpecialAsText},
+		"train.precision":     {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
+		"train.nonfinite":     {Stop, Skip},
+		"lr.schedule":         optim.ScheduleNames(),
+		"pipeline.correction": optim.CorrectionNames(),
+		"pipeline.outer.wire": outer.FormatNames(), "pipeline.outer.correction": outer.CorrectionNames(),
 		"pipeline.recompute":     {RecomputeAuto, RecomputeAlways, RecomputeNever},
 		"pipeline.wire":          wire.Names(),
 		"pipeline.wire_exchange": exchangeFormats(),

@@ -21,6 +21,8 @@ type Pipeline struct {
 	Cut               []int             `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
 	Devices           []string          `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
 	Replicas          int               `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
+	LocalSteps        int               `yaml:"local_steps" help:"Steps that replicas train on their own between two exchanges of weights, as in DiLoCo. 0: replicas average the gradients of each batch. See docs/REPLICAS.md."`
+	Outer             Outer             `yaml:"outer" help:"Exchanges of replicas with local_steps."`
 	Delay             int               `yaml:"delay" help:"1 if microbatches may lack the update of the batch before (see stale_microbatches), else 0. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
 	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"With a delay: how many microbatches of each batch lack the update of the batch before. auto: as few as cost nothing, stages − 1 + depth, or all on one stage. all: as published for 2bw."`
 	Depth             Depth             `yaml:"depth" help:"With 1f1b or 2bw: how many microbatches more than stages the first stage has in flight; later stages have a share. More hide slow links between machines, take memory, and with 2bw are stale. auto: as many as the links need, and 0 on one machine."`
@@ -134,10 +136,12 @@ func (c Config) validatePipeline() error {
 			return err
 		}
 	}
-	if err := c.validateSchedule(); err != nil {
-		return err
+	for _, check := range []func() error{c.validateSchedule, c.validateCorrection, c.validateOuter} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
-	return c.validateCorrection()
+	return nil
 }
 
 // listed formats a list as YAML does.

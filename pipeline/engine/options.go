@@ -27,6 +27,7 @@ type Options struct {
 	Remote         Remote          // sends to the ranks of other processes; nil: there are none
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
 	QueueDepth     int             // runs that a device's queue may hold, at least 1; 0: a few
+	RankPrefix     string          // of the names of ranks, where several engines train together
 	HostMemory     int64           // bytes; devices share at most a quarter of it, see Engine.Notes; 0: all that the host has
 }
 

@@ -43,10 +43,11 @@ func (r *rank) units(chunk int) (first, last int) {
 }
 
 func (r *rank) name() string {
+	prefix := r.engine.options.RankPrefix
 	if r.engine.options.Layout.Replicas == 1 {
-		return fmt.Sprintf("stage %d", r.stage())
+		return fmt.Sprintf("%sstage %d", prefix, r.stage())
 	}
-	return fmt.Sprintf("replica %d stage %d", r.replica(), r.stage())
+	return fmt.Sprintf("%sreplica %d stage %d", prefix, r.replica(), r.stage())
 }
 
 // local reports whether the rank is in this process.

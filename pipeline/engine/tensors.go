@@ -33,6 +33,9 @@ func (e *Engine) Evaluated() Version {
 	return Older
 }
 
+// Delayed reports whether there are two versions of the weights.
+func (e *Engine) Delayed() bool { return e.options.Layout.Delay > 0 }
+
 // Owner is the rank that owns a parameter.
 func (e *Engine) Owner(param string) (int, error) {
 	for _, r := range e.ranks {

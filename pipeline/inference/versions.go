@@ -47,6 +47,9 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	case src.config.Pipeline.Delay == 0:
 		note("%s is of a run without delay: its weights x and y are the same", src.Dir)
 		return nil
+	case src.config.Pipeline.Independent():
+		note("%s has the outer weights of replicas: its weights x and y are the same", src.Dir)
+		return nil
 	}
 	o, err := layout.NewOptimizer(*src.config, src.Model, nil)
 	if err != nil {

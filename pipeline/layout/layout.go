@@ -26,6 +26,8 @@ type Task struct {
 	Model  model.Model  // in the config's precision
 	Loss   model.Loss   // nil: cross-entropy
 	Inputs model.Inputs // the data of a batch that the loss and the model read besides tokens and targets
+	// RankPrefix precedes the names of ranks, see engine.Options.
+	RankPrefix string
 }
 
 // Options are what a layout depends on besides the task and the devices.
@@ -55,7 +57,7 @@ func EngineOptions(c config.Config, m model.Model) engine.Options {
 	activations, exchange := p.Wire.Formats()
 	return engine.Options{
 		Wire:   engine.Wire{Activations: activations, Exchange: exchange, Seed: c.Init.Seed},
-		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay, Recompute: recompute},
+		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Together(), Delay: p.Delay, Recompute: recompute},
 		Model:  m, MicrobatchSize: c.Rows(), Microbatches: c.MicrobatchesPerReplica(), Schedule: c.Schedule,
 	}
 }
@@ -90,7 +92,7 @@ func scheduleOf(c config.Config, split bool) engine.Schedule {
 // Engine returns the task's engine, without devices, for a model that is cut as in a partition.Plan.
 func (t Task) Engine(optimizer *optim.Optimizer, cut []int, recompute []bool, splitBackward bool) engine.Options {
 	e := EngineOptions(t.Config, t.Model)
-	e.Optimizer, e.Loss, e.Inputs = optimizer, t.Loss, t.Inputs
+	e.Optimizer, e.Loss, e.Inputs, e.RankPrefix = optimizer, t.Loss, t.Inputs, t.RankPrefix
 	if recompute == nil {
 		return e
 	}

@@ -17,6 +17,7 @@ const (
 	Data         Category = "data"           // a stage waits for a batch that hooks have not finished
 	Run          Category = "run"            // of the whole run: training, evaluations, checkpoints
 	Clock        Category = "clock"          // the clock of a member, and how far its events may be off
+	Exchange     Category = "exchange"       // of a fragment, between replicas that train on their own
 	Network      Category = "network"        // a link between two members as it was measured before the run, or Settings
 )
 
@@ -76,6 +77,10 @@ const clockPrefix = "clock of "
 // transfer without content, "bytes_per_second". The event that describes the Settings of a run has their arguments
 // instead.
 const NetworkTrack = "network"
+
+// ExchangeTrack is the track of Exchange. Arguments of its events: the "step" after which the fragment was sent, the step at
+// which its exchange "lands", and the "bytes" of a message.
+const ExchangeTrack = "exchanges"
 
 // DataTrack is the track of Data.
 const DataTrack = "data"

@@ -19,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/pipeline/train/hooks"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -35,6 +36,8 @@ type state struct {
 	Omitted    int64         `json:"left_out,omitempty"` // batches that hooks failed on
 	Unreported *Progress     `json:"untold,omitempty"`   // the last step, if its evaluation is still to come
 	Cut        []int         `json:"cut,omitempty"`      // of the model, if the bits depend on it: see config.Wire
+
+	Replicas *replicas.Position `json:"replicas,omitempty"` // that train on their own
 }
 
 // checkpoints manages the checkpoints of the run folder.
@@ -141,7 +144,8 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
 	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.texts.tok.Hash(),
-		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
+		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending,
+		Replicas: t.deployment.position()}
 	if !j.config.Pipeline.Wire.Exact() {
 		s.Cut = t.deployment.cut()
 	}
@@ -228,9 +232,13 @@ func (j *job) contents(e Variables) checkpoint.Contents {
 			return func() (device.Pending, error) { return e.ReadWeights(p.Name, v) }
 		}
 		c.Model = append(c.Model, tensor(p.Name, p.Type, read(e.Evaluated())))
-		if second != weights.OneVersion {
+		if second != weights.OneVersion && !j.config.Pipeline.Independent() {
 			c.Optimizer = append(c.Optimizer, tensor(second.Tensor(p.Name), p.Type, read(second.Version())))
 		}
+	}
+	if p, ok := e.(replicated); ok {
+		addReplicas(&c, p)
+		return c
 	}
 	for _, v := range j.optimizer.State() {
 		c.Optimizer = append(c.Optimizer, tensor(v.ID, v.Type, func() (device.Pending, error) { return e.ReadState(v.ID) }))

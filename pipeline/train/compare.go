@@ -22,6 +22,9 @@ import (
 
 // CompareSchedules plans a config's run with each schedule, with the model and the loss that its hooks build.
 func CompareSchedules(ctx context.Context, c config.Config, open layout.OpenDevice, o measure.Options) (p *layout.Comparison, err error) {
+	if err := c.InOneProcess("gpupipe plan"); err != nil {
+		return nil, usererror.New(err)
+	}
 	err = withTask(ctx, c, func(t layout.Task) error {
 		p, err = t.Compare(ctx, open, o)
 		return err
@@ -30,8 +33,11 @@ func CompareSchedules(ctx context.Context, c config.Config, open layout.OpenDevi
 }
 
 // Kernels plans a config's run on devices that open returns, one per rank, and gives dump the kernels of its programs
-// as the run would load them. It reads no data and trains nothing.
+// as the run would load them. Of replicas that train on their own it plans one. It reads no data and trains nothing.
 func Kernels(ctx context.Context, c config.Config, open layout.OpenDevice, dump device.Dump) error {
+	if c.Pipeline.Independent() {
+		c = c.OfReplica()
+	}
 	return withTask(ctx, c, func(t layout.Task) (err error) {
 		optimizer, err := layout.NewOptimizer(c, t.Model, nil)
 		if err != nil {

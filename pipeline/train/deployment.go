@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -59,6 +58,9 @@ func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 		return err
 	}
 	d.cancelDevices(ctx)
+	if c.Pipeline.Independent() {
+		return d.openReplicas(ctx, resumed)
+	}
 	if d.layout != nil {
 		again := d.layout.Engine
 		again.Optimizer, again.Devices = d.job.optimizer, d.devices
@@ -112,7 +114,7 @@ func (d *deployment) openWorker(name string) (device.Device, error) {
 }
 
 // load brings the programs and the initial state to the devices, for a run that has finished some steps.
-func (d *deployment) load(ctx context.Context, step int, w *weights.Source) error {
+func (d *deployment) load(ctx context.Context, step int, at start) error {
 	d.cancelEngine(ctx)
 	if err := d.prepareProfile(step); err != nil {
 		return err
@@ -120,7 +122,7 @@ func (d *deployment) load(ctx context.Context, step int, w *weights.Source) erro
 	if err := d.engine.Load(); err != nil {
 		return layout.MarkTooLarge(err)
 	}
-	return w.UploadPipeline(d.engine, d.job.secondVersion())
+	return d.upload(at.weights, at.replicas)
 }
 
 // ranks describes the engine's ranks; none without an engine.

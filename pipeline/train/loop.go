@@ -151,7 +151,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	tokens := t.job.corpus.train.Tokens(next - 1)
 	t.job.tokens += tokens
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
-		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
+		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing, ReplicaLosses: m.Replicas}
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
 		p.Skipped = true

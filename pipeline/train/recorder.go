@@ -88,6 +88,9 @@ func (r *recorder) openTracks(ranks []engine.RankPlan, devices []device.Device, 
 	for _, rank := range ranks {
 		r.trace.Process(rank.Member, rank.Tracks()...)
 	}
+	if r.job.config.Pipeline.Independent() {
+		r.trace.Tracks(trace.ExchangeTrack)
+	}
 	if feeder != nil {
 		r.trace.Tracks(trace.DataTrack)
 		feeder.Trace(r.trace)

@@ -57,8 +57,10 @@ type Progress struct {
 	Tasks        []tasks.Result `json:"tasks,omitempty"` // of train.eval_tasks, at the weights after the update
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"routing,omitempty"`
-	system  []metrics.Value  // how the step used the machines; the time comes first
-	asked   bool             // hooks have the step's measurements
+	// ReplicaLosses are the losses of replicas that train on their own; Loss is their mean.
+	ReplicaLosses []float64       `json:"replica_losses,omitempty"`
+	system        []metrics.Value // how the step used the machines; the time comes first
+	asked         bool            // hooks have the step's measurements
 }
 
 // values are the measurements by their names in metrics.jsonl.
@@ -74,6 +76,9 @@ func (p Progress) values() []metrics.Value {
 	}
 	for _, r := range p.Routing {
 		values = append(values, routingValues(r)...)
+	}
+	for i, loss := range p.ReplicaLosses {
+		values = append(values, metrics.Value{Name: fmt.Sprintf("replicas.%d/loss", i), Value: loss})
 	}
 	return values
 }

@@ -17,17 +17,19 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/train/hooks"
 )
 
 // start is where a run starts.
 type start struct {
 	step       int
-	checkpoint string            // its folder; "": none
-	weights    *weights.Source   // and the optimizer's state
-	omitted    int64             // batches before, that hooks failed on
-	states     hooks.BatchStates // of hooks that change batches
-	pending    *Progress         // the last step, if its evaluation is still to come
+	checkpoint string             // its folder; "": none
+	weights    *weights.Source    // and the optimizer's state
+	omitted    int64              // batches before, that hooks failed on
+	states     hooks.BatchStates  // of hooks that change batches
+	pending    *Progress          // the last step, if its evaluation is still to come
+	replicas   *replicas.Position // that train on their own; nil: none, or a start without a checkpoint
 }
 
 // resume reads a checkpoint. It refuses one of another model, other data or another optimizer.
@@ -61,11 +63,12 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if s.Unreported != nil && s.Unreported.Step != s.Step {
 		return start{}, fmt.Errorf("%s: state.json is of step %d, but its unreported step (untold) is %d", c.Dir, s.Step, s.Unreported.Step)
 	}
-	at := start{step: s.Step, checkpoint: c.Dir, omitted: s.Omitted, states: j.hooks.BatchStates(s.Hooks), pending: s.Unreported}
+	at := start{step: s.Step, checkpoint: c.Dir, omitted: s.Omitted, states: j.hooks.BatchStates(s.Hooks), pending: s.Unreported,
+		replicas: s.Replicas}
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
 		at.pending.Steps, at.pending.Left = t.Steps, timeFor(j.tokensLeft(s.Step), at.pending.TokensPerSec)
 	}
-	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, j.secondVersion()); err != nil {
+	if at.weights, err = j.openWeights(c, s.Replicas); err != nil {
 		return at, err
 	}
 	return at, j.hooks.Metrics.Open(ctx, s.Hooks)
@@ -131,13 +134,15 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	numbers := j.optimizerNumbers(saved)
-	resized := old["train.batch_size"] != now["train.batch_size"] || old["train.batch_schedule"] != now["train.batch_schedule"]
+	independent := saved.Pipeline.Independent() && current.Pipeline.Independent()
+	resized := old["train.batch_size"] != now["train.batch_size"] || old["train.batch_schedule"] != now["train.batch_schedule"] ||
+		independent && old["pipeline.replicas"] != now["pipeline.replicas"]
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if old[k] == now[k] || slices.Contains(movable, k) {
 			continue
 		}
 		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))
-		if replaceable(k) || numbers[k] || resized && slices.Contains(dividing, k) {
+		if replaceable(k) || numbers[k] || independent && replicaKeys(k) || resized && slices.Contains(dividing, k) {
 			j.options.Report.Note("%s: the new value is used", change)
 			continue
 		}

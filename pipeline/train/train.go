@@ -124,6 +124,9 @@ func Check(ctx context.Context, c config.Config, o Options, local []string) (tex
 		o.Report = Silent{}
 	}
 	o.Report = reading{report: o.Report}
+	if err := c.InOneProcess("gpupipe host"); err != nil {
+		return nil, usererror.New(err)
+	}
 	t := newTrainer(c, o)
 	defer func() { err = errors.Join(err, t.close(err)) }()
 	if err := t.prepare(ctx); err != nil {
@@ -183,8 +186,8 @@ func (t *trainer) prepare(ctx context.Context) error {
 	for _, n := range t.job.config.Notes() {
 		t.job.options.Report.Note("%s", n)
 	}
-	return t.do(ctx, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer, t.takeFolder, t.findStart,
-		t.job.makeTask, t.openLoader)
+	return t.do(ctx, t.job.checkOneProcess, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer,
+		t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
 }
 
 // train opens the devices and the run folder, and trains.
@@ -252,7 +255,7 @@ func (t *trainer) openDeployment(ctx context.Context) error {
 
 // loadDeployment brings the programs and the initial state to the devices.
 func (t *trainer) loadDeployment(ctx context.Context) error {
-	return t.deployment.load(ctx, t.step, t.start.weights)
+	return t.deployment.load(ctx, t.step, t.start)
 }
 
 // openFolder creates the files that the run writes, once.

@@ -121,6 +121,41 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	return s, s.checkState(c.Dir, o)
 }
 
+// FromReplicas opens the outer weights in a checkpoint of replicas that train on their own. StateTensor returns the rest.
+func FromReplicas(c *checkpoint.Checkpoint, m model.Model) (s *Source, err error) {
+	s = &Source{params: m.Parameters()}
+	defer func() {
+		if err != nil {
+			s, err = nil, errors.Join(err, s.Close())
+		}
+	}()
+	if s.model, err = c.Model(); err != nil {
+		return s, err
+	}
+	if s.state, err = c.Optimizer(); err != nil {
+		return s, err
+	}
+	want, err := s.tensors(c.Dir)
+	if err != nil {
+		return s, err
+	}
+	return s, checkTensors(c.Dir, s.model, want, noneRedundant)
+}
+
+// StateTensor returns the bytes of a tensor of a checkpoint's state, padded to whole words, or nil if there is none. One of
+// another type is an error.
+func (s *Source) StateTensor(name string, t graph.Type) ([]byte, error) {
+	found, ok := s.state.Lookup(name)
+	switch {
+	case !ok:
+		return nil, nil
+	case found.DType != fileType(t.DType) || !graph.Shape(found.Shape).Equal(t.Shape):
+		return nil, fmt.Errorf("tensor %q is %s %v, expected %v", name, found.DType, graph.Shape(found.Shape), t)
+	}
+	data, err := s.state.Bytes(name)
+	return append(data, make([]byte, -len(data)&3)...), err // devices hold whole words
+}
+
 // checkState checks the types of the optimizer's variables, whose bytes go to the devices as they are.
 func (s *Source) checkState(path string, o *optim.Optimizer) error {
 	for _, v := range o.State() {

@@ -1,0 +1,64 @@
+package replicas
+
+import (
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim/outer"
+)
+
+// fragment is the parameters of a unit of the model, as a matrix of blocks. Each parameter begins with a block.
+type fragment struct {
+	name   string // of the unit
+	params []slice
+	blocks int
+}
+
+// slice is the place of a parameter in a fragment, in bytes.
+type slice struct {
+	param    model.Parameter
+	from, to int
+}
+
+// fragmentsOf divides a model.
+func fragmentsOf(m model.Model) []fragment {
+	fragments := make([]fragment, m.Units())
+	unit := map[string]int{}
+	for u := range fragments {
+		fragments[u].name = m.UnitScope(u)
+		unit[fragments[u].name] = u
+	}
+	for _, p := range m.Parameters() {
+		f := &fragments[unit[p.Scope]]
+		from := f.blocks * blockBytes
+		f.params = append(f.params, slice{p, from, from + int(p.Type.Bytes())})
+		f.blocks += (p.Type.Shape.Len() + outer.BlockSize - 1) / outer.BlockSize
+	}
+	return fragments
+}
+
+const blockBytes = outer.BlockSize * 4
+
+// zeros is a matrix of the fragment.
+func (f fragment) zeros() []byte { return make([]byte, f.blocks*blockBytes) }
+
+// pieceBlocks bounds what a program works on at once, so that exchanges take little memory of a device.
+const pieceBlocks = 1 << 14
+
+// pieces are the numbers of blocks of the fragment's pieces, in order.
+func (f fragment) pieces() (sizes []int) {
+	for left := f.blocks; left > 0; left -= pieceBlocks {
+		sizes = append(sizes, min(left, pieceBlocks))
+	}
+	return sizes
+}
+
+// place finds a parameter.
+func place(fragments []fragment, param string) (f int, s slice, ok bool) {
+	for f := range fragments {
+		for _, s := range fragments[f].params {
+			if s.param.Name == param {
+				return f, s, true
+			}
+		}
+	}
+	return 0, slice{}, false
+}

@@ -1,0 +1,132 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// replicated is a Pipeline of replicas that train on their own: a *replicas.Pipeline.
+type replicated interface {
+	Position() *replicas.Position
+	State() []replicas.Variable
+	Restore(s replicas.Saved, at replicas.Position) (fresh int, err error)
+}
+
+// checkOneProcess refuses replicas that train on their own if ranks are in other processes.
+func (j *job) checkOneProcess(context.Context) error {
+	if j.options.Remote == nil {
+		return nil
+	}
+	return usererror.New(j.config.InOneProcess("ranks on several machines"))
+}
+
+// openReplicas plans replicas that train on their own. All of them are cut as the first one is.
+func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
+	c, o := d.job.config, d.job.options
+	task := d.job.layoutTask()
+	task.Config = task.Config.OfReplica()
+	p := replicas.Options{Model: task.Model, Optimizer: d.job.optimizer, Outer: c.OuterOptimizer(), Period: c.Pipeline.LocalSteps,
+		Late: c.Pipeline.Outer.Late, Last: c.Train.Steps, Execute: o.Execute}
+	if p.Execute == nil {
+		p.Execute = engine.Execute(nil, 0)
+	}
+	for r := range c.Pipeline.Replicas {
+		own := d.devices[r*c.Pipeline.Stages : (r+1)*c.Pipeline.Stages]
+		task.RankPrefix = fmt.Sprintf("replica %d ", r)
+		e, err := d.planReplica(ctx, task, own, resumed)
+		if err != nil {
+			return err
+		}
+		p.Engines, p.Devices = append(p.Engines, e), append(p.Devices, own[0])
+	}
+	d.engine = replicas.New(p)
+	return nil
+}
+
+// planReplica plans one replica: as the layout has it, or as the first one of a layout to choose.
+func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices []device.Device, resumed bool) (*engine.Engine, error) {
+	o := d.job.options
+	if d.layout == nil {
+		e, l, err := task.Choose(ctx, d.job.optimizer, devices, layout.Options{Execute: o.Execute, Tune: d.tune, Costs: o.Costs,
+			Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
+		if d.layout = l; l != nil {
+			l.Prediction = nil // it is of one replica, without exchanges
+		}
+		return e, err
+	}
+	again := d.layout.Engine
+	again.Optimizer, again.Devices, again.RankPrefix = d.job.optimizer, devices, task.RankPrefix
+	e, err := engine.New(again)
+	return e, layout.MarkTooLarge(err)
+}
+
+// upload writes the initial state to the pipeline.
+func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
+	p, ok := d.engine.(replicated)
+	if !ok {
+		return w.UploadPipeline(d.engine, d.job.secondVersion())
+	}
+	if err := w.UploadPipeline(d.engine, d.job.secondVersion()); err != nil || at == nil {
+		return err
+	}
+	fresh, err := p.Restore(savedReplicas{w}, *at)
+	if err != nil {
+		return usererror.New(err)
+	}
+	if n := d.job.config.Pipeline.Replicas; fresh > 0 {
+		d.job.options.Report.Note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d begin at the shared weights "+
+			"with a fresh optimizer", at.Count, n, fresh)
+	} else if n < at.Count {
+		d.job.options.Report.Note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d end", at.Count, n, at.Count-n)
+	}
+	return nil
+}
+
+// savedReplicas is the state in a checkpoint of replicas.
+type savedReplicas struct{ source *weights.Source }
+
+// Tensor implements replicas.Saved.
+func (s savedReplicas) Tensor(name string, t graph.Type) ([]byte, error) {
+	return s.source.StateTensor(name, t)
+}
+
+// addReplicas adds the state of replicas to a checkpoint.
+func addReplicas(c *checkpoint.Contents, p replicated) {
+	for _, v := range p.State() {
+		c.Optimizer = append(c.Optimizer, tensor(v.Name, v.Type, v.Read))
+	}
+}
+
+// position is where replicas that train on their own are; nil if they do not.
+func (d *deployment) position() *replicas.Position {
+	if p, ok := d.engine.(replicated); ok {
+		return p.Position()
+	}
+	return nil
+}
+
+// openWeights opens the weights and the state of a checkpoint.
+func (j *job) openWeights(c *checkpoint.Checkpoint, at *replicas.Position) (*weights.Source, error) {
+	if j.config.Pipeline.Independent() != (at != nil) {
+		return nil, fmt.Errorf("%s: state.json does not fit pipeline.local_steps", c.Dir)
+	}
+	if at != nil {
+		return weights.FromReplicas(c, j.model)
+	}
+	return weights.FromCheckpoint(c, j.model, j.optimizer, j.secondVersion())
+}
+
+// replicaKeys are keys that runs of replicas that train on their own may change.
+func replicaKeys(key string) bool {
+	return key == "pipeline.replicas" || key == "pipeline.local_steps" || strings.HasPrefix(key, "pipeline.outer.")
+}
