@@ -26,7 +26,7 @@ var budgets = map[string]int{
 	"graph":               4700,
 	"graph/model":         4900,
 	"graph/op":            7900,
-	"shaders":             8700,
+	"shaders":             6000,
 	"optim":               2900,
 	"optim/outer":         500,
 	"runtime":             16000,
@@ -47,7 +47,7 @@ var budgets = map[string]int{
 	"pipeline/watch":      2100,
 	"pipeline/runs":       5500,
 	"internal":            10700,
-	"internal/testing":    3500,
+	"internal/testing":    6200,
 	"cmd":                 12200,
 	"examples":            700,
 }

@@ -5,16 +5,18 @@ package cpu
 import (
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/translate"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/require"
 )
 
+// opener opens a device for the suite, whose kernels are in WGSL.
 func opener(threads int) contract.Open {
 	return func(t *testing.T, budget int64) device.Device {
 		d, err := Open(Options{MemoryBudget: budget, Threads: threads})
 		require.NoError(t, err)
-		return d
+		return translate.Device{Native: d}
 	}
 }
 

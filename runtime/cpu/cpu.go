@@ -1,9 +1,8 @@
 // Package cpu is a device that runs native code on the cores of a CPU.
 //
-// A program's shaders are C, or WGSL that package native translates into C. Package cc compiles each into a shared
-// library, which the process loads. A run is one call into C: a pool of threads (pool.c) runs the program's commands one
-// after another, and the threads share the workgroups of each. Workgroups are independent, so results do not depend on
-// the number of threads.
+// A program's shaders are C. Package cc compiles each into a shared library, which the process loads. A run is one
+// call into C: a pool of threads (pool.c) runs the program's commands one after another, and the threads share the
+// workgroups of each. Workgroups are independent, so results do not depend on the number of threads.
 //
 // The C of a kernel begins with target.C and defines its function by the macro KERNEL, which stands for
 //

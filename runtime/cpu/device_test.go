@@ -38,7 +38,7 @@ func open(t testing.TB, o Options) *Device {
 	return d
 }
 
-func alloc(t testing.TB, d *Device, size int64) device.Buffer {
+func alloc(t testing.TB, d device.Device, size int64) device.Buffer {
 	t.Helper()
 	b, err := d.Alloc("b", size)
 	require.NoError(t, err)
@@ -367,6 +367,15 @@ func TestBadCompilers(t *testing.T) {
 			require.NoError(t, d.Run(contract.Load(t, d, counting(b, 3))))
 		})
 	}
+}
+
+// The device takes C alone: nothing of the program translates other languages.
+func TestSourcesAreC(t *testing.T) {
+	d := open(t, Options{})
+	_, err := d.Load(contract.Increments(alloc(t, d, 4096), 1))
+	require.ErrorIs(t, err, device.ErrValidation)
+	require.ErrorContains(t, err, `cpu:0: compile "increment": validation failed: `)
+	require.ErrorContains(t, err, "the source is WGSL, which this device does not take: it must be C")
 }
 
 func TestSourceErrors(t *testing.T) {

@@ -18,17 +18,11 @@ import (
 type kernels struct {
 	compiler *cc.Compiler
 	parallel int // compilers at once
-	made     map[kernelKey]*kernel
-}
-
-// kernelKey identifies a kernel.
-type kernelKey struct {
-	base.Key
-	inside bool
+	made     map[base.Key]*kernel
 }
 
 func newKernels(c *cc.Compiler, parallel int) kernels {
-	return kernels{compiler: c, parallel: parallel, made: map[kernelKey]*kernel{}}
+	return kernels{compiler: c, parallel: parallel, made: map[base.Key]*kernel{}}
 }
 
 // compilation is a kernel being compiled, or one that is there already.
@@ -41,7 +35,7 @@ type compilation struct {
 // batch is the compilations of one program.
 type batch struct {
 	ctx     context.Context
-	started map[kernelKey]*compilation
+	started map[base.Key]*compilation
 	slots   chan struct{} // holds one value for each compiler that runs
 	running sync.WaitGroup
 }
@@ -49,7 +43,7 @@ type batch struct {
 // compile returns the kernels of a program's shaders. Each distinct source is compiled once, several at once.
 func (d *Device) compile(p *device.Program) ([]*kernel, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	b := &batch{ctx: ctx, started: map[kernelKey]*compilation{}, slots: make(chan struct{}, d.kernels.parallel)}
+	b := &batch{ctx: ctx, started: map[base.Key]*compilation{}, slots: make(chan struct{}, d.kernels.parallel)}
 	defer func() {
 		cancel()
 		b.running.Wait()
@@ -60,9 +54,9 @@ func (d *Device) compile(p *device.Program) ([]*kernel, error) {
 		}
 	}()
 	begun := map[*device.Shader]*compilation{}
-	if _, err := base.Compile(d.owner, p, func(s *device.Shader) (_ *compilation, err error) {
-		begun[s], err = d.start(b, s)
-		return nil, err
+	if _, err := base.Compile(d.owner, p, func(s *device.Shader) (*compilation, error) {
+		begun[s] = d.start(b, s)
+		return nil, nil
 	}); err != nil {
 		return nil, err
 	}
@@ -73,30 +67,16 @@ func (d *Device) compile(p *device.Program) ([]*kernel, error) {
 	})
 }
 
-// start translates a shader and begins to compile it.
-func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
-	key := kernelKey{base.KeyOf(s), s.Inside}
+// start begins to compile a shader.
+func (d *Device) start(b *batch, s *device.Shader) *compilation {
+	key := base.KeyOf(s)
 	if c := b.started[key]; c != nil {
-		return c, nil
+		return c
 	}
 	c := &compilation{done: make(chan struct{}), kernel: d.kernels.made[key]}
 	if c.kernel != nil {
 		close(c.done)
-		return c, nil
-	}
-	source := s.WGSL
-	if !s.C() {
-		k, err := native.Translate(s.WGSL, native.Options{Inside: s.Inside})
-		if err != nil {
-			return nil, device.Invalid("%v", err)
-		}
-		if err := fits(s, k); err != nil {
-			return nil, err
-		}
-		source = k.C
-		if err := d.owner.Dump("", s, device.FormatC, []byte(source)); err != nil {
-			return nil, err
-		}
+		return c
 	}
 	b.started[key] = c
 	b.running.Go(func() {
@@ -107,9 +87,9 @@ func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
 			c.err = device.ErrClosed
 			return
 		}
-		c.kernel, c.err = build(b.ctx, d.kernels.compiler, source)
+		c.kernel, c.err = build(b.ctx, d.kernels.compiler, s.WGSL)
 	})
-	return c, nil
+	return c
 }
 
 // build compiles and loads a kernel. A kept library that does not load, because the system changed, is made again.

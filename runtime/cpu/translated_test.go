@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/translate"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest/contract"
 	"github.com/stretchr/testify/assert"
@@ -21,8 +22,8 @@ func translated(t *testing.T, wgsl string, invocations, n int, words ...uint32) 
 	t.Helper()
 	var first []uint32
 	for _, compiler := range compilers(t) {
-		d := open(t, Options{Threads: 1, Compiler: compiler})
-		in, out := alloc(t, d, int64(4*max(1, len(words)))), alloc(t, d, int64(4*n))
+		d := translate.Device{Native: open(t, Options{Threads: 1, Compiler: compiler})}
+		in, out := alloc(t, d.Native, int64(4*max(1, len(words)))), alloc(t, d.Native, int64(4*n))
 		data := make([]byte, 0, 4*len(words))
 		for _, w := range words {
 			data = binary.LittleEndian.AppendUint32(data, w)
@@ -86,9 +87,7 @@ func TestDenormalsAreZero(t *testing.T) {
 		binary.LittleEndian.PutUint32(ones[4*i:], []uint32{1, math.Float32bits(0x1p-126)}[i%2])
 	}
 	require.NoError(t, d.Write(x, 0, ones))
-	s := device.Shader{Label: "scale", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 1), WGSL: `
-@group(0) @binding(0) var<storage, read_write> x: array<f32>;
-@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { x[g.x] = select(x[g.x] * 1e30, x[g.x] * 0.5, g.x % 2u == 1u); }`}
+	s := shader("scale", 1, "f32 *x = args[0].at; for (u32 i = 64 * group; i < 64 * (group + 1); i++) x[i] *= i % 2 ? 0.5f : 1e30f;")
 	require.NoError(t, d.Run(contract.Load(t, d, &device.Program{Label: "scale", Shaders: []device.Shader{s},
 		Commands: []device.Command{{Args: []device.Range{{Buffer: x, Size: 4 * n}}, Groups: [3]int{n / 64, 1, 1}}}})))
 	assert.Equal(t, make([]uint32, n), contract.Words(contract.Read(t, d, x, 0, 4*n)))

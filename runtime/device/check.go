@@ -133,6 +133,9 @@ func (c Checker) shader(s *Shader) error {
 		}
 		return nil // C declares neither
 	}
+	if l.Native {
+		return refuse("the source is WGSL, which this device does not take: it must be C")
+	}
 	if size, ok := workgroupSize(s.WGSL); ok && size != s.Workgroup {
 		return refuse("the source declares workgroup %v, the program %v", size, s.Workgroup)
 	}

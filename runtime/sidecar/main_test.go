@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/translate"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -141,7 +142,11 @@ func openTest(name string) (device.Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		return cpu.Open(cpu.Options{MemoryBudget: budget(argument), Threads: 2, CacheDir: dir})
+		d, err := cpu.Open(cpu.Options{MemoryBudget: budget(argument), Threads: 2, CacheDir: dir})
+		if err != nil {
+			return nil, err
+		}
+		return translate.Device{Native: any(d).(translate.Native)}, nil
 	case "null":
 		return null.New(null.Options{MemoryBudget: budget(argument)}), nil
 	case "untimed":

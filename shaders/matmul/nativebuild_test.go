@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	translator "github.com/gpupipe/gpupipe/shaders/native"
+	prelude "github.com/gpupipe/gpupipe/shaders/native"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,7 +25,7 @@ type nativeBuild struct {
 
 func newNativeBuild(t testing.TB) *nativeBuild {
 	b := &nativeBuild{dir: t.TempDir()}
-	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), []byte(translator.Prelude("")), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), []byte(prelude.Prelude()), 0o600))
 	return b
 }
 
@@ -66,7 +66,7 @@ func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
 	number(len(k.Passes))
 	for _, p := range k.Passes {
 		bindings := p.Bindings
-		if p.Epilogue {
+		if p.Epilogue != nil {
 			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Offsets + 1})
 		}
 		number(b.kernel(p.Source()), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
@@ -106,7 +106,7 @@ func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, fl
 		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
 		objects[i] = file + ".o"
 		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
-		require.NoError(t, os.WriteFile(file, []byte(translator.Prelude(text)+head+text), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(prelude.Prelude()+head+text), 0o600))
 		wait.Go(func() {
 			slots <- true
 			out, err := exec.Command(cc, append(flags, "-c", "-o", objects[i], file)...).CombinedOutput()

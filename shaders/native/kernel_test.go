@@ -1,6 +1,7 @@
 package native
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/scalar"
@@ -77,4 +78,12 @@ func TestOperations(t *testing.T) {
 	} {
 		assert.Equal(t, want, newPrinter().value(e))
 	}
+}
+
+func TestUnit(t *testing.T) {
+	unit, symbol := Unit("// C\nKERNEL {}", "k.c")
+	assert.Contains(t, unit, "#define KERNEL void "+symbol+"(")
+	assert.True(t, strings.HasSuffix(unit, "\n#line 1 \"k.c\"\n// C\nKERNEL {}"))
+	_, other := Unit("// C\nKERNEL { }", "k.c")
+	assert.NotEqual(t, symbol, other)
 }

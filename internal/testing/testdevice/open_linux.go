@@ -3,6 +3,7 @@ package testdevice
 import (
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/testing/translate"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -35,5 +36,5 @@ func openTranslated() (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return translated{d}, nil
+	return translated{translate.Device{Native: d}}, nil
 }

@@ -40,12 +40,7 @@ type crossDevice struct {
 	mu      sync.Mutex
 	owner   *base.Owner[*buffer, *loaded]
 	files   int
-	kernels map[kernelKey]*compiled
-}
-
-type kernelKey struct {
-	source string
-	inside bool
+	kernels map[string]*compiled // by source
 }
 
 // compiled is a kernel; library and symbol are set when done is closed.
@@ -77,7 +72,7 @@ func open(t *testing.T, b build) *crossDevice {
 	like, err := cpu.Open(cpu.Options{Threads: 1})
 	require.NoError(t, err)
 	defer like.Close()
-	d := &crossDevice{dir: dir, kernels: map[kernelKey]*compiled{}}
+	d := &crossDevice{dir: dir, kernels: map[string]*compiled{}}
 	d.compiler, err = cc.Find(cc.Options{Command: b.compiler, Last: b.flags})
 	require.NoError(t, err)
 	d.harness, err = newHarness(dir, b)
@@ -136,12 +131,11 @@ func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
 	all := make([]*compiled, len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
-		key := kernelKey{s.WGSL, s.Inside}
-		if all[i] = d.kernels[key]; all[i] != nil {
+		if all[i] = d.kernels[s.WGSL]; all[i] != nil {
 			continue
 		}
 		c := &compiled{done: make(chan struct{})}
-		all[i], d.kernels[key] = c, c
+		all[i], d.kernels[s.WGSL] = c, c
 		go func() {
 			defer close(c.done)
 			slots <- struct{}{}
@@ -159,16 +153,8 @@ func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
 }
 
 func (d *crossDevice) build(c *compiled, s *device.Shader) error {
-	source := s.WGSL
-	if !s.C() {
-		k, err := native.Translate(source, native.Options{Inside: s.Inside})
-		if err != nil {
-			return err
-		}
-		source = k.C
-	}
 	var unit string
-	unit, c.symbol = native.Unit(source, cc.Unit)
+	unit, c.symbol = native.Unit(s.WGSL, cc.Unit)
 	library, _, err := d.compiler.Compile(context.Background(), unit, c.symbol)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -42,6 +43,14 @@ const loopWGSL = `@group(0) @binding(0) var<storage, read_write> b0: array<u32>;
 }
 `
 
+const loopC = target.C + `
+KERNEL {
+  u32 *b0 = args[0].at, x = 1;
+  for (u32 i = 0; i < b0[0]; i++) x = (x * 1664525u + 1013904223u) ^ i;
+  b0[1] = x;
+}
+`
+
 func loop(dev device.Device, n uint32) (uint32, error) {
 	b, err := dev.Alloc("loop", 8)
 	if err != nil {
@@ -51,8 +60,12 @@ func loop(dev device.Device, n uint32) (uint32, error) {
 	if err := dev.Write(b, 0, binary.LittleEndian.AppendUint32(nil, n)); err != nil {
 		return 0, err
 	}
+	source := loopWGSL
+	if dev.Limits().Native {
+		source = loopC
+	}
 	p, err := dev.Load(&device.Program{Label: "loop",
-		Shaders:  []device.Shader{{Label: "loop", WGSL: loopWGSL, Bindings: []device.Access{device.ReadWrite}, Workgroup: [3]int{1, 1, 1}}},
+		Shaders:  []device.Shader{{Label: "loop", WGSL: source, Bindings: []device.Access{device.ReadWrite}, Workgroup: [3]int{1, 1, 1}}},
 		Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 8}}, Groups: [3]int{1, 1, 1}}}})
 	if err != nil {
 		return 0, err

@@ -60,9 +60,13 @@ func loadDispatches(dev device.Device) (device.Loaded, device.Buffer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &device.Program{Label: "dispatches", Shaders: []device.Shader{{Label: "increment", Workgroup: [3]int{64, 1, 1},
-		Bindings: []device.Access{device.ReadWrite}, WGSL: `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
-@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { x[l] += 1u; }`}}}
+	increment := device.Shader{Label: "increment", Workgroup: [3]int{64, 1, 1}, Bindings: []device.Access{device.ReadWrite},
+		WGSL: `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { x[l] += 1u; }`}
+	if dev.Limits().Native {
+		increment = nativeIncrement()
+	}
+	p := &device.Program{Label: "dispatches", Shaders: []device.Shader{increment}}
 	for range dispatches {
 		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// The kernels of a CPU. Kernels of GPUs, translated from WGSL, would keep its cores less busy.
+// The kernels of a CPU, which keep its cores busy.
 var (
 	//go:embed native/arithmetic.c
 	nativeArithmetic string
@@ -26,6 +26,12 @@ const (
 // nativeSource returns a kernel in C.
 func nativeSource(code string, macro string, value int) string {
 	return fmt.Sprintf("%s\n#define %s %d\n%s", target.C, macro, value, code)
+}
+
+// nativeIncrement adds one to 64 words.
+func nativeIncrement() device.Shader {
+	return device.Shader{Label: "increment", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadWrite},
+		WGSL: target.C + "\nKERNEL { for (u32 i = 0; i < 64; i++) ((u32 *)args[0].at)[i]++; }\n"}
 }
 
 // nativeMultiply has some sums, each of 16 floats.

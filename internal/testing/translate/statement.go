@@ -1,4 +1,4 @@
-package native
+package translate
 
 func (p *parser) block() []*stmt {
 	p.expect("{")

@@ -1,4 +1,4 @@
-package native
+package translate
 
 // typ is a type of WGSL.
 type typ struct {

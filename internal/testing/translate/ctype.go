@@ -1,4 +1,4 @@
-package native
+package translate
 
 import (
 	"fmt"
@@ -38,6 +38,20 @@ func (t *typ) elements() int {
 		return t.n * t.of.elements()
 	}
 	return 1
+}
+
+// bytes returns the size of a value in WGSL. A vec3 of an array is padded to a vec4.
+func (t *typ) bytes() int {
+	switch t.kind {
+	case vector:
+		return 4 * t.n
+	case array:
+		if t.of.kind == vector {
+			return t.n * 4 * (t.of.n + t.of.n%2)
+		}
+		return t.n * t.of.bytes()
+	}
+	return 4
 }
 
 func (t *typ) equal(u *typ) bool {

@@ -1,4 +1,4 @@
-package native
+package translate
 
 import (
 	"strings"
@@ -135,12 +135,4 @@ func TestRefusals(t *testing.T) {
 			require.EqualError(t, err, r.want)
 		})
 	}
-}
-
-func TestUnit(t *testing.T) {
-	unit, symbol := Unit("// C\nKERNEL {}", "k.c")
-	assert.Contains(t, unit, "#define KERNEL void "+symbol+"(")
-	assert.True(t, strings.HasSuffix(unit, "\n#line 1 \"k.c\"\n// C\nKERNEL {}"))
-	_, other := Unit("// C\nKERNEL { }", "k.c")
-	assert.NotEqual(t, symbol, other)
 }

@@ -1,4 +1,4 @@
-package native
+package translate
 
 import (
 	"fmt"
@@ -286,7 +286,7 @@ func (w *writer) statement(s *stmt) {
 	case returns:
 		w.returns(s)
 	case isolated: // has barriers
-		panic("native: a function with barriers in a statement without")
+		panic("translate: a function with barriers in a statement without")
 	case breaks:
 		w.line("break;")
 	case continues:

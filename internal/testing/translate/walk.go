@@ -1,4 +1,4 @@
-package native
+package translate
 
 // assigns reports whether statements assign a variable of that name, of whatever scope.
 func assigns(body []*stmt, name string) bool {

@@ -1,4 +1,4 @@
-package native
+package translate
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func (w *writer) value(e *expr) (string, *typ) {
 	case index, member:
 		return w.place(e)
 	}
-	panic("native: unknown expression")
+	panic("translate: unknown expression")
 }
 
 func literalText(e *expr) (string, *typ) {
