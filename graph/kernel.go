@@ -123,9 +123,9 @@ type Pass struct {
 	WorkgroupMemory int // bytes
 	// Inside reports that no index leaves its array, whatever the data: devices need not check bounds.
 	Inside bool
-	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text,
-	// are of 16-bit floats that lie two a word: bf16 where one of Uses is, f16 otherwise.
-	Cooperative bool
+	// Cooperative is the matrices that a pass multiplies by subgroups (WGSL's wgpu_cooperative_matrix); nil: none. The
+	// factors, f32 in the text, are of 16-bit floats that lie two a word.
+	Cooperative *target.CooperativeMatrix
 	// Native passes are C, with the functions of shaders/native's prelude: Declarations at file scope, and in Body the
 	// statements of the workgroup with the index group. The arrays are restricted pointers to f32, u32 or i32, or to
 	// u16 for 16-bit floats. Workgroup is 1.

@@ -30,8 +30,7 @@ func lowered(t *testing.T, x graph.Type, build func(x *graph.Value) *graph.Value
 	r, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: 256})
 	require.NoError(t, err)
 	require.Len(t, r.Groups, 1)
-	ks, err = shaders.NewLowering(r, lim).Lower(r.Groups[0], func(v *graph.Value) string { return fmt.Sprint(v.Node.ID, v.Index) })
-	require.NoError(t, err)
+	ks = shaders.NewLowering(r, lim).Lower(r.Groups[0], func(v *graph.Value) string { return fmt.Sprint(v.Node.ID, v.Index) })
 	return ks, shaders.Default(ks, r.Groups[0], lim)
 }
 

@@ -91,25 +91,25 @@ func NewLowering(r *fuse.Result, lim target.Limits) *Lowering {
 
 // Lower returns the kernel variants of a group. Values of equal key share a binding: key must return equal texts for
 // overlapping memory.
-func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) ([]Kernel, error) {
+func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) []Kernel {
 	c := &context{l, g, key}
 	switch g.Kind {
 	case fuse.Map:
 		if l.lim.Native {
-			return []Kernel{c.nativeMap()}, nil
+			return []Kernel{c.nativeMap()}
 		}
-		return c.mapKernels(), nil
+		return c.mapKernels()
 	case fuse.Reduce:
 		if l.lim.Native {
-			return []Kernel{c.nativeReduce()}, nil
+			return []Kernel{c.nativeReduce()}
 		}
-		return c.reduceKernels(), nil
+		return c.reduceKernels()
 	case fuse.MatMul:
 		return c.matmulKernels()
 	case fuse.Template:
-		return c.templateKernels(), nil
+		return c.templateKernels()
 	default:
-		return []Kernel{joinKernel(g.Nodes[0])}, nil
+		return []Kernel{joinKernel(g.Nodes[0])}
 	}
 }
 

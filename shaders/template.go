@@ -39,11 +39,8 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 		return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: grid, Inside: true}
 	}
 	directives := ""
-	if p.Cooperative {
-		directives = "enable wgpu_cooperative_matrix;\n"
-		if slices.ContainsFunc(p.Uses, func(name string) bool { _, t := c.templateArg(n, variant, name); return t.DType == graph.BF16 }) {
-			directives += "enable gpupipe_bf16;\n"
-		}
+	if p.Cooperative != nil {
+		directives = p.Cooperative.Directives()
 	}
 	head, text, args := c.bindArrays(n, variant, p, p.Declarations+scalar.Main(p.Workgroup, p.Groups, grid)+p.Body,
 		func(t graph.DType, name string) string { return arrayType(t, slices.Contains(p.Vec4, name)) },

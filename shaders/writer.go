@@ -13,16 +13,17 @@ import (
 type writer struct {
 	c            *context
 	args         []Arg
-	bindings     []scalar.Array // of args
-	names        map[string]int // by storage key
-	shared       []scalar.Array // memory of a workgroup
+	bindings     []scalar.Array    // of args
+	names        map[string]int    // by storage key
+	held         map[string]string // arrays by storage key that the kernel binds besides
+	shared       []scalar.Array    // memory of a workgroup
 	outer, inner []scalar.Stmt
 	lets         int
 	*fuse.Walker
 }
 
 func (c *context) newWriter() *writer {
-	w := &writer{c: c, names: map[string]int{}}
+	w := &writer{c: c, names: map[string]int{}, held: map[string]string{}}
 	w.Walker = &fuse.Walker{Group: c.g, Inlined: c.r.Inlined, Fixed: map[*graph.Value]fuse.Fixed{}, Load: w.load, Let: w.let}
 	return w
 }
@@ -30,6 +31,9 @@ func (c *context) newWriter() *writer {
 // binding returns the name of the array that holds v.
 func (w *writer) binding(v *graph.Value) string {
 	key := w.c.key(v)
+	if name, ok := w.held[key]; ok {
+		return name
+	}
 	i, ok := w.names[key]
 	if !ok {
 		i = w.bind(Arg{Value: v}, array(v))

@@ -190,7 +190,7 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16
 		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() +
 			m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body: body, Uses: slices.Concat(vectors, scalars), Vec4: vectors,
-		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: true,
+		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: &m.Size,
 	}
 }
 

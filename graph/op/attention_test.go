@@ -69,7 +69,7 @@ func TestAttentionFitsLimits(t *testing.T) {
 						name := fmt.Sprintf("%s of dimension %d, %s", c.Op.Name(), dim, candidate.Name)
 						assert.LessOrEqual(t, len(p.Uses), 8, name)
 						rounded := 0
-						if !p.Cooperative { // that may be WebGPU's, which counts each variable as a multiple of 16 bytes
+						if p.Cooperative == nil { // that may be WebGPU's, which counts each variable as a multiple of 16 bytes
 							rounded = 12 * strings.Count(p.Declarations, "var<workgroup>")
 						}
 						assert.LessOrEqual(t, p.WorkgroupMemory+rounded, 16384, name)

@@ -26,7 +26,7 @@ type Limits struct {
 	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup, or an instruction of a CPU, computes at once
 	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // products that a workgroup computes at once
 	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly; see Assembly
-	Native       bool                `json:"native,omitempty"`        // sources may be C; see C
+	Native       bool                `json:"native,omitempty"`        // sources are C; see C
 }
 
 // DefaultLimits returns the limits that every WebGPU implementation guarantees.
@@ -56,9 +56,8 @@ func (l Limits) HasCooperative(input string) bool {
 // LargestCooperative returns the largest cooperative product that kernels are written for: factors of input, sums in
 // f32, and sides of 8 or 16.
 func (l Limits) LargestCooperative(input string) (best CooperativeMatrix, ok bool) {
-	side := func(n int) bool { return n == 8 || n == 16 }
 	for _, c := range l.Cooperative {
-		if c.Input == input && c.Result == "f32" && side(c.M) && side(c.N) && side(c.K) && c.M*c.N*c.K > best.M*best.N*best.K {
+		if c.Input == input && c.Result == "f32" && c.known() && c.M*c.N*c.K > best.M*best.N*best.K {
 			best, ok = c, true
 		}
 	}
@@ -82,11 +81,47 @@ var (
 	NEON   = CooperativeMatrix{M: 1, N: 4, K: 2, Input: "bf16", Result: "f32"}    // BFDOT of arm64
 )
 
-// WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). Columns come
-// first, as in WGSL's own matrices.
+// WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). WGSL's extension
+// has square matrices alone: the type of others is one of those, and Directives says their size.
 func (c CooperativeMatrix) WGSL(role string) string {
-	size := map[string][2]int{"A": {c.K, c.M}, "B": {c.N, c.K}, "C": {c.N, c.M}}[role]
-	return fmt.Sprintf("coop_mat%dx%d<f32, %s>", size[0], size[1], role)
+	side := c.M
+	if !c.square() {
+		side = 16
+	}
+	return fmt.Sprintf("coop_mat%dx%d<f32, %s>", side, side, role)
+}
+
+func (c CooperativeMatrix) square() bool { return c.M == c.N && c.N == c.K }
+
+// known reports whether kernels are written for matrices of the size.
+func (c CooperativeMatrix) known() bool {
+	side := func(n int) bool { return n == 8 || n == 16 }
+	return side(c.M) && side(c.N) && side(c.K)
+}
+
+// The directives of kernels with such matrices that package shaders/spirv reads. WGSL has neither bf16 nor matrices that
+// are not square: such kernels may load and store them and multiply them, and nothing else.
+const (
+	Bfloat16Directive = "enable gpupipe_bf16;\n"
+	sizeDirective     = "enable gpupipe_matrices_%dx%dx%d;\n" // M, N and K
+)
+
+// Directives are the first lines of a kernel in WGSL with these matrices.
+func (c CooperativeMatrix) Directives() string {
+	s := "enable wgpu_cooperative_matrix;\n"
+	if c.Input == "bf16" {
+		s += Bfloat16Directive
+	}
+	if !c.square() {
+		s += fmt.Sprintf(sizeDirective, c.M, c.N, c.K)
+	}
+	return s
+}
+
+// ReadSizeDirective reads the sizes of a line with Directives' third kind.
+func ReadSizeDirective(line string) (c CooperativeMatrix, ok bool) {
+	n, _ := fmt.Sscanf(line, sizeDirective, &c.M, &c.N, &c.K)
+	return c, n == 3 && c.known()
 }
 
 // FlexibleMatrix is a product that a workgroup of Invocations computes at once: any M×K by K×N of Input, added to M×N

@@ -34,8 +34,17 @@ func TestLargestCooperative(t *testing.T) {
 }
 
 func TestCooperativeTypes(t *testing.T) {
-	c := target.CooperativeMatrix{M: 8, N: 16, K: 32}
-	assert.Equal(t, "coop_mat32x8<f32, A>", c.WGSL("A"))
-	assert.Equal(t, "coop_mat16x32<f32, B>", c.WGSL("B"))
-	assert.Equal(t, "coop_mat16x8<f32, C>", c.WGSL("C"))
+	c := target.CooperativeMatrix{M: 8, N: 8, K: 8, Input: "f16"}
+	assert.Equal(t, "coop_mat8x8<f32, A>", c.WGSL("A"))
+	assert.Equal(t, "enable wgpu_cooperative_matrix;\n", c.Directives())
+	c = target.CooperativeMatrix{M: 8, N: 16, K: 16, Input: "bf16"}
+	assert.Equal(t, "coop_mat16x16<f32, B>", c.WGSL("B"))
+	assert.Equal(t, "enable wgpu_cooperative_matrix;\nenable gpupipe_bf16;\nenable gpupipe_matrices_8x16x16;\n", c.Directives())
+	size, ok := target.ReadSizeDirective("enable gpupipe_matrices_8x16x16;\n")
+	assert.True(t, ok)
+	assert.Equal(t, target.CooperativeMatrix{M: 8, N: 16, K: 16}, size)
+	for _, line := range []string{"enable gpupipe_matrices_8x16x32;\n", "enable gpupipe_matrices_8x16;\n", "enable f16;\n", "\n"} {
+		_, ok := target.ReadSizeDirective(line)
+		assert.False(t, ok, line)
+	}
 }

@@ -2,7 +2,6 @@ package device
 
 import (
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -10,28 +9,58 @@ import (
 // A Shader states its workgroup beside its source. Implementations accept a source that declares another one, even one
 // with more workgroup memory than the device has. So what the source declares in literals is compared here.
 
-var (
-	wgslComment       = regexp.MustCompile(`//[^\n]*`)
-	wgslWorkgroupSize = regexp.MustCompile(`@workgroup_size\s*\(\s*(\d+)[ui]?\s*(?:,\s*(\d+)[ui]?\s*)?(?:,\s*(\d+)[ui]?\s*)?,?\s*\)`)
-	wgslWorkgroupVar  = regexp.MustCompile(`var\s*<\s*workgroup\s*>\s*\w+\s*:\s*([^;]+);`)
-	wgslShortVector   = regexp.MustCompile(`^vec([234])([fiuh])$`)
-)
+// compact is a source without comments and spaces.
+func compact(wgsl string) string {
+	var s strings.Builder
+	for line := range strings.Lines(wgsl) {
+		line, _, _ = strings.Cut(line, "//")
+		for _, field := range strings.Fields(line) {
+			s.WriteString(field)
+		}
+	}
+	return s.String()
+}
+
+// between are the texts between a beginning and the next end.
+func between(s, begin, end string) (out []string) {
+	for {
+		_, after, found := strings.Cut(s, begin)
+		text, rest, closed := strings.Cut(after, end)
+		if !found || !closed {
+			return out
+		}
+		out, s = append(out, text), rest
+	}
+}
 
 // workgroupSize reads the literal @workgroup_size of a source; ok is false when there is none or several.
 func workgroupSize(wgsl string) (size [3]int, ok bool) {
-	m := wgslWorkgroupSize.FindAllStringSubmatch(wgslComment.ReplaceAllString(wgsl, ""), 2)
-	if len(m) != 1 {
+	found := 0
+	for _, text := range between(compact(wgsl), "@workgroup_size(", ")") {
+		if s, literal := sizeOf(text); literal {
+			size = s
+			found++
+		}
+	}
+	return size, found == 1
+}
+
+// sizeOf reads one to three numbers.
+func sizeOf(text string) (size [3]int, ok bool) {
+	numbers := strings.Split(strings.TrimSuffix(text, ","), ",")
+	if len(numbers) > len(size) {
 		return size, false
 	}
-	for i := range size {
-		size[i] = 1
-		if s := m[0][i+1]; s != "" {
-			n, err := strconv.Atoi(s)
-			if err != nil {
-				return size, false
-			}
-			size[i] = n
+	size = [3]int{1, 1, 1}
+	for i, s := range numbers {
+		if n := len(s) - 1; n > 0 && (s[n] == 'u' || s[n] == 'i') {
+			s = s[:n]
 		}
+		n, err := strconv.ParseUint(s, 10, 31)
+		if err != nil {
+			return size, false
+		}
+		size[i] = int(n)
 	}
 	return size, true
 }
@@ -39,8 +68,10 @@ func workgroupSize(wgsl string) (size [3]int, ok bool) {
 // workgroupMemory adds up the workgroup variables whose size is literal: a lower bound, in bytes.
 func workgroupMemory(wgsl string) int64 {
 	var sum int64
-	for _, m := range wgslWorkgroupVar.FindAllStringSubmatch(wgslComment.ReplaceAllString(wgsl, ""), -1) {
-		sum += typeSize(strings.Join(strings.Fields(m[1]), ""))
+	for _, text := range between(compact(wgsl), "var<workgroup>", ";") {
+		if _, typ, typed := strings.Cut(text, ":"); typed {
+			sum += typeSize(typ)
+		}
 	}
 	return sum
 }
@@ -53,8 +84,8 @@ func typeSize(t string) int64 {
 	case "f16":
 		return 2
 	}
-	if m := wgslShortVector.FindStringSubmatch(t); m != nil {
-		return typeSize("vec" + m[1] + "<" + map[string]string{"f": "f32", "i": "i32", "u": "u32", "h": "f16"}[m[2]] + ">")
+	if len(t) == len("vec2f") && strings.HasPrefix(t, "vec") && t[3] >= '2' && t[3] <= '4' {
+		return int64(t[3]-'0') * typeSize(map[byte]string{'f': "f32", 'i': "i32", 'u': "u32", 'h': "f16"}[t[4]])
 	}
 	inner, isArray := strings.CutPrefix(t, "array<")
 	if isArray && strings.HasSuffix(inner, ">") {

@@ -54,13 +54,10 @@ func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
 	lowering := shaders.NewLowering(fused, lim)
 	for _, g := range fused.Groups {
 		memory := map[*graph.Value]string{}
-		ks, err := lowering.Lower(g, func(v *graph.Value) string {
+		ks := lowering.Lower(g, func(v *graph.Value) string {
 			memory[v] = separate(fused, v)
 			return memory[v]
 		})
-		if err != nil {
-			return nil, err
-		}
 		if len(ks) == 0 {
 			return nil, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), lim.MaxBindings)
 		}

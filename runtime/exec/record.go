@@ -68,10 +68,7 @@ func (p *Plan) placed(q *program, n int) (shaders.Kernel, error) {
 	if sameSharing(chosen.memory, q.storage) {
 		return chosen.Kernel, nil
 	}
-	ks, err := shaders.NewLowering(q.fused, p.dev.Limits()).Lower(q.fused.Groups[n], q.storage)
-	if err != nil {
-		return shaders.Kernel{}, err
-	}
+	ks := shaders.NewLowering(q.fused, p.dev.Limits()).Lower(q.fused.Groups[n], q.storage)
 	i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == chosen.Name })
 	if i < 0 { // lowering offers variants by shape, not by memory
 		return shaders.Kernel{}, fmt.Errorf("%s: kernel %s does not exist on the planned memory", shaders.Label(q.fused.Groups[n]),

@@ -2,6 +2,7 @@ package matmul
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -124,7 +125,7 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 	k.Name += fmt.Sprintf(" split %d", t.splits)
 	size := s.splitSize()
 	k.Scratch = 4 * size * t.splits
-	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
+	first.bind(C, Binding{Operand: Scratch, Size: k.Scratch})
 	k.Passes = []Pass{first, reduction(s, l, size, t.splits)}
 	return k
 }
@@ -135,6 +136,10 @@ func (t cooperative) slices(s Spec) (a, b slice) {
 		batch: s.Batch, item: "b", batchStride: s.BatchStrideA}
 	b = slice{name: "b", first: fmt.Sprintf("tx * %du", t.cols()), tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB,
 		batch: s.Batch, item: s.matrixB(), batchStride: s.BatchStrideB}
+	a.array, b.array = "mm_a", "mm_b"
+	if s.Shared && a.wgslType() == b.wgslType() {
+		b.array = a.array
+	}
 	a.inside, b.inside = s.M%a.tile == 0 && s.Grouping != graph.GroupedRows, s.N%b.tile == 0
 	a.wholeSteps, b.wholeSteps, a.end, b.end = s.wholeSteps(t.depth()), s.wholeSteps(t.depth()), s.lastStep(), s.lastStep()
 	if s.Grouping == graph.GroupedRows {
@@ -166,7 +171,7 @@ func (t cooperative) pass(s Spec, l target.Limits) Pass {
 		out = s.sums()
 	}
 	a, b := t.slices(s)
-	g := newCooperativeSource(out, a, b)
+	g := t.newSource(out, a, b)
 	g.line("var<workgroup> stage: array<vec4<f32>, %d>;", t.vec4s(s))
 	g.declareBlock()
 	tiles := [3]int{ceilDiv(s.N, t.cols()), s.rowBlocks(t.rows()), s.Batch * t.splits}
@@ -243,7 +248,7 @@ func (t cooperative) finish(g *source) {
 		base += fmt.Sprintf(" + part * %du", s.splitSize())
 	}
 	g.line("let base = %s;", base)
-	direct := s.Text == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
+	direct := s.Declare == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
 	inside := s.M%t.rows() == 0 && s.N%t.cols() == 0 && s.Grouping != graph.GroupedRows
 	if direct && !inside {
 		past := fmt.Sprintf("(ty + 1u) * %du", t.rows())
@@ -306,26 +311,23 @@ func (t cooperative) storeStrips(g *source) {
 	}
 }
 
-// newCooperativeSource returns a source that holds the declarations of the bindings and helpers, as newSource does.
-func newCooperativeSource(s Spec, a, b slice) *source {
-	g := &source{spec: s}
-	g.directives = "enable wgpu_cooperative_matrix;\n"
-	if s.TypeA == BF16 {
-		g.directives += "enable gpupipe_bf16;\n"
-	}
-	g.c = array{"mm_c", s.TypeC, s.N%4 == 0}
-	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
-		g.arrays = append(g.arrays, Array{fmt.Sprintf("mm_%c", "abc"[i]), t})
+// newSource returns a source that holds the declarations of the bindings and helpers.
+func (t cooperative) newSource(s Spec, a, b slice) *source {
+	g := &source{spec: s, directives: t.size.Directives()}
+	g.c = array{"mm_c", "mm_c", s.TypeC, s.N%4 == 0}
+	g.arrays = []Array{{a.array, a.wgslType()}, {b.array, b.wgslType()}, {g.c.memory, g.c.typ()}}
+	if a.array == b.array {
+		g.arrays = slices.Delete(g.arrays, 1, 2)
 	}
 	g.groups()
 	if a.alignment() != wide || b.alignment() != wide || a.alongK && s.K%8 != 0 {
 		g.line(helpers)
 	}
-	if s.Text != nil {
+	if s.Declare != nil {
 		a.declareAt(g)
 		b.declareAt(g)
 		g.declareAt(g.c)
 	}
-	g.epilogue()
+	g.endHead()
 	return g
 }

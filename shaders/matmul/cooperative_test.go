@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/cooptest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
@@ -35,10 +34,7 @@ func cooperativeCases() []testCase {
 				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+n%2
 			}
 			if trans%2 == n%2 {
-				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
-				s.Text = func(acc, b, i, j string) (string, string) {
-					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
-				}
+				s.Declare = biased
 			}
 			out = append(out, testCase{name: fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), spec: s})
 		}
@@ -124,9 +120,8 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 				shape.splits = 3
 			}
 			check(t, dev, c, []Kernel{shape.kernel(c.spec, tensorLimits(shape.size, shape.lanes, "f16"))}, func(p Pass) Pass {
-				var err error
-				p.Code, err = cooptest.Scalar(p.Source(), shape.lanes)
-				p.Directives, p.Arrays = "", nil
+				text, err := cooptest.Scalar(p.Source(), shape.lanes)
+				p = p.of(text)
 				p.WorkgroupMemory += cooptest.Memory
 				require.NoError(t, err)
 				return p
@@ -140,11 +135,10 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)
 	s := Spec{Product: Product{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16},
-		Epilogue: Epilogue{Arrays: []scalar.Array{{Name: "bias", Type: scalar.F32}}}}
-	s.Text = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
+		Epilogue: Epilogue{Declare: epilogueOf(F32, "", "acc + bias[j]", bias)}}
 	half := s
 	half.TypeC = BF16
-	half.Text = func(acc, _, _, j string) (string, string) { return narrow("("+acc+" + bias["+j+"])", "", "", "") }
+	half.Declare = narrow("(acc + bias[j])", bias)
 	r := rand.New(rand.NewPCG(1, 2))
 	_, x := randomFloat16(r, s.M*s.K, F16)
 	_, y := randomFloat16(r, s.N*s.K, F16)
@@ -152,9 +146,8 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", x), b.buffer("b", y), b.buffer("bias", floatBytes(random(r, s.N)))
 	shape := cooperative{size: square(8), lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
 	scalar := func(p Pass) Pass {
-		var err error
-		p.Code, err = cooptest.Scalar(p.Source(), shape.lanes)
-		p.Directives, p.Arrays = "", nil
+		text, err := cooptest.Scalar(p.Source(), shape.lanes)
+		p = p.of(text)
 		p.WorkgroupMemory += cooptest.Memory
 		require.NoError(t, err)
 		return p

@@ -54,12 +54,11 @@ func (b *bench) program(k Kernel, change func(Pass) Pass, outside device.Buffer)
 			}
 			c.Args = append(c.Args, r)
 		}
-		if pass.Epilogue && b.bias != nil {
+		if pass.Epilogue != nil && b.bias != nil {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
 		if outside != nil && !strings.HasPrefix(pass.Code, target.Assembly) {
-			pass.Code = boundscheck.Indices(pass.Source(), len(c.Args))
-			pass.Directives, pass.Arrays = "", nil
+			pass = pass.of(boundscheck.Indices(pass.Source(), len(c.Args)))
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
 		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.Source(), Bindings: make([]device.Access, len(c.Args)),

@@ -20,7 +20,8 @@ const (
 
 // array is how a shader reads a binding.
 type array struct {
-	name    string
+	name    string // of its functions
+	memory  string // the binding, which may be another operand's
 	element Element
 	quads   bool // by four elements
 }
@@ -39,7 +40,11 @@ func (a array) typ() string {
 }
 
 // bind adds an array to the bindings.
-func (g *source) bind(a array) { g.arrays = append(g.arrays, Array{a.name, a.typ()}) }
+func (g *source) bind(a array) {
+	if a.memory == a.name {
+		g.arrays = append(g.arrays, Array{a.name, a.typ()})
+	}
+}
 
 // bindOperand adds an array, and defines how 16-bit floats are read.
 func (g *source) bindOperand(a array) {
@@ -52,9 +57,9 @@ func (g *source) bindOperand(a array) {
 		g.line("fn %s_read(at: u32) -> f32 { return %s_widen(%s); }", a.name, a.name, a.stored())
 		return
 	}
-	g.line("fn %[1]s_read(at: u32) -> vec4<f32> { let w = %[1]s[at]; "+
+	g.line("fn %[1]s_read(at: u32) -> vec4<f32> { let w = %[2]s[at]; "+
 		"return vec4<f32>(%[1]s_widen(w.x & 65535u), %[1]s_widen(w.x >> 16u), %[1]s_widen(w.y & 65535u), %[1]s_widen(w.y >> 16u)); }",
-		a.name)
+		a.name, a.memory)
 }
 
 // read is the f32, or with quads the vec4<f32>, at a place.
@@ -62,20 +67,20 @@ func (a array) read(at string) string {
 	if a.element.Float16() {
 		return a.name + "_read(" + at + ")"
 	}
-	return a.name + "[" + at + "]"
+	return a.memory + "[" + at + "]"
 }
 
 // stored is element at as it is stored: an f32, or the bits of a 16-bit float.
 func (a array) stored() string {
 	switch {
 	case a.element.Float16() && a.quads:
-		return fmt.Sprintf("(%s[at >> 2u][(at >> 1u) & 1u] >> ((at & 1u) * 16u)) & 65535u", a.name)
+		return fmt.Sprintf("(%s[at >> 2u][(at >> 1u) & 1u] >> ((at & 1u) * 16u)) & 65535u", a.memory)
 	case a.element.Float16():
-		return graph.Float16At(a.name, graph.Var("at", 1<<32, 0)).String()
+		return graph.Float16At(a.memory, graph.Var("at", 1<<32, 0)).String()
 	case a.quads:
-		return a.name + "[at >> 2u][at & 3u]"
+		return a.memory + "[at >> 2u][at & 3u]"
 	}
-	return a.name + "[at]"
+	return a.memory + "[at]"
 }
 
 // declareAt defines mm_at_x for an epilogue: an element of a binding as it is stored.

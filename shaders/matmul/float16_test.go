@@ -51,7 +51,7 @@ var (
 // Kernels for 16-bit floats differ from those for f32 only in how they read operands.
 func TestFloat16ChangesReadsOnly(t *testing.T) {
 	for _, c := range testCases() {
-		if c.spec.Text != nil {
+		if c.spec.Declare != nil {
 			continue
 		}
 		for _, software := range []bool{true, false} {
@@ -131,7 +131,7 @@ func TestFloat16IsStored(t *testing.T) {
 	var narrow16 Spec
 	for _, s := range []Spec{long, floats} {
 		narrow16 = s
-		narrow16.TypeC, narrow16.Text = BF16, narrow
+		narrow16.TypeC, narrow16.Declare = BF16, narrow("acc")
 		ks := Variants(narrow16, few)
 		require.Equal(t, s.K == long.K, slices.ContainsFunc(ks, func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 		r := rand.New(rand.NewPCG(1, 2))
@@ -153,7 +153,7 @@ func TestFloat16IsStored(t *testing.T) {
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].Source(), "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
-	narrow16.Text = nil
+	narrow16.Declare = nil
 	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12",
 		func() { Variants(narrow16, on(few, true)) })
 }
@@ -163,13 +163,14 @@ func rounded(x []float32) uint32 {
 	return BF16.Bits(float64(x[0])) | BF16.Bits(float64(x[1]))<<16
 }
 
-// narrow is an epilogue that rounds to bf16.
-func narrow(acc, _, _, _ string) (stmts, expr string) {
-	bits := BF16.Narrow(scalar.Var(acc, scalar.F32, 0), func(x *scalar.Expr) *scalar.Expr {
-		stmts += fmt.Sprintf("let bits: %v = %v;\n", x.Type, x)
+// narrow is an epilogue that rounds an expression to bf16.
+func narrow(value string, arrays ...Array) func(Pass) Declarations {
+	statements := ""
+	bits := BF16.Narrow(scalar.Var(value, scalar.F32, 0), func(x *scalar.Expr) *scalar.Expr {
+		statements += fmt.Sprintf("let bits: %v = %v;\n", x.Type, x)
 		return scalar.Var("bits", x.Type, 0)
 	})
-	return stmts, bits.String()
+	return epilogueOf(BF16, statements, bits.String(), arrays...)
 }
 
 // randomFloat16Words returns random numbers, and the words that hold them as 16-bit floats.

@@ -154,7 +154,7 @@ func (k *Kernel) addBlocks(s Spec, rows int, l target.Limits) {
 	n := s.rowBlocks(rows)
 	k.Scratch = 16 * n
 	blocks := Binding{Operand: Scratch, Size: k.Scratch}
-	k.Passes[0].Bindings[3] = blocks
+	k.Passes[0].bind(Offsets, blocks)
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	g := &source{arrays: []Array{{"offsets", "u32"}, {"blocks", "u32"}}}
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(n, width), 1, 1}, l, true)

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -49,9 +48,9 @@ func groupedReference(s Spec, a, b, bias []float32, rows []int) (want []float64)
 			one.K, x, y = n, a[from*s.M:], b[from*s.N:]
 		}
 		sums := one
-		sums.Text = nil
+		sums.Declare = nil
 		for i, v := range reference(sums, x, y, nil) {
-			if s.Text != nil { // that of testEpilogue
+			if s.Declare != nil { // that of testEpilogue
 				row, matrix := from+i/s.N, 0
 				if s.Grouping == graph.GroupedSums {
 					row, matrix = i/s.N, e
@@ -87,7 +86,7 @@ func groupedSpecs() (out []Spec) {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.Native = testEpilogue(s.TypeC)
+				s.Declare = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
@@ -102,7 +101,7 @@ func groupedSpecs() (out []Spec) {
 					TransA: true}}
 			}
 			if kind >= 3 {
-				s.Native = testEpilogue(F32)
+				s.Declare = testEpilogue(F32)
 			}
 			out = append(out, s)
 		}
@@ -124,10 +123,7 @@ func groupedCases(limits ...target.Limits) (out []testCase) {
 					TransA: true}}
 			}
 			if (n+kind)%2 == 1 {
-				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
-				s.Text = func(acc, b, i, j string) (string, string) {
-					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
-				}
+				s.Declare = biased
 			}
 			out = append(out, testCase{fmt.Sprintf("grouped %d", len(out)), s, limits[n%len(limits)]})
 		}

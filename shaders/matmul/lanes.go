@@ -163,7 +163,9 @@ func (p lanes) kernel(s Spec, l target.Limits) Kernel {
 	}
 	p.spec = seen
 	pass := p.pass(s, l)
-	pass.Bindings[0], pass.Bindings[1] = rows, cols
+	if !s.Shared || p.packRows || p.packCols {
+		pass.Bindings[0], pass.Bindings[1] = rows, cols
+	}
 	k.Passes = append(k.Passes, pass)
 	return k
 }
@@ -172,6 +174,7 @@ func (p lanes) kernel(s Spec, l target.Limits) Kernel {
 func (p lanes) pass(s Spec, l target.Limits) Pass {
 	quadC := !p.swap && s.N%4 == 0
 	s.TypeA, s.TypeB = p.spec.TypeA, p.spec.TypeB // as they are bound
+	s.Shared = s.Shared && !p.packRows && !p.packCols
 	g := newSource(s, p.quadRows(), p.quadCols(), quadC)
 	quads := ceilDiv(p.spec.N, 4)
 	tiles := [3]int{ceilDiv(quads, p.width*p.groups), ceilDiv(p.spec.M, p.rows), s.Batch}
@@ -299,7 +302,7 @@ func packed(from Operand, element Element, batch, x, k, stride int, xContiguous 
 	quads := ceilDiv(x, 4)
 	total := batch * k * quads
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
-	g, src := &source{}, array{name: "src", element: element}
+	g, src := &source{}, array{name: "src", memory: "src", element: element}
 	g.bindOperand(src)
 	g.arrays = append(g.arrays, Array{"dst", "vec4<f32>"})
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(total, width), 1, 1}, l, true)

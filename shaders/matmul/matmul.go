@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -31,33 +30,39 @@ type Product struct {
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
-	Shared                     bool // A and B lie in the same memory: a pass can bind it once only, as arrays of one type
+	Shared                     bool // A and B lie in the same memory, which a pass binds once
 	Symmetric                  bool // every matrix of the product equals its transpose, before the epilogue, but for rounding
 	// Grouping makes the product one of Groups groups; see graph.Contraction. With GroupedRows B has a matrix for each
 	// group, BatchStrideB apart, and Batch is 1. With GroupedSums C has one, Batch is Groups, A is [K,M] and B [K,N]. The
 	// passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
 	Grouping graph.Grouping
 	Groups   int
+
+	flattened int // rows of each product of the batch, where the rows of all are one matrix; 0: they are not
 }
 
 // Epilogue is what becomes of a sum before it is stored. The zero value stores it as it is.
 type Epilogue struct {
 	TypeC Element // that is stored; the code converts sums to 16-bit floats, and N must be a multiple of four then
-	// Text returns the WGSL statements and expression of the stored value, given the names of the accumulator (f32) and of
-	// b, i and j (u32). The text becomes the body of a function. A 16-bit float is a u32 with its bits. mm_at_a(i),
-	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
-	// A and B exchanged), C's only where it stores.
-	Text func(acc, b, i, j string) (stmts, expr string)
-	// Arrays are what Text reads: they are bound behind the pass's own.
-	Arrays []scalar.Array
-	// Native is the code of native kernels: C declarations that define
+	// Declare returns what declares the epilogue of a pass with these bindings; nil: there is none. It is called when the
+	// pass is printed. A kernel calls the function once for each element of C, in any order. The function returns the
+	// stored value: an f32, or the bits of a 16-bit float as a u32. In WGSL it is
+	//
+	//	fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32)
+	//
+	// which reads elements of the pass's bindings by mm_at_a(at), mm_at_b(at) and mm_at_c(at), C's only where it stores. In
+	// C it is
 	//
 	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
 	//
-	// or one that returns the bits of a 16-bit TypeC as a u32. args are those of the pass: its own three, which are
-	// given, and behind them those that the epilogue reads. A kernel calls it once for each element of C, in any order.
-	// Names that begin with mm_ are the kernel's.
-	Native func(own []Binding) string
+	// with the arguments of the pass. Names that begin with mm_ are the kernel's.
+	Declare func(Pass) Declarations
+}
+
+// Declarations are a function and the arrays that it has besides those of a pass, which are bound behind these.
+type Declarations struct {
+	Arrays []Array // of WGSL
+	Text   string
 }
 
 // fewRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
@@ -79,12 +84,13 @@ type Kernel struct {
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its
 // array.
 type Pass struct {
-	// WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
-	Code              string
-	Directives        string    // of WGSL
-	Arrays            []Array   // what WGSL calls its bindings; those of Epilogue.Arrays follow the pass's own if Epilogue is set
-	Bindings          []Binding // 0, 1, …
-	Epilogue          bool      // the bindings of Epilogue.Arrays follow
+	// Head and Code are WGSL without directives and bindings, SPIR-V assembly, which begins with target.Assembly, or C,
+	// which begins with target.C. The declarations of the epilogue are between them.
+	Head, Code        string
+	Directives        string                  // of WGSL
+	Arrays            []Array                 // what WGSL calls the bindings
+	Bindings          []Binding               // 0, 1, …
+	Epilogue          func(Pass) Declarations // nil: the pass has none
 	Workgroup, Groups [3]int
 	WorkgroupMemory   int // bytes
 }
@@ -92,17 +98,18 @@ type Pass struct {
 // Array is a binding in WGSL: its name and the type of its elements.
 type Array struct{ Name, Type string }
 
-// Source is the whole text of the pass, with the arrays as bindings 0, 1, …
-func (p Pass) Source() string { return Source(p.Directives, p.Arrays, p.Code) }
-
-// Source is the text of a kernel with arrays as bindings 0, 1, …
-func Source(directives string, arrays []Array, code string) string {
+// Source is the whole text of the pass.
+func (p Pass) Source() string {
+	var d Declarations
+	if p.Epilogue != nil {
+		d = p.Epilogue(p)
+	}
 	var s strings.Builder
-	s.WriteString(directives)
-	for i, a := range arrays {
+	s.WriteString(p.Directives)
+	for i, a := range slices.Concat(p.Arrays, d.Arrays) {
 		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", i, a.Name, a.Type)
 	}
-	s.WriteString(code)
+	s.WriteString(p.Head + d.Text + p.Code)
 	return s.String()
 }
 
@@ -132,12 +139,12 @@ func Variants(s Spec, l target.Limits) []Kernel {
 	}
 	s.checkGroups()
 	if l.Native {
-		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.Native == nil) {
+		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.Declare == nil) {
 			panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and an even number of elements, not %d", s.TypeC, s.Batch*s.M*s.N))
 		}
 		return nativeVariants(s, l)
 	}
-	if s.TypeC.Float16() && (s.N%4 != 0 || s.Text == nil) {
+	if s.TypeC.Float16() && (s.N%4 != 0 || s.Declare == nil) {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
 	}
 	var ks []Kernel
@@ -151,7 +158,12 @@ func Variants(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, matrix2Variants(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
-	return append([]Kernel{naive(s, l)}, ks...)
+	return append([]Kernel{naive(s, l)}, slices.DeleteFunc(ks, Kernel.divided)...)
+}
+
+// divided reports whether a pass would read one array as elements of two types.
+func (k Kernel) divided() bool {
+	return slices.ContainsFunc(k.Passes, func(p Pass) bool { return len(p.Arrays) > len(p.Bindings) })
 }
 
 // naive is one invocation an element, the baseline and the fallback.
@@ -220,6 +232,7 @@ type source struct {
 	spec       Spec
 	a, b, c    array
 	directives string
+	head       string  // the text before the epilogue
 	arrays     []Array // the bindings in order
 	builtins   string  // more parameters of main
 }
@@ -228,33 +241,32 @@ func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", 
 
 // newSource starts a shader of bindings A, B and C with the epilogue; the flags say which are arrays of vec4.
 func newSource(s Spec, quadA, quadB, quadC bool) *source {
-	g := &source{spec: s, a: array{"mm_a", s.TypeA, quadA}, b: array{"mm_b", s.TypeB, quadB}, c: array{"mm_c", s.TypeC, quadC}}
+	g := &source{spec: s, a: array{"mm_a", "mm_a", s.TypeA, quadA}, b: array{"mm_b", "mm_b", s.TypeB, quadB},
+		c: array{"mm_c", "mm_c", s.TypeC, quadC}}
+	if s.Shared && g.a.typ() == g.b.typ() {
+		g.b.memory = g.a.memory
+	}
 	for i, bind := range []func(array){g.bindOperand, g.bindOperand, g.bind} {
 		x := []array{g.a, g.b, g.c}[i]
 		bind(x)
-		if s.Text != nil {
+		if s.Declare != nil {
 			g.declareAt(x)
 		}
 	}
 	g.groups()
-	g.epilogue()
+	g.endHead()
 	return g
 }
 
-// epilogue defines the function of the spec's epilogue, if it has one.
-func (g *source) epilogue() {
-	if s := g.spec; s.Text != nil {
-		stmts, expr := s.Text("acc", "b", "i", "j")
-		for _, a := range s.Arrays {
-			g.arrays = append(g.arrays, Array{a.Name, a.Type.String()})
-		}
-		g.line("fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}", one(s.TypeC), stmts, expr)
-	}
+// endHead ends what comes before the epilogue.
+func (g *source) endHead() {
+	g.head = g.String()
+	g.Reset()
 }
 
 // value is the stored value of accumulator acc, an expression.
 func (g *source) value(acc, b, i, j string) string {
-	if g.spec.Text == nil {
+	if g.spec.Declare == nil {
 		return acc
 	}
 	return fmt.Sprintf("mm_epilogue(%s, %s, %s, %s)", acc, b, i, j)
@@ -262,7 +274,7 @@ func (g *source) value(acc, b, i, j string) string {
 
 // quadValue is value of the four columns from j on, as they are stored.
 func (g *source) quadValue(acc, b, i, j string) string {
-	if g.spec.Text == nil {
+	if g.spec.Declare == nil {
 		return acc
 	}
 	var parts [4]string
@@ -304,14 +316,32 @@ func (g *source) main(workgroup [2]int, tiles [3]int, l target.Limits, linear bo
 // pass closes the entry point of a shader that binds A, B and C.
 func (g *source) pass(workgroup, groups [3]int, memory int) Pass {
 	g.line("}")
-	bindings := []Binding{{Operand: A}, {Operand: B}, {Operand: C}}
-	if g.spec.Grouping != graph.Ungrouped {
-		bindings = append(bindings, Binding{Operand: Offsets})
-	}
 	return Pass{
-		Code: g.String(), Directives: g.directives, Arrays: g.arrays, Bindings: bindings,
-		Epilogue: g.spec.Text != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
+		Head: g.head, Code: g.String(), Directives: g.directives, Arrays: g.arrays, Bindings: g.spec.bindings(),
+		Epilogue: g.spec.Declare, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
 	}
+}
+
+// bind has the pass bind scratch memory in the place of an operand.
+func (p Pass) bind(operand Operand, scratch Binding) {
+	i := slices.IndexFunc(p.Bindings, func(b Binding) bool { return b.Operand == operand })
+	p.Bindings[i] = scratch
+}
+
+// bindings are those of a pass that reads A and B and stores C.
+func (s Spec) bindings() []Binding {
+	operands := []Operand{A, B, C}
+	if s.Shared {
+		operands = []Operand{A, C}
+	}
+	if s.Grouping != graph.Ungrouped {
+		operands = append(operands, Offsets)
+	}
+	var out []Binding
+	for _, o := range operands {
+		out = append(out, Binding{Operand: o})
+	}
+	return out
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/scalar"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
@@ -50,10 +49,7 @@ func testCases() []testCase {
 				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+1
 			}
 			if trans%2 == n%2 {
-				s.Arrays = []scalar.Array{{Name: "bias", Type: scalar.F32}}
-				s.Text = func(acc, b, i, j string) (string, string) {
-					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
-				}
+				s.Declare = biased
 			}
 			out = append(out, testCase{fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), s, limits})
 		}
@@ -96,7 +92,7 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 		gb, tb := shape(wb[n*s.BatchStrideB:], s.K, s.N, s.TransB)
 		out := c[n*s.M*s.N : (n+1)*s.M*s.N]
 		blas64.Gemm(ta, tb, 1, ga, gb, 0, blas64.General{Rows: s.M, Cols: s.N, Stride: s.N, Data: out})
-		if s.Text != nil {
+		if s.Declare != nil {
 			for i := range out {
 				out[i] = 2*out[i] + float64(i/s.N) + 100*float64(n) + float64(bias[i%s.N])
 			}

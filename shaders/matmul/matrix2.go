@@ -32,7 +32,7 @@ var matrix2Shapes = [...]matrix2{
 const minSums, maxSums = 32, 128
 
 func matrix2Variants(s Spec, l target.Limits) []Kernel {
-	if s.Grouping != graph.Ungrouped || s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
+	if s.Grouping != graph.Ungrouped || s.Shared || s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
 		return nil
 	}
 	var ks []Kernel
@@ -95,7 +95,7 @@ func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
 	cost := waves * perK * float64(ceilDiv(s.K, t.splits)+64)
-	if t.splits > 1 || s.Text != nil {
+	if t.splits > 1 || s.Declare != nil {
 		cost += 2e5 + float64(s.Batch*s.M*s.N*t.splits)/fillTensor
 	}
 	return cost
@@ -108,14 +108,14 @@ func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	size := s.splitSize()
 	first := Pass{Code: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}},
 		Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
-	if t.splits == 1 && s.Text == nil {
+	if t.splits == 1 && s.Declare == nil {
 		k.Passes = []Pass{first}
 		return k
 	}
 	if t.splits > 1 {
 		k.Name += fmt.Sprintf(" split %d", t.splits)
 	}
-	first.Bindings[2] = Binding{Operand: Scratch, Size: 4 * size * t.splits}
+	first.bind(C, Binding{Operand: Scratch, Size: 4 * size * t.splits})
 	last := reduction(s, l, size, t.splits)
 	k.Scratch = last.Bindings[1].Offset + last.Bindings[1].Size
 	k.Passes = []Pass{first, last}

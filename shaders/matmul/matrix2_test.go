@@ -161,19 +161,18 @@ func floats(b []byte) (out []float32) {
 func TestMatrix2StoresFloat16(t *testing.T) {
 	tier.Rest(t)
 	s := Spec{Product: Product{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 40, BatchStrideB: 64},
-		Epilogue: Epilogue{TypeC: BF16, Text: narrow}}
+		Epilogue: Epilogue{TypeC: BF16, Declare: narrow("acc")}}
 	r := rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, 75, F16)
 	y, yBits := randomFloat16(r, 124, F16)
 	floats := s
-	floats.Text = nil
+	floats.Declare = nil
 	want := reference(floats, x, y, nil)
 	dev := testdevice.Translated(t)
 	k := matrix2Variants(s, flexibleLimits())[0]
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
 	k.Passes = k.Passes[1:]
-	k.Passes[0].Epilogue = false // its epilogue reads no buffer
 	for i, word := range b.run(k, len(want)/2, asIs)[:len(want)/2] {
 		bits := BF16.Bits(float64(float32(want[2*i]))) | BF16.Bits(float64(float32(want[2*i+1])))<<16
 		require.Equal(t, bits, math.Float32bits(word), "word %d", i)

@@ -3,6 +3,7 @@ package matmul
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -92,12 +93,7 @@ func (s Spec) flat() Spec {
 	if s.Batch == 1 || s.BatchStrideB > 0 || s.TransA || s.BatchStrideA != s.M*s.K {
 		return s
 	}
-	if epilogue, m := s.Native, s.M; epilogue != nil {
-		s.Native = func(own []Binding) string {
-			return epilogue(own) + fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)", m, m)
-		}
-	}
-	s.Batch, s.M = 1, s.Batch*s.M
+	s.Batch, s.M, s.flattened = 1, s.Batch*s.M, s.M
 	return s
 }
 
@@ -149,7 +145,7 @@ func (n *native) planBlocks(blocks int) {
 	if s.TransA { // A is packed, which fewer steps keep in the cache until it is used
 		steps = 128
 	}
-	if s.Native != nil {
+	if s.Declare != nil {
 		columns = fewColumns
 	}
 	n.columns = n.evenly(s.N, columns)
@@ -355,15 +351,21 @@ func (t *text) define(name string, value any) {
 	fmt.Fprintf(t, "#define %s %v\n", name, value)
 }
 
-// pass returns the pass of the code, which begins with its comment.
+// pass returns the pass of the code, which begins with its comment. Bindings are of A, B and C, in this order where the
+// code has both operands, and of others behind them.
 func (t *text) pass(code string, groups int, bindings ...Binding) Pass {
-	var head string
-	epilogue := t.store && t.spec.Native != nil
-	if epilogue {
-		head = t.spec.Native(bindings) + "\n#define EPILOGUE\n"
+	p := Pass{Head: target.C + "\n", Bindings: bindings, Workgroup: [3]int{1, 1, 1}, Groups: [3]int{groups, 1, 1}}
+	if t.store && t.spec.Declare != nil {
+		p.Epilogue = t.spec.Declare
+		if m := t.spec.flattened; m > 0 {
+			p.Code += fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)", m, m)
+		}
+		p.Code += "\n#define EPILOGUE\n"
 	}
-	return Pass{
-		Code: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,
-		Workgroup: [3]int{1, 1, 1}, Groups: [3]int{groups, 1, 1},
+	if t.spec.Shared && len(bindings) > 1 && bindings[0].Operand == A && bindings[1].Operand == B {
+		p.Bindings = slices.Delete(slices.Clone(bindings), 1, 2)
+		t.define("SHARED", true)
 	}
+	p.Code += t.String() + nativeCommon + "\n" + code
+	return p
 }

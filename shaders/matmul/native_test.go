@@ -62,14 +62,14 @@ func nativeSpecs(l target.Limits) []Spec {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.Native = testEpilogue(s.TypeC)
+				s.Declare = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
 	}
-	shared := Spec{Product: Product{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630}, Epilogue: Epilogue{Native: testEpilogue(F32)}}
+	shared := Spec{Product: Product{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630}, Epilogue: Epilogue{Declare: testEpilogue(F32)}}
 	few := Spec{Product: Product{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64},
-		Epilogue: Epilogue{TypeC: BF16, Native: testEpilogue(BF16)}}
+		Epilogue: Epilogue{TypeC: BF16, Declare: testEpilogue(BF16)}}
 	out = append(out, pairSpecs()...)
 	out = append(out, groupedSpecs()...)
 	out = append(out, symmetricSpecs()...)
@@ -103,7 +103,7 @@ func pairSpecs() (out []Spec) {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.Native = testEpilogue(s.TypeC)
+				s.Declare = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
@@ -129,7 +129,7 @@ func termSpecs() (out []Spec) {
 				if s.Batch*s.M*s.N%2 != 0 {
 					s.TypeC = F32
 				}
-				s.Native = testEpilogue(s.TypeC)
+				s.Declare = testEpilogue(s.TypeC)
 			}
 			out = append(out, s)
 		}
@@ -157,7 +157,7 @@ func symmetricSpecs() (out []Spec) {
 			out = append(out, other) // without an epilogue sums lie in C
 		}
 		if d[0] < 1000 {
-			other.Native = testEpilogue(F32)
+			other.Declare = testEpilogue(F32)
 		}
 		out = append(out, s, other)
 	}
@@ -165,14 +165,14 @@ func symmetricSpecs() (out []Spec) {
 }
 
 // testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
-func testEpilogue(c Element) func([]Binding) string {
-	return func(own []Binding) string {
-		value := fmt.Sprintf("2.0f * acc + (f32)i + 100.0f * (f32)b + ((const f32 *)args[%d].at)[j]", len(own))
+func testEpilogue(c Element) func(Pass) Declarations {
+	return func(p Pass) Declarations {
+		value := fmt.Sprintf("2.0f * acc + (f32)i + 100.0f * (f32)b + ((const f32 *)args[%d].at)[j]", len(p.Bindings))
 		if c == F32 {
-			return "static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) { return " + value + "; }"
+			return Declarations{Text: "static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) { return " + value + "; }"}
 		}
-		return "static inline u32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) {\n" +
-			"union { f32 f; u32 u; } x = {" + value + "};\nreturn (x.u + 0x7fff + (x.u >> 16 & 1)) >> 16;\n}"
+		return Declarations{Text: "static inline u32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) {\n" +
+			"union { f32 f; u32 u; } x = {" + value + "};\nreturn (x.u + 0x7fff + (x.u >> 16 & 1)) >> 16;\n}"}
 	}
 }
 
@@ -240,9 +240,6 @@ func newNativeCase(s Spec) nativeCase {
 		}
 		c.b, b = c.a, a
 	}
-	if s.Native != nil {
-		s.Text = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
-	}
 	if s.Grouping != graph.Ungrouped {
 		c.name += fmt.Sprintf(",%d groups %v", s.Grouping, c.rows)
 	}
@@ -302,8 +299,8 @@ func (s Spec) properties() []string {
 	return []string{
 		fmt.Sprint("A", kind, s.TypeA, s.TransA), fmt.Sprint("A", kind, s.TransA, rows, steps),
 		fmt.Sprint("B", kind, s.TypeB, s.TransB), fmt.Sprint("B", kind, s.TransB, columns, steps),
-		fmt.Sprint("C", kind, s.TypeC, s.Native != nil), fmt.Sprint("edges", kind, rows, columns),
-		fmt.Sprint("operands", kind, s.Shared, s.Native != nil),
+		fmt.Sprint("C", kind, s.TypeC, s.Declare != nil), fmt.Sprint("edges", kind, rows, columns),
+		fmt.Sprint("operands", kind, s.Shared, s.Declare != nil),
 		fmt.Sprint("transposes", kind, s.TransA, s.TransB),
 		fmt.Sprint("batch", kind, s.Batch > 1, s.BatchStrideA > 0, s.BatchStrideB > 0),
 		fmt.Sprint("sizes", kind, s.M < 12, s.M > 96, s.N > 64, s.K > 512),

@@ -99,7 +99,7 @@ func (p *terms) limitRows(most int) {
 
 // whole reports whether sums are stored as they are, in whole tiles.
 func (p terms) whole() bool {
-	return p.spec.Native == nil && p.spec.Grouping != graph.GroupedRows && p.spec.M%16 == 0 && p.spec.N%16 == 0
+	return p.spec.Declare == nil && p.spec.Grouping != graph.GroupedRows && p.spec.M%16 == 0 && p.spec.N%16 == 0
 }
 
 // symmetric reports whether the kernel computes half of a symmetric product. It can where sums lie in C, or in a block of

@@ -13,6 +13,7 @@ import (
 // eight 16-bit floats, a vec4 of words.
 type slice struct {
 	name, first string // "a" or "b"; the tile's first row or column
+	array       string // the binding
 	tile, depth int    // rows or columns of a tile; k's of a slice
 	size, k     int    // rows or columns of the operand; its k's
 	alongK      bool   // runs are along k
@@ -160,10 +161,10 @@ func (x slice) read(q int, k0 string) string {
 		if !x.wholeSteps || !x.alongK && !x.inside {
 			at = fmt.Sprintf("min(%s, %du)", at, x.elements()/8-1)
 		}
-		return fmt.Sprintf("mm_%s[%s]", x.name, at)
+		return fmt.Sprintf("%s[%s]", x.array, at)
 	}
 	word := func(i int) string {
-		return fmt.Sprintf("mm_%s[min((%s) / 2u + %du, %du)]", x.name, at, i, ceilDiv(x.elements(), 2)-1)
+		return fmt.Sprintf("%s[min((%s) / 2u + %du, %du)]", x.array, at, i, ceilDiv(x.elements(), 2)-1)
 	}
 	v := fmt.Sprintf("vec4<u32>(%s, %s, %s, %s)", word(0), word(1), word(2), word(3))
 	if x.alignment() == odd {
@@ -200,9 +201,9 @@ func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at str
 
 // declareAt defines the function with which the epilogue reads the bits of an element.
 func (x slice) declareAt(g *source) {
-	bits := graph.Float16At("mm_"+x.name, graph.Var("at", 1<<32, 0)).String()
+	bits := graph.Float16At(x.array, graph.Var("at", 1<<32, 0)).String()
 	if x.alignment() == wide {
-		bits = fmt.Sprintf("(mm_%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.name)
+		bits = fmt.Sprintf("(%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.array)
 	}
 	g.line("fn mm_at_%s(at: u32) -> u32 { return %s; }", x.name, bits)
 }

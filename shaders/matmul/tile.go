@@ -93,7 +93,7 @@ func (t tile) kernel(s Spec, l target.Limits) Kernel {
 	size := s.splitSize()
 	k.Scratch = 4 * size * t.splits
 	first := t.pass(s, l)
-	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
+	first.bind(C, Binding{Operand: Scratch, Size: k.Scratch})
 	k.Passes = []Pass{first, reduction(s, l, size, t.splits)}
 	return k
 }
@@ -308,7 +308,7 @@ func reduction(s Spec, l target.Limits, size, splits int) Pass {
 		at, j, zero = 4, fmt.Sprintf("id %% %du * 4u", s.N/4), "vec4<f32>()"
 	}
 	total, half := s.Batch*s.M*s.N/at, max(splits/2, 1)
-	s.TypeA, s.TypeB = F32, F32
+	s.TypeA, s.TypeB, s.Shared = F32, F32, false
 	g := newSource(s, quads, quads, quads)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)
@@ -326,7 +326,7 @@ func reduction(s Spec, l target.Limits, size, splits int) Pass {
 	}
 	p := g.pass([3]int{wx, 1, 1}, groups, 0)
 	cut := 4 * size * half
-	p.Bindings[0] = Binding{Operand: Scratch, Size: cut}
-	p.Bindings[1] = Binding{Operand: Scratch, Offset: cut, Size: max(4*size*splits-cut, 256)}
+	p.bind(A, Binding{Operand: Scratch, Size: cut})
+	p.bind(B, Binding{Operand: Scratch, Offset: cut, Size: max(4*size*splits-cut, 256)})
 	return p
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -66,10 +65,30 @@ var needed = map[string]Features{
 	"CooperativeMatrixTensorAddressingNV": TensorAddressing, "TensorAddressingNV": TensorAddressing,
 }
 
-// token is a string, or what has no space in it; a comment goes on to the end of the line.
-var token = regexp.MustCompile(`"[^"]*"|;.*|[^\s";]+|"`)
+// tokens are the words of a line, and its strings with their quotes. A comment is none.
+func tokens(line string) (out []string) {
+	for {
+		line = strings.TrimLeft(line, " \t\r")
+		if line == "" || line[0] == ';' {
+			return out
+		}
+		end := strings.IndexAny(line, " \t\r\";")
+		if line[0] == '"' {
+			end = 1 + strings.IndexByte(line[1:], '"') + 1
+		}
+		if end <= 0 { // there is no other
+			end = len(line)
+		}
+		out, line = append(out, line[:end]), line[end:]
+	}
+}
 
-var named = regexp.MustCompile(`^%\w+$`)
+// named reports whether a word is an id.
+func named(s string) bool {
+	return len(s) > 1 && s[0] == '%' && strings.IndexFunc(s[1:], func(r rune) bool {
+		return r != '_' && !('0' <= r && r <= '9') && !('a' <= r && r <= 'z') && !('A' <= r && r <= 'Z')
+	}) < 0
+}
 
 // version is SPIR-V 1.6, which SPV_NV_cooperative_matrix2 asks for, and Vulkan 1.3 takes.
 const version = 0x10600
@@ -80,7 +99,7 @@ const version = 0x10600
 func Assemble(text string, f Features) (*Module, error) {
 	a := &assembler{features: f, ids: map[string]uint32{}, defined: map[string]bool{}}
 	for i, line := range strings.Split(text, "\n") {
-		if err := a.line(i+1, token.FindAllString(line, -1)); err != nil {
+		if err := a.line(i+1, tokens(line)); err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
@@ -111,9 +130,6 @@ type use struct {
 
 // line assembles one instruction, or none.
 func (a *assembler) line(n int, tokens []string) error {
-	if k := len(tokens); k > 0 && tokens[k-1][0] == ';' {
-		tokens = tokens[:k-1]
-	}
 	if len(tokens) == 0 {
 		return nil
 	}
@@ -179,7 +195,7 @@ func (a *assembler) operands(line int, letters, result string, tokens []string) 
 func (a *assembler) operand(line int, letter byte, s string) ([]uint32, error) {
 	switch letter {
 	case 't', 'i', '=':
-		if !named.MatchString(s) {
+		if !named(s) {
 			return nil, fmt.Errorf("%s is not an id", s)
 		}
 		if letter == '=' && a.defined[s] {

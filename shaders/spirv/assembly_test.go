@@ -135,7 +135,7 @@ func TestAssemblyOfExtensions(t *testing.T) {
 	} {
 		a := &assembler{features: ^Features(0), ids: map[string]uint32{"%1": 1, "%2": 2, "%3": 3, "%4": 4, "%5": 5, "%6": 6, "%7": 7},
 			defined: map[string]bool{}}
-		require.NoError(t, a.line(1, token.FindAllString(text, -1)), text)
+		require.NoError(t, a.line(1, tokens(text)), text)
 		assert.Equal(t, append([]uint32{uint32(len(want))<<16 | want[0]}, want[1:]...), a.code, text)
 	}
 }

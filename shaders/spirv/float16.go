@@ -2,19 +2,14 @@ package spirv
 
 import (
 	"encoding/binary"
-	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Bfloat16 is the line of a kernel whose 16-bit floats are bf16. WGSL has no such type: such a kernel may load and
-// store them and multiply matrices of them, and nothing else.
-const Bfloat16 = "enable gpupipe_bf16;"
-
 // amendments is the version of amend. Cached modules depend on it.
-const amendments = 1
+const amendments = 2
 
 // What naga does not say, by the specifications' numbers.
 const (
@@ -44,38 +39,33 @@ func (in instruction) is(op uint32, at int, operand uint32) bool {
 	return in.op() == op && in[at] == operand
 }
 
-// matrixType is the type of a matrix: columns, rows, component and use.
-var matrixType = regexp.MustCompile(`coop_mat(8|16)x(8|16)<(\w+), ([ABC])>`)
-
-// amendment is what naga does not know of a kernel: whether its 16-bit floats are bf16, and the rows and columns of
-// matrices by their use, if some are not square.
+// amendment is what naga does not know of a kernel: whether its 16-bit floats are bf16, and the size of its matrices, if
+// they are not square; otherwise all sides are zero.
 type amendment struct {
 	bfloat16 bool
-	sizes    map[uint32][2]uint32
+	size     target.CooperativeMatrix
 }
 
-// source is the text as naga reads it, every line in its place, and what it does not say. naga's text knows square
-// matrices alone, its SPIR-V any.
-func source(wgsl string) (string, amendment, error) {
-	text := strings.Replace(wgsl, Bfloat16, "", 1)
-	a := amendment{bfloat16: len(text) < len(wgsl)}
-	sizes, square := map[uint32][2]uint32{}, true
-	for _, m := range matrixType.FindAllStringSubmatch(text, -1) {
-		use := uint32(m[4][0] - 'A')
-		columns, _ := strconv.ParseUint(m[1], 10, 32)
-		rows, _ := strconv.ParseUint(m[2], 10, 32)
-		size := [2]uint32{uint32(rows), uint32(columns)}
-		if other, ok := sizes[use]; ok && other != size {
-			return "", a, fmt.Errorf("%s: expected matrices of one size for each use, found others of %dx%d", m[0], other[1], other[0])
+// source is the text as naga reads it, every line in its place, and what its first lines say that naga does not know.
+func source(wgsl string) (string, amendment) {
+	var a amendment
+	var lines strings.Builder
+	for {
+		line, rest, _ := strings.Cut(wgsl, "\n")
+		size, sized := target.ReadSizeDirective(line + "\n")
+		switch {
+		case line+"\n" == target.Bfloat16Directive:
+			a.bfloat16 = true
+		case sized:
+			a.size = size
+		case strings.HasPrefix(line, "enable "):
+			lines.WriteString(line)
+		default:
+			return lines.String() + wgsl, a
 		}
-		sizes[use] = size
-		square = square && rows == columns
+		lines.WriteString("\n")
+		wgsl = rest
 	}
-	if square {
-		return text, a, nil
-	}
-	a.sizes = sizes
-	return matrixType.ReplaceAllString(text, "coop_mat16x16<$3, $4>"), a, nil
 }
 
 // amend corrects what naga makes of a kernel. Matrices that are factors and whose memory the source declares as whole
@@ -92,7 +82,7 @@ func amend(code []byte, a amendment) []byte {
 		list = append(list, rest[:n:n])
 		rest = rest[n:]
 	}
-	list = withoutLayout(withFloat16(withSizes(list, &all[3], a.sizes), &all[3], a.bfloat16))
+	list = withoutLayout(withFloat16(withSizes(list, &all[3], a.size), &all[3], a.bfloat16))
 	var out []byte
 	for _, in := range append([]instruction{all[:5]}, list...) {
 		for _, w := range in {
@@ -102,11 +92,13 @@ func amend(code []byte, a amendment) []byte {
 	return out
 }
 
-// withSizes gives matrices their rows and columns, by use; bound is the number of ids.
-func withSizes(list []instruction, bound *uint32, sizes map[uint32][2]uint32) []instruction {
-	if len(sizes) == 0 {
+// withSizes gives matrices their rows and columns, by use, if these are not what naga makes of them; bound is the number
+// of ids.
+func withSizes(list []instruction, bound *uint32, size target.CooperativeMatrix) []instruction {
+	if size.M == 0 {
 		return list
 	}
+	sizes := [][2]int{{size.M, size.K}, {size.K, size.N}, {size.M, size.N}}
 	constants := map[uint32]instruction{}
 	var out []instruction
 	for _, in := range list {
@@ -116,7 +108,7 @@ func withSizes(list []instruction, bound *uint32, sizes map[uint32][2]uint32) []
 		if in.op() == opTypeMatrix {
 			use := constants[in[6]]
 			for i, n := range sizes[use[3]] {
-				out = append(out, newInstruction(opConstant, use[1], *bound, n))
+				out = append(out, newInstruction(opConstant, use[1], *bound, uint32(n)))
 				in[4+i] = *bound
 				*bound++
 			}

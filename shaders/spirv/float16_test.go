@@ -1,10 +1,10 @@
 package spirv
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -63,7 +63,7 @@ func TestFactorsAreFloat16(t *testing.T) {
 	assert.True(t, m.Subgroups && m.Matrices)
 	assert.Equal(t, map[uint32]Binding{0: {}, 1: {Written: true}}, m.Bindings)
 
-	m, err = c.Compile(strings.Replace(matrices, "\n", " "+Bfloat16+"\n", 1), matrixFeatures)
+	m, err = c.Compile(target.Bfloat16Directive+matrices, matrixFeatures)
 	require.NoError(t, err)
 	capabilities, floats, components = declared(t, m)
 	assert.NotContains(t, capabilities, uint32(capabilityFloat16))
@@ -78,7 +78,7 @@ func TestNamedFloat16(t *testing.T) {
 		"array<f16, 512>", "bitcast<vec4<f32>>(x[l])", "x[l]",
 		"coop_mat16x16<f32, A>", "coop_mat16x16<f16, A>", "coop_mat16x16<f32, B>", "coop_mat16x16<f16, B>").Replace(matrices)
 	c := compiler(t, "")
-	for enable, want := range map[string][]uint32{"": {16}, Bfloat16: {16, encodingBfloat16}} {
+	for enable, want := range map[string][]uint32{"": {16}, target.Bfloat16Directive: {16, encodingBfloat16}} {
 		m, err := c.Compile(enable+source, matrixFeatures)
 		require.NoError(t, err)
 		_, floats, components := declared(t, m)
@@ -91,11 +91,10 @@ func TestNamedFloat16(t *testing.T) {
 func TestMatricesOfAnySize(t *testing.T) {
 	c := compiler(t, "")
 	for _, size := range []struct{ m, n, k uint32 }{{16, 16, 16}, {8, 8, 8}, {8, 8, 16}, {8, 16, 16}, {16, 8, 16}, {16, 16, 8}} {
-		typ := func(columns, rows uint32, use string) string {
-			return fmt.Sprintf("coop_mat%dx%d<f32, %s>", columns, rows, use)
-		}
-		m, err := c.Compile(strings.NewReplacer("coop_mat16x16<f32, A>", typ(size.k, size.m, "A"), "coop_mat16x16<f32, B>",
-			typ(size.n, size.k, "B"), "coop_mat16x16<f32, C>", typ(size.n, size.m, "C")).Replace(matrices), matrixFeatures)
+		of := target.CooperativeMatrix{M: int(size.m), N: int(size.n), K: int(size.k)}
+		_, text, _ := strings.Cut(matrices, "\n")
+		m, err := c.Compile(of.Directives()+strings.NewReplacer("coop_mat16x16<f32, A>", of.WGSL("A"), "coop_mat16x16<f32, B>",
+			of.WGSL("B"), "coop_mat16x16<f32, C>", of.WGSL("C")).Replace(text), matrixFeatures)
 		require.NoError(t, err)
 		constants, sizes := map[uint32]uint32{}, map[uint32][2]uint32{}
 		for rest := m.Code[5:]; len(rest) > 0; rest = rest[rest[0]>>16:] {
@@ -109,12 +108,12 @@ func TestMatricesOfAnySize(t *testing.T) {
 		}
 		assert.Equal(t, map[uint32][2]uint32{0: {size.m, size.k}, 1: {size.k, size.n}, 2: {size.m, size.n}}, sizes)
 	}
-	_, err := c.Compile(strings.Replace(matrices, "var c", "var d = coop_mat8x16<f32, C>(); var c", 1), matrixFeatures)
-	assert.EqualError(t, err, "coop_mat16x16<f32, C>: expected matrices of one size for each use, found others of 8x16")
+	_, err := c.Compile("enable gpupipe_matrices_8x16x7;\n"+matrices, matrixFeatures)
+	assert.ErrorContains(t, err, "line 1")
 }
 
 func TestMistakesKeepTheirLine(t *testing.T) {
-	_, err := compiler(t, "").Compile(Bfloat16+"\n\nfn main() { let x: f32 = 1u; }", 0)
+	_, err := compiler(t, "").Compile(target.Bfloat16Directive+"\nfn main() { let x: f32 = 1u; }", 0)
 	assert.ErrorContains(t, err, "line 3: ")
 }
 

@@ -109,10 +109,7 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	if err := c.start(); err != nil {
 		return nil, err
 	}
-	text, more, err := source(wgsl)
-	if err != nil {
-		return nil, err
-	}
+	text, more := source(wgsl)
 	code, err := c.naga.translate(text, f)
 	if err != nil {
 		return nil, err

@@ -17,9 +17,9 @@ import (
 // parentheses.
 var (
 	subgroup = regexp.MustCompile(`@builtin\(subgroup_id\) (\w+): u32\) {`)
-	enable   = regexp.MustCompile(`(?m)^enable (wgpu_cooperative_matrix|gpupipe_bf16);`)
+	enable   = regexp.MustCompile(`(?m)^enable (?:wgpu_cooperative_matrix|gpupipe_\w+);`)
 	array    = regexp.MustCompile(`var<(?:workgroup|storage, *\w+)> (\w+): array<(f32|vec4<f32>)[,>]`)
-	matrix   = regexp.MustCompile(`coop_mat(\d+)x(\d+)<f32, ([ABC])>`)
+	square   = regexp.MustCompile(`coop_mat(\d+)x`)
 	zero     = regexp.MustCompile(`var (\w+) = coop_mat\d+x\d+<f32, C>\(\);`)
 	load     = regexp.MustCompile(`(?:let|var) (\w+) = coopLoad(T?)<coop_mat\d+x\d+<f32, ([ABC])>>\(&(\w+)\[([^\][]+)\], ([^()]+)\);`)
 	multiply = regexp.MustCompile(`(\w+) = coopMultiplyAdd\((\w+), (\w+), (\w+)\);`)
@@ -37,10 +37,7 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	if !enable.MatchString(wgsl) {
 		return wgsl, nil
 	}
-	size, err := sizeOf(wgsl)
-	if err != nil {
-		return "", err
-	}
+	size := sizeOf(wgsl)
 	for _, m := range multiply.FindAllStringSubmatch(wgsl, -1) {
 		if m[1] != m[4] {
 			return "", fmt.Errorf("%s: expected the sum in the place of the third", m[0])
@@ -50,7 +47,7 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	text = subgroup.ReplaceAllString(text, fmt.Sprintf("@builtin(local_invocation_index) coop_lane: u32) {\n  let $1 = coop_lane / %du;",
 		lanes))
 	l := loops{size: size, factor: graph.F16, vectors: map[string]bool{}}
-	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
+	if strings.Contains(wgsl, target.Bfloat16Directive) {
 		l.factor = graph.BF16
 	}
 	for _, m := range array.FindAllStringSubmatch(wgsl, -1) {
@@ -79,22 +76,15 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	return text, nil
 }
 
-// sizeOf finds the sizes of the matrices, which are of one product.
-func sizeOf(wgsl string) (target.CooperativeMatrix, error) {
-	sizes := map[string][2]int{} // rows and columns
-	for _, m := range matrix.FindAllStringSubmatch(wgsl, -1) {
-		columns, _ := strconv.Atoi(m[1])
-		rows, _ := strconv.Atoi(m[2])
-		if other, ok := sizes[m[3]]; ok && other != [2]int{rows, columns} {
-			return target.CooperativeMatrix{}, fmt.Errorf("%s: expected matrices of one size for each use", m[0])
+// sizeOf finds the size of the matrices, which a directive says if they are not square.
+func sizeOf(wgsl string) target.CooperativeMatrix {
+	for line := range strings.Lines(wgsl) {
+		if size, ok := target.ReadSizeDirective(line); ok {
+			return size
 		}
-		sizes[m[3]] = [2]int{rows, columns}
 	}
-	a, b, c := sizes["A"], sizes["B"], sizes["C"]
-	if a[1] != b[0] || c != [2]int{a[0], b[1]} {
-		return target.CooperativeMatrix{}, fmt.Errorf("expected matrices of M rows and K columns, of K and N, and of M and N, found %v, %v and %v", a, b, c)
-	}
-	return target.CooperativeMatrix{M: c[0], N: c[1], K: a[1]}, nil
+	side, _ := strconv.Atoi(square.FindStringSubmatch(wgsl)[1])
+	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
 // loops writes statements. Its loops start at a number that is not constant, lest drivers unroll them: it is in workgroup
@@ -177,7 +167,7 @@ func (l loops) shape(role string) (rows, columns int) {
 	return l.size.M, l.size.N
 }
 
-// packing defines pack2x16float, which package native does not translate. What WGSL leaves to the device is zero: the
+// packing defines pack2x16float, which package translate does not know. What WGSL leaves to the device is zero: the
 // results for numbers that f16 has not.
 func packing() string {
 	var lets strings.Builder

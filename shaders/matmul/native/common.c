@@ -77,6 +77,13 @@ MM_INLINE void mm_rows4(vec4 a, vec4 b, vec4 c, vec4 d, vec4 *rows) {
 	rows[2] = MM_SHUFFLE(ef, gh, 0, 1, 4, 5), rows[3] = MM_SHUFFLE(ef, gh, 2, 3, 6, 7);
 }
 
+// MM_ARG is the argument of a binding. Where A and B are one, they are one argument.
+#if SHARED
+#define MM_ARG(i) args[(i) > 0 ? (i) - 1 : 0]
+#else
+#define MM_ARG(i) args[i]
+#endif
+
 #define A_T MM_CALL(mm_t_, A)
 #define B_T MM_CALL(mm_t_, B)
 #define C_T MM_CALL(mm_t_, C)

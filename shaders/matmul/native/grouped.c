@@ -2,10 +2,10 @@
 // Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
 
 KERNEL {
-	const A_T *a = args[0].at;
-	const f32 *b = args[1].at;
-	C_T *c = args[2].at;
-	const u32 *offsets = args[3].at;
+	const A_T *a = MM_ARG(0).at;
+	const f32 *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
+	const u32 *offsets = MM_ARG(3).at;
 #if PACK_A
 	f32 panels[(BLOCK + MR - 1) / MR * MR * STEPS] __attribute__((aligned(64)));
 #endif

@@ -10,9 +10,9 @@
 #define MM_GRAINS(rows) (((rows) + MM_GRAIN - 1) / MM_GRAIN * MM_GRAIN)
 
 KERNEL {
-	const u16 *a = args[0].at, *b = args[1].at;
-	C_T *c = args[2].at;
-	const u32 *offsets = args[3].at;
+	const u16 *a = MM_ARG(0).at, *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
+	const u32 *offsets = MM_ARG(3).at;
 	u16 panel[BLOCK * PITCH] __attribute__((aligned(64)));
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
 	mm_configure();

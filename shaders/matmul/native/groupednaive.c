@@ -1,10 +1,10 @@
 // The grouped product by its definition: args[0] is A, args[1] B, args[2] C, args[3] the groups' offsets. A group of this
 // kernel computes a row of C.
 KERNEL {
-	const A_T *a = args[0].at;
-	const B_T *b = args[1].at;
-	C_T *c = args[2].at;
-	const u32 *offsets = args[3].at;
+	const A_T *a = MM_ARG(0).at;
+	const B_T *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
+	const u32 *offsets = MM_ARG(3).at;
 	for (u32 group = first; group < last; group++) {
 		u64 n = group / M, i = group % M, k0 = 0, k1 = K, e = 0;
 #if GROUPED_SUMS

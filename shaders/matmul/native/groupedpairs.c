@@ -4,9 +4,9 @@
 typedef u32 mm_pair __attribute__((may_alias));
 
 KERNEL {
-	const u16 *from = args[0].at;
-	u16 *to = args[1].at;
-	const u32 *offsets = args[2].at;
+	const u16 *from = MM_ARG(0).at;
+	u16 *to = MM_ARG(1).at;
+	const u32 *offsets = MM_ARG(2).at;
 	for (u32 group = first; group < last; group++) {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS;
 		u64 j0 = group % columns * PACK_COLUMNS, j1 = MIN(j0 + PACK_COLUMNS, N);

@@ -1,5 +1,5 @@
 // The groups of a product: GROUPED is the number of rows, or where GROUPED_SUMS of k's, that GROUPS share.
-#define GROUP_OFFSETS ((const u32 *)args[3].at)
+#define GROUP_OFFSETS ((const u32 *)MM_ARG(3).at)
 #define GROUPED_ROWS (!GROUPED_SUMS)
 #if GROUPED_ROWS
 // mm_rows finds the rows of a block, from *i0 to *i1, and returns the group that they belong to. There are at most

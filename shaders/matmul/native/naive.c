@@ -1,8 +1,8 @@
 // The product by its definition: args[0] is A, args[1] B, args[2] C. A group computes a row.
 KERNEL {
-	const A_T *a = args[0].at;
-	const B_T *b = args[1].at;
-	C_T *c = args[2].at;
+	const A_T *a = MM_ARG(0).at;
+	const B_T *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
 	for (u32 group = first; group < last; group++) {
 		u64 n = group / M, i = group % M;
 		for (u64 j = 0; j < N; j++) {

@@ -1,8 +1,8 @@
 // The pass that packs B: args[0] is B, args[1] the panels, [BATCH][columns / NR][K][NR], of PANELS elements a matrix.
 // A group packs PACK_STEPS of the k's of PACK_COLUMNS columns of a matrix.
 KERNEL {
-	const B_T *from = args[0].at;
-	f32 *to = args[1].at;
+	const B_T *from = MM_ARG(0).at;
+	f32 *to = MM_ARG(1).at;
 	for (u32 group = first; group < last; group++) {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, steps = (K + PACK_STEPS - 1) / PACK_STEPS;
 		u64 j0 = group % columns * PACK_COLUMNS, k0 = group / columns % steps * PACK_STEPS, b = group / columns / steps;

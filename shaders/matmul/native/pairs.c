@@ -28,8 +28,8 @@ MM_INLINE void mm_turn(u16 *to, const u16 *from) { // 8 × 8
 }
 
 KERNEL {
-	const u16 *from = args[0].at;
-	u16 *to = args[1].at;
+	const u16 *from = MM_ARG(0).at;
+	u16 *to = MM_ARG(1).at;
 	for (u32 group = first; group < last; group++) {
 		u64 row_blocks = (M + PACK_ROWS - 1) / PACK_ROWS, step_blocks = (K + PACK_STEPS - 1) / PACK_STEPS;
 		u64 i0 = group % row_blocks * PACK_ROWS, i1 = MIN(i0 + PACK_ROWS, M);
@@ -80,8 +80,8 @@ MM_INLINE void mm_pack_pairs(u16 *to, const u16 *from, u64 columns, u64 steps, u
 #endif
 
 KERNEL {
-	const u16 *from = args[0].at;
-	u16 *to = args[1].at;
+	const u16 *from = MM_ARG(0).at;
+	u16 *to = MM_ARG(1).at;
 	for (u32 group = first; group < last; group++) {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, step_blocks = (PADDED + PACK_STEPS - 1) / PACK_STEPS;
 		u64 j0 = group % columns * PACK_COLUMNS, j1 = MIN(j0 + PACK_COLUMNS, N);

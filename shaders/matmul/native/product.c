@@ -21,9 +21,9 @@ MM_INLINE void mm_mirror(const gp_arg *args, C_T *c, const f32 *sums, u64 ld, u6
 #endif
 
 KERNEL {
-	const A_T *a = args[0].at;
-	const f32 *b = args[1].at;
-	C_T *c = args[2].at;
+	const A_T *a = MM_ARG(0).at;
+	const f32 *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
 #if PACK_A
 	f32 panels[(BLOCK + MR - 1) / MR * MR * STEPS] __attribute__((aligned(64)));
 #endif

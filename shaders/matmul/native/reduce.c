@@ -1,8 +1,8 @@
 // The sum of the parts: args[0] is the first of them, args[1] the others, [SPLITS - 1][PART], args[2] is C. A group
 // stores ROWS of the rows of all matrices. The parts are added in order.
 KERNEL {
-	const f32 *begin = args[0].at, *parts = args[1].at;
-	C_T *c = args[2].at;
+	const f32 *begin = MM_ARG(0).at, *parts = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
 	for (u32 group = first; group < last; group++) {
 		u64 end = MIN((u64)(group + 1) * ROWS, BATCH * M);
 		for (u64 row = (u64)group * ROWS; row < end; row++) {

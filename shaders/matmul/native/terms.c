@@ -114,8 +114,8 @@ MM_INLINE void mm_cells(u32 *to, const f32 *from, u64 ld, const int along, const
 
 #if PACK
 KERNEL {
-	const f32 *from = args[0].at;
-	u32 *to = args[1].at;
+	const f32 *from = MM_ARG(0).at;
+	u32 *to = MM_ARG(1).at;
 	for (u32 group = first; group < last; group++) {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, step_blocks = (K + PACK_STEPS - 1) / PACK_STEPS;
 		u64 j0 = group % columns * PACK_COLUMNS, j1 = MIN(j0 + PACK_COLUMNS, N);
@@ -195,7 +195,7 @@ MM_INLINE void mm_sums(const u32 *a, const u32 *b, u64 cells, f32 *c, u64 ld, in
 		MM_B(1); MM_DOTS;
 		for (u64 end = MIN(most, (q + 1) * UP(CELL_LINES, CELLS)); row < end; row++) {
 			u64 at = place->at + row * N;
-			FETCH(args[2])
+			FETCH(MM_ARG(2))
 			EPILOGUE_ARRAYS(FETCH)
 		}
 		MM_A(0); MM_DOTS;
@@ -258,8 +258,8 @@ MM_INLINE void mm_mirror_cell(f32 *to, const f32 *from, u64 ld_to, u64 ld, u64 r
 #endif
 
 KERNEL {
-	const f32 *a = args[0].at;
-	C_T *c = args[2].at;
+	const f32 *a = MM_ARG(0).at;
+	C_T *c = MM_ARG(2).at;
 	u32 cells[BLOCK / CELL_LINES * CELLS * CELL] __attribute__((aligned(64)));
 #if GROUP_B
 	u32 y[CELLS * CELL] __attribute__((aligned(64)));
@@ -286,9 +286,9 @@ KERNEL {
 #endif
 		u64 j1 = MIN(j0 + COLUMNS, N);
 #if GROUP_B
-		const f32 *b = (const f32 *)args[1].at + matrix * STRIDE_B;
+		const f32 *b = (const f32 *)MM_ARG(1).at + matrix * STRIDE_B;
 #else
-		const u32 *panels = (const u32 *)args[1].at + (STRIDE_B ? matrix * PANELS : 0);
+		const u32 *panels = (const u32 *)MM_ARG(1).at + (STRIDE_B ? matrix * PANELS : 0);
 #endif
 		for (u64 i = i0; i < i1; i += BLOCK) {
 			const u64 rows = MIN(BLOCK, i1 - i), place = split * PART + (n * M + i) * N;

@@ -126,7 +126,7 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 			}
 #if !IN_PLACE
 			if (k < fetched) {
-				FETCH(args[2])
+				FETCH(MM_ARG(2))
 				EPILOGUE_ARRAYS(FETCH)
 			}
 #endif

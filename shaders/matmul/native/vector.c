@@ -76,9 +76,9 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 #endif
 
 KERNEL {
-	const A_T *a = args[0].at;
-	const B_T *b = args[1].at;
-	C_T *c = args[2].at;
+	const A_T *a = MM_ARG(0).at;
+	const B_T *b = MM_ARG(1).at;
+	C_T *c = MM_ARG(2).at;
 	f32 wide[M * STEPS] __attribute__((aligned(64))), sums[M * COLUMNS] __attribute__((aligned(64)));
 	for (u32 group = first; group < last; group++) {
 		u64 blocks = (N + COLUMNS - 1) / COLUMNS, j0 = group % blocks * COLUMNS, n = group / blocks, columns = MIN(COLUMNS, N - j0);

@@ -1,0 +1,120 @@
+package shaders
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/scalar"
+	"github.com/gpupipe/gpupipe/shaders/matmul"
+	"github.com/gpupipe/gpupipe/shaders/native"
+)
+
+// epilogue is the elementwise work behind a matrix product: the value to store for an element of the product, and the
+// stores of other values.
+type epilogue struct {
+	*context
+	product
+	first    *graph.Value   // that the kernel stores
+	others   []*graph.Value // that the epilogue stores
+	operands map[matmul.Operand]*graph.Value
+}
+
+// declared is the epilogue of one pass: its function, and the arguments behind the pass's own.
+type declared struct {
+	matmul.Declarations
+	args    []Arg
+	divided bool // one array would have elements of two types
+}
+
+// of writes the epilogue for a pass. What shares memory with a binding of the pass is read through that binding, since no
+// two may overlap. A pass may bind rearranged copies of the operands instead.
+func (e *epilogue) of(pass matmul.Pass) declared {
+	if e.lim.Native {
+		return e.native(pass)
+	}
+	w, d := e.newWriter(), declared{}
+	own := map[string]matmul.Array{} // by memory
+	for i, b := range pass.Bindings {
+		if b.Operand != matmul.Scratch {
+			key := e.key(e.operands[b.Operand])
+			own[key], w.held[key] = pass.Arrays[i], pass.Arrays[i].Name
+		}
+	}
+	w.Load = func(v *graph.Value, at []graph.Index) *scalar.Expr {
+		name, floats := strings.CutPrefix(own[e.key(v)].Name, "mm_")
+		if floats && len(name) == 1 { // the kernel reads these in fours, too
+			return scalar.Read("mm_at_"+name, v.DType.Scalar(), graph.Flatten(v.Shape, at).Expr())
+		}
+		return w.load(v, at)
+	}
+	for _, v := range e.others {
+		a, held := own[e.key(v)]
+		d.divided = d.divided || held && a.Type != array(v).Type.String()
+	}
+	row := graph.Var("row", e.g.Rows, fuse.Row)
+	f := e.function(w, row)
+	d.args = w.args
+	for _, a := range w.bindings {
+		d.Arrays = append(d.Arrays, matmul.Array{Name: a.Name, Type: a.Type.String()})
+	}
+	d.Text = fmt.Sprintf("fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %v {\n%s\nreturn %s;\n}\n", f.Result.Type, scalar.WGSL(f.Body), f.Result)
+	return d
+}
+
+// native is the epilogue in C. It names, for the kernel to fetch ahead, the arguments that have C's shape.
+func (e *epilogue) native(pass matmul.Pass) (d declared) {
+	w := e.newWriter()
+	var held []scalar.Array // of the pass, with their places among its arguments
+	var place []int
+	for i, b := range pass.Bindings {
+		if b.Operand == matmul.Scratch {
+			continue
+		}
+		v := e.operands[b.Operand]
+		a := array(v)
+		a.Name = fmt.Sprintf("operand_%c_array", "abc_o"[b.Operand])
+		w.held[e.key(v)] = a.Name
+		held, place = append(held, a), append(place, i)
+	}
+	// What depends on i alone is known to be the same for all columns, which a vector has.
+	row := graph.Var("b", e.batch, fuse.Row).Times(e.m).Plus(graph.Var("i", e.m, fuse.Row)).Times(e.n).Plus(graph.Var("j", e.n, fuse.Row))
+	f := e.function(w, row)
+	var arrays []scalar.Array
+	var places []int
+	var fetched strings.Builder
+	for i, a := range w.bindings {
+		arrays, places = append(arrays, a), append(places, len(pass.Bindings)+i)
+		if v := w.args[i].Value; v.DType == e.first.DType && v.Shape.Len() == e.first.Shape.Len() {
+			fmt.Fprintf(&fetched, " FETCH(args[%d])", len(pass.Bindings)+i)
+		}
+	}
+	for i, a := range held {
+		if f.Uses(a.Name) {
+			arrays, places = append(arrays, a), append(places, place[i])
+		}
+	}
+	d.args = w.args
+	d.Text = native.Function(f, arrays, places) + "\n#define EPILOGUE_ARRAYS(FETCH)" + fetched.String()
+	return d
+}
+
+// function is the epilogue as a function of acc, b, i and j, at a row of the group.
+func (e *epilogue) function(w *writer, row graph.Index) scalar.Function {
+	name := "mm_epilogue"
+	if e.lim.Native {
+		name = "epilogue"
+	}
+	acc, b, i, j := scalar.Var("acc", scalar.F32, fuse.Row), variable("b", fuse.Row, e.batch), variable("i", fuse.Row, e.m),
+		variable("j", fuse.Row, e.n)
+	f := scalar.Function{Name: name, Parameters: []*scalar.Expr{acc, b, i, j}}
+	if !e.lim.Native {
+		let(&w.outer, "row", fuse.Row, b.Mul(number(e.m)).Add(i).Mul(number(e.n)).Add(j))
+	}
+	w.Fixed[e.node.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
+	f.Result = w.Value(e.first, graph.Unflatten(e.first.Shape, row))
+	stores := w.stores(e.others, row)
+	f.Body = append(w.outer, stores...)
+	return f
+}
