@@ -8,13 +8,13 @@ import (
 )
 
 type exportCommand struct {
-	From   string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From   string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	Out    string `help:"Folder to create, or the file with --format gguf." required:"" placeholder:"PATH"`
 	Format string `help:"hf: a folder for transformers. gguf: a file for llama.cpp." enum:"hf,gguf" default:"hf"`
 	stepFlag
 	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16; with --format gguf also q8_0." enum:"f32,bf16,f16,q8_0" default:"f32"`
-	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Force     bool   `help:"Replace an existing export."`
 	JSON      bool   `help:"Print a JSON object."`
 }

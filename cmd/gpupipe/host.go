@@ -21,8 +21,8 @@ import (
 )
 
 type hostCommand struct {
-	Path   string   `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
-	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Path   string   `arg:"" name:"config" hub:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Set    []string `hub:"config" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the newest valid checkpoint in run.dir."`
 	fromFlag
 	Device  []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`

@@ -29,8 +29,8 @@ func kernelDump() (device.Dump, error) {
 }
 
 type kernelsCommand struct {
-	Config string   `arg:"" optional:"" help:"The run's YAML file, or the folder of a run."`
-	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Config string   `arg:"" optional:"" hub:"shape" help:"The run's YAML file, or the folder of a run."`
+	Set    []string `hub:"shape" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Device string   `help:"Generate the kernels for this device, such as vulkan:0, instead of a usual discrete GPU." placeholder:"NAME"`
 	Out    string   `help:"Write each kernel to a file in this folder instead of printing it." placeholder:"DIR"`
 }

@@ -49,6 +49,7 @@ Examples:
   measure the loss on held-out text   gpupipe eval runs/demo
   store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
   write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
+  download a model of the Hub         gpupipe fetch hf:org/name
   show stage utilization              gpupipe trace runs/demo
   watch runs on a page                gpupipe watch runs
   plan stage boundaries               gpupipe plan c.yaml --stages 4
@@ -80,6 +81,7 @@ type commands struct {
 	Serve      serveCommand      `cmd:"" help:"Answer requests of OpenAI's API with a model, and show a page."`
 	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder or a GGUF file."`
 	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
+	Fetch      fetchCommand      `cmd:"" help:"Download models and data sets of the Hugging Face Hub."`
 	Devices    devicesCommand    `cmd:"" help:"List available devices."`
 	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`
 	Tokenizer  tokenizerCommand  `cmd:"" help:"Train and check tokenizers."`
@@ -166,7 +168,10 @@ func (a *app) run(args []string) (code int) {
 		a.note("gpupipe: %v%s\nSee %s --help.", err, keyMeant(err), commandOf(err))
 		return exitMistake
 	}
-	if err = parsed.Run(a); err == nil {
+	if err = a.fetchNames(parsed); err == nil {
+		err = parsed.Run(a)
+	}
+	if err == nil {
 		err = a.failed
 	}
 	return a.conclude(err)

@@ -21,8 +21,8 @@ import (
 )
 
 type planCommand struct {
-	Config   string   `arg:"" optional:"" help:"YAML file of the run, or the folder of a run."`
-	Set      []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Config   string   `arg:"" optional:"" hub:"shape" help:"YAML file of the run, or the folder of a run."`
+	Set      []string `hub:"shape" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Stages   *int     `help:"Pipeline stages. The same as --set pipeline.stages=N."`
 	Cut      []int    `help:"First unit of each stage after the first. Unit 0 is the embedding, then come the layers, then the head. Default: the best cut." placeholder:"UNIT"`
 	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`

@@ -87,6 +87,7 @@ func TestReadmeRunsInOrder(t *testing.T) {
 	require.NoError(t, err)
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
+	onHub(t, "HuggingFaceTB/SmolLM2-135M", "roneneldan/TinyStories")
 	clone := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(clone, name)), 0o777))
@@ -106,7 +107,7 @@ func TestReadmeRunsInOrder(t *testing.T) {
 			require.NoError(t, err, "%s", out)
 		})
 	}
-	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "gpupipe.schema.json",
+	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "runs/stories", "gpupipe.schema.json",
 		"shards/train_000001.bin",
 		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4",
 		"studies/one-step-delay/table.md", "sweeps/learning-rates/best.yaml", "runs/range/result.json", "runs/focal"} {

@@ -14,7 +14,7 @@ import (
 )
 
 type serveCommand struct {
-	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	stepFlag
 	Listen    string   `help:"Address and port, or a port of 127.0.0.1. Other addresses than loopback need a token." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
 	TokenFile string   `help:"File with the token that requests must have. Default: none on loopback; else a new one, which is printed." placeholder:"FILE"`
@@ -27,7 +27,7 @@ type serveCommand struct {
 	Queue     int      `help:"Texts that may wait for a slot; further requests are refused with status 429." default:"512"`
 	MaxBody   int64    `help:"Bytes of a request." default:"1048576" placeholder:"BYTES"`
 	Clients   int      `help:"Connections at once; further ones wait." default:"256"`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON      bool     `help:"Print a JSON object when requests can come."`

@@ -8,7 +8,7 @@ import (
 )
 
 type studyCommand struct {
-	Grid string `arg:"" help:"YAML file of the study, or the folder of a study to continue."`
+	Grid string `arg:"" hub:"config" help:"YAML file of the study, or the folder of a study to continue."`
 	runsFlags
 }
 

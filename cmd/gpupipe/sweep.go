@@ -9,7 +9,7 @@ import (
 )
 
 type sweepCommand struct {
-	Sweep string `arg:"" name:"file" help:"YAML file of the sweep, or the folder of a sweep to continue."`
+	Sweep string `arg:"" name:"file" hub:"config" help:"YAML file of the sweep, or the folder of a sweep to continue."`
 	runsFlags
 }
 
@@ -98,12 +98,12 @@ func (c *sweepCommand) list(a *app, s *sweep.Sweep) error {
 }
 
 type lrRangeCommand struct {
-	Config string   `arg:"" help:"YAML file of the run."`
+	Config string   `arg:"" hub:"config" help:"YAML file of the run."`
 	Min    float64  `help:"First value of optimizer.lr." default:"1e-6"`
 	Max    float64  `help:"Last value of optimizer.lr." default:"1"`
 	Steps  int      `help:"Number of steps." default:"100"`
 	Out    string   `help:"Folder for the result." default:"lr-range" placeholder:"FOLDER"`
-	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Set    []string `hub:"config" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Device string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
 	JSON   bool     `help:"Print one JSON object a line: each step, then the result."`
 }

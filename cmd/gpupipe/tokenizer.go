@@ -29,7 +29,7 @@ func (c *tokenizerCommand) Help() string {
 }
 
 type tokenizerTrainCommand struct {
-	Inputs       []string `arg:"" name:"text" help:"Files of documents, globs, or folders that datasets saved."`
+	Inputs       []string `arg:"" name:"text" hub:"data" help:"Files of documents, globs, or folders that datasets saved."`
 	Out          string   `help:"Folder to create, or a file whose name ends in .json." required:"" placeholder:"PATH"`
 	VocabSize    int      `help:"Tokens, special ones and the 256 bytes included." default:"32768"`
 	Pattern      string   `help:"How text is cut into words: as GPT-4 (numbers of up to three digits), GPT-2 or Qwen2 (single digits) do." enum:"gpt4,gpt2,qwen2" default:"gpt4"`
@@ -188,8 +188,8 @@ func writeTokenizer(out string, special []string, text []byte) error {
 }
 
 type tokenizerCheckCommand struct {
-	Tokenizer string   `arg:"" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, its folder, or a GGUF file."`
-	Text      []string `help:"Files of documents to encode and decode." required:"" placeholder:"FILE" sep:"none"`
+	Tokenizer string   `arg:"" hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, its folder, or a GGUF file."`
+	Text      []string `hub:"data" help:"Files of documents to encode and decode." required:"" placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	JSON      bool     `help:"Print a JSON object."`
 }

@@ -7,14 +7,14 @@ import (
 )
 
 type topKCommand struct {
-	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	stepFlag
-	Data      []string `help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
+	Data      []string `hub:"data" help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
 	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
 	Force     bool     `help:"Replace an existing file."`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context." placeholder:"TOKENS"`
 	BatchSize int      `help:"Windows in a batch." default:"4"`

@@ -17,9 +17,9 @@ import (
 )
 
 type trainCommand struct {
-	Path   string   `arg:"" optional:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
-	Config string   `help:"The same as the argument." placeholder:"FILE"`
-	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Path   string   `arg:"" optional:"" name:"config" hub:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Config string   `hub:"config" help:"The same as the argument." placeholder:"FILE"`
+	Set    []string `hub:"config" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the newest valid checkpoint in run.dir."`
 	fromFlag
 	Device string `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`

@@ -15,13 +15,13 @@ import (
 )
 
 type evalCommand struct {
-	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	stepFlag
-	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
-	Task      []string `help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
+	Data      []string `hub:"data" help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
+	Task      []string `hub:"file" help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
 	Shots     int      `help:"With --task: the first questions of a file, which come as examples before each of the others." default:"0"`
 	Limit     int      `help:"With --task: questions of each file; 0: all." default:"0"`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
 	BatchSize int      `help:"Sequences in a batch." default:"4"`
@@ -120,7 +120,7 @@ func windowFlags(batchSize, seqLen int) error {
 }
 
 type generateCommand struct {
-	From string `arg:"" name:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
 	stepFlag
 	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
@@ -128,7 +128,7 @@ type generateCommand struct {
 	TopK        int     `help:"Sample from this many of the likeliest tokens; 0: from all." default:"0"`
 	TopP        float64 `help:"Sample from the smallest set of tokens with this total probability." default:"1"`
 	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
-	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Tokenizer   string  `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	Device      string  `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON        bool    `help:"Print a JSON object at the end."`
@@ -213,10 +213,10 @@ func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sam
 }
 
 type dataCommand struct {
-	Inputs      []string `arg:"" name:"text" help:"Files of documents, globs, or folders that datasets saved."`
+	Inputs      []string `arg:"" name:"text" hub:"data" help:"Files of documents, globs, or folders that datasets saved."`
 	Out         string   `help:"Folder for the shards." required:"" placeholder:"DIR"`
-	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder." default:"gpt2"`
-	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
+	Tokenizer   string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder." default:"gpt2"`
+	Val         []string `hub:"data" help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
 	SpecialText string   `help:"What special tokens are that are spelled out in a text: token, or text as any other." enum:"token,text" default:"token"`

@@ -1,6 +1,9 @@
-// Package hub finds models of the Hugging Face Hub that are on this machine. It knows the names of models, and the layout of
-// the cache in which huggingface_hub keeps what it downloads: models--ORG--NAME with refs/REVISION, which holds a commit,
-// and snapshots/COMMIT, which holds the files. Nothing is downloaded.
+// Package hub knows the names of the Hugging Face Hub and the cache in which huggingface_hub keeps what it downloads:
+// models--ORG--NAME or datasets--ORG--NAME with refs/REVISION, which holds a commit, blobs, which are named by their hashes,
+// and snapshots/COMMIT, which holds the files as links to blobs. It also chooses the files of a repository that a use needs.
+//
+// This package uses no network: package client downloads into the cache, and uploads. Nothing else looks at a name twice:
+// Locate and Files take what is in the cache.
 package hub
 
 import (
@@ -9,18 +12,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/userpath"
-)
-
-const (
-	models       = "models--" // begins the name of a model's folder in the cache
-	snapshots    = "snapshots"
-	mainRevision = "main" // the revision that a name without one means
 )
 
 // Locate returns the file or folder that a path names. A folder of the cache stands for its snapshot. A path at which nothing
@@ -39,15 +35,17 @@ func Locate(path string) (string, error) {
 	if to, err := os.Readlink(path); err == nil {
 		return "", fmt.Errorf("%s: a symbolic link to %s, which is not there", path, to)
 	}
-	n, ok, err := parse(path)
+	n, ok, err := Parse(path)
+	if err == nil && ok && n.Kind != Models {
+		err = fmt.Errorf("%s: found a data set of the Hub, expected a model", path)
+	}
 	if err != nil || !ok {
 		return "", cmp.Or(err, missing(path))
 	}
-	dir := filepath.Join(cache(), n.folder())
-	if _, err := os.Stat(dir); err != nil {
+	if _, err := os.Stat(n.Dir()); err != nil {
 		return "", n.absent(path)
 	}
-	return n.snapshot(dir)
+	return n.snapshot(n.Dir())
 }
 
 func missing(path string) error {
@@ -60,33 +58,125 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// IsName reports whether a path at which nothing is names a model of the Hub: by an address, or by a name in the cache.
+// Files returns the files in the cache that the name of a data set means, in the order of their names.
+func Files(name string) ([]string, error) {
+	n, ok, err := Parse(name)
+	switch {
+	case err != nil || !ok:
+		return nil, cmp.Or(err, missing(name))
+	case n.Kind != DataSets:
+		return nil, fmt.Errorf("%s: found a model of the Hub, expected a data set: hf:datasets/org/name", name)
+	}
+	commit, err := n.commit(n.Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, n.absent(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	files, err := n.Cached(commit)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := n.Select(ForData, files, func(f File) ([]byte, error) { return os.ReadFile(n.In(commit, f.Path)) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var paths []string
+	for _, f := range chosen {
+		path := n.In(commit, f.Path)
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("%s: %s is not in the cache %s: %s", name, f.Path, Cache(), n.advice())
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+// OneFile returns the path of the file that a name of the Hub means, and any other path as it is.
+func OneFile(name string) (string, error) {
+	if !IsAddress(name) {
+		return name, nil
+	}
+	files, err := Files(name)
+	if err == nil && len(files) != 1 {
+		err = fmt.Errorf("%s: found %d files, expected one", name, len(files))
+	}
+	if err != nil {
+		return "", err
+	}
+	return files[0], nil
+}
+
+// IsAddress reports whether a text is the name of a repository of the Hub, and no path: hf:ORG/NAME, or an address at
+// huggingface.co.
+func IsAddress(text string) bool { return hfScheme.MatchString(text) || address.MatchString(text) }
+
+// IsName reports whether a path at which nothing is names a repository of the Hub: by an address, or by a name in the cache.
 func IsName(path string) bool {
 	if isAddress(path) {
 		return true
 	}
-	n, ok, err := parse(path)
+	n, ok, err := Parse(path)
 	if err != nil || !ok {
 		return false
 	}
-	_, err = os.Stat(filepath.Join(cache(), n.folder()))
+	_, err = os.Stat(n.Dir())
 	return err == nil
 }
 
-// Name is the name of the model whose snapshot a path leads into, as ORG/NAME. It is empty for other paths.
-func Name(path string) string {
+// NameOf is the name of the model or data set whose snapshot a path leads into, as ORG/NAME. It is empty for other paths.
+func NameOf(path string) string {
 	for _, part := range strings.Split(filepath.ToSlash(path), "/") {
-		if name, ok := strings.CutPrefix(part, models); ok {
-			return strings.Replace(name, "--", "/", 1)
+		for _, kind := range []Kind{Models, DataSets} {
+			if name, ok := strings.CutPrefix(part, kind.prefix()); ok {
+				return strings.Replace(name, "--", "/", 1)
+			}
 		}
 	}
 	return ""
 }
 
+// Pinned returns a name of the Hub with the commit that its revision has in the cache, so that it means the same files
+// later. A name that is not in the cache, and any other text, is returned as it is.
+func Pinned(text string) string {
+	if !IsAddress(text) {
+		return text
+	}
+	n, ok, err := Parse(text)
+	if err != nil || !ok {
+		return text
+	}
+	commit, err := n.commit(n.Dir())
+	if err != nil {
+		return text
+	}
+	n.Revision = commit
+	return n.Text()
+}
+
+// PinnedPath returns the name of a path in a snapshot of the cache, with its commit; "" for other paths.
+func PinnedPath(path string) string {
+	rel, err := filepath.Rel(Cache(), path)
+	parts := strings.SplitN(filepath.ToSlash(rel), "/", 4)
+	if err != nil || len(parts) < 3 || parts[1] != snapshots {
+		return ""
+	}
+	id, ok := strings.CutPrefix(parts[0], Models.prefix())
+	if !ok {
+		return ""
+	}
+	n := Name{Kind: Models, ID: strings.Replace(id, "--", "/", 1), Revision: parts[2]}
+	if len(parts) == 4 {
+		n.Path = parts[3]
+	}
+	return n.Text()
+}
+
 // Advice says how to download the model whose snapshot a path leads into, or the model at the path.
 func Advice(path string) string {
-	if name := Name(path); name != "" {
-		return fmt.Sprintf("\"hf download %s\" downloads what is missing", name)
+	if name := NameOf(path); name != "" {
+		return Name{ID: name}.advice()
 	}
 	return "download the whole model"
 }
@@ -97,170 +187,74 @@ func Contents(dir string) string {
 	if err != nil || len(entries) == 0 {
 		return "nothing"
 	}
-	const most = 6
 	var names []string
-	for _, e := range entries[:min(len(entries), most)] {
+	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	list := strings.Join(names, ", ")
-	if more := len(entries) - most; more > 0 {
+	return inWords(names)
+}
+
+// inWords lists a few names.
+func inWords(names []string) string {
+	const most = 6
+	list := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	return list
 }
 
-// name is the name of a model.
-type name struct {
-	org, model string // org is "" for the oldest models
-	revision   string
-	file       string // a path in it
-	explicit   bool   // the text is the name of a model and no path
-}
-
-func (n name) String() string { return strings.TrimPrefix(n.org+"/"+n.model, "/") }
-
-// folder is the model's folder in the cache.
-func (n name) folder() string { return models + strings.ReplaceAll(n.String(), "/", "--") }
-
-// absent is the error of a model that is not in the cache.
-func (n name) absent(path string) error {
-	advice := fmt.Sprintf("gpupipe downloads nothing; \"hf download %s --local-dir %s\" does, and then name the folder %s", n, n.model,
-		n.model)
+// absent is the error of a repository that is not in the cache.
+func (n Name) absent(path string) error {
 	switch {
 	case n.explicit:
-		return fmt.Errorf("%s: the model %s is not in the cache %s: %s", path, n, cache(), advice)
-	case n.org == "":
+		return fmt.Errorf("%s: the %s %s is not in the cache %s: %s", path, n.Kind, n.ID, Cache(), n.advice())
+	case !strings.Contains(n.ID, "/"):
 		return missing(path)
 	}
-	return fmt.Errorf("%s: no such file or folder. If it is a name on the Hugging Face Hub: %s", path, advice)
+	return fmt.Errorf("%s: no such file or folder. If it is a name on the Hugging Face Hub, write %s, which is downloaded", path, n.Text())
 }
 
-var (
-	plainName = regexp.MustCompile(`^(?:([A-Za-z0-9][\w.-]*)/)?([A-Za-z0-9][\w.-]*?)(?:@([\w./-]+))?$`)
-	hfScheme  = regexp.MustCompile(`^hf:(?://)?(?:models/)?(.*)$`)
-	address   = regexp.MustCompile(`^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$`)
-	scheme    = regexp.MustCompile(`^[a-z][a-z0-9+.-]+://`)
-	inAddress = regexp.MustCompile(`^((?:[^/]+/)?[^/]+)/(?:tree|blob|resolve|raw)/([^/]+)(?:/(.*))?$`)
-)
-
-// isAddress reports whether a text is no path: it begins as an address or a name of the Hub.
-func isAddress(text string) bool {
-	return hfScheme.MatchString(text) || address.MatchString(text) || scheme.MatchString(text)
+// advice says how to download the repository.
+func (n Name) advice() string {
+	command := fmt.Sprintf("\"gpupipe fetch %s\" downloads what is missing", n.Text())
+	if Offline() {
+		command += ", without HF_HUB_OFFLINE, which forbids it now"
+	}
+	return command
 }
 
-// parse reads the name of a model; ok: the text may be one.
-func parse(text string) (n name, ok bool, err error) {
-	rest := text
-	if m := hfScheme.FindStringSubmatch(text); m != nil {
-		rest, n.explicit = m[1], true
-		if parts := strings.SplitN(rest, "/", 3); len(parts) == 3 {
-			rest, n.file = parts[0]+"/"+parts[1], parts[2]
-		}
-	} else if m := address.FindStringSubmatch(text); m != nil {
-		rest, n.explicit = strings.TrimSuffix(cut(m[1], "?#"), "/"), true
-		if in := inAddress.FindStringSubmatch(rest); in != nil {
-			rest, n.revision, n.file = in[1], in[2], in[3]
-		}
-	} else if folder, ok := strings.CutPrefix(text, models); ok {
-		rest, n.explicit = strings.Replace(folder, "--", "/", 1), true
-	} else if scheme.MatchString(text) {
-		return n, false, fmt.Errorf("%s: gpupipe downloads nothing: download the files, and name their folder", text)
+// Offline reports whether the environment forbids downloads.
+func Offline() bool {
+	switch strings.ToUpper(cmp.Or(os.Getenv("HF_HUB_OFFLINE"), os.Getenv("TRANSFORMERS_OFFLINE"))) {
+	case "1", "ON", "YES", "TRUE":
+		return true
 	}
-	for _, kind := range []string{"dataset", "space"} {
-		if n.explicit && strings.HasPrefix(rest, kind+"s/") {
-			return n, false, fmt.Errorf("%s: found a %s of the Hub, expected a model", text, kind)
-		}
-	}
-	m := plainName.FindStringSubmatch(rest)
-	switch {
-	case m == nil && n.explicit:
-		return n, false, fmt.Errorf("%s: expected the name of a model on the Hugging Face Hub, such as hf:org/name", text)
-	case m == nil || !n.explicit && m[1] != "" && present(".", m[1]): // a path into a folder
-		return n, false, nil
-	}
-	n.org, n.model, n.revision = m[1], m[2], cmp.Or(n.revision, m[3], mainRevision)
-	return n, true, nil
+	return false
 }
 
-// cut is a text up to any of some characters.
-func cut(text, characters string) string {
-	if i := strings.IndexAny(text, characters); i >= 0 {
-		return text[:i]
-	}
-	return text
-}
-
-// cache is the folder in which huggingface_hub keeps downloads.
-func cache() string {
+// Home is the folder of the Hub's tools: the cache and the token are there unless the environment names others.
+func Home() string {
 	home, _ := os.UserHomeDir() // without one the relative path is not there either
 	local := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache"))
-	return cmp.Or(os.Getenv("HF_HUB_CACHE"), filepath.Join(cmp.Or(os.Getenv("HF_HOME"), filepath.Join(local, "huggingface")), "hub"))
+	return expanded(cmp.Or(os.Getenv("HF_HOME"), filepath.Join(local, "huggingface")))
 }
 
-// inFolder returns a folder, or the snapshot of a folder of the cache.
-func inFolder(dir string) (string, error) {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	base := filepath.Base(abs)
-	for _, kind := range []string{"dataset", "space"} {
-		if strings.HasPrefix(base, kind+"s--") && present(dir, snapshots) {
-			return "", fmt.Errorf("%s: found a %s in the Hub's cache, expected a model", dir, kind)
-		}
-	}
-	switch {
-	case base == snapshots && strings.HasPrefix(filepath.Base(filepath.Dir(abs)), models):
-		return name{revision: mainRevision}.snapshot(filepath.Dir(filepath.Clean(dir)))
-	case strings.HasPrefix(base, models) || present(dir, snapshots):
-		return name{revision: mainRevision}.snapshot(dir)
-	}
-	found, err := filepath.Glob(filepath.Join(userpath.Literal(dir), models+"*"))
-	if err == nil && len(found) > 0 {
-		return "", fmt.Errorf("%s: found the Hub's cache, expected a model: name one, such as %s", dir,
-			strings.Join(found[:min(len(found), 5)], ", "))
-	}
-	return dir, err
+// Cache is the folder in which huggingface_hub keeps downloads.
+func Cache() string {
+	return expanded(cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE"), filepath.Join(Home(), "hub")))
 }
 
-// present reports whether a folder has an entry, be it a link to nothing.
-func present(dir, entry string) bool {
-	_, err := os.Lstat(filepath.Join(dir, entry))
-	return err == nil
+// expanded is a path with ~ and variables expanded, as far as that is possible.
+func expanded(path string) string {
+	if used, err := userpath.Expand(path); err == nil {
+		return used
+	}
+	return path
 }
 
-// snapshot returns the snapshot of a revision, or a file in it. If no revision has the name main, that is the only snapshot.
-func (n name) snapshot(dir string) (string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, snapshots))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	var commits []string
-	for _, e := range entries {
-		commits = append(commits, e.Name())
-	}
-	commit := n.revision
-	if text, err := os.ReadFile(filepath.Join(dir, "refs", n.revision)); err == nil {
-		commit = strings.TrimSpace(string(text))
-	}
-	switch {
-	case slices.Contains(commits, commit):
-	case len(commits) == 0:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache without a snapshot (refs/%s names %q): the download did not finish: %s",
-			dir, n.revision, commit, Advice(dir))
-	case n.revision != mainRevision:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache without the revision %s: found the snapshots %s", dir, n.revision,
-			strings.Join(commits, ", "))
-	case len(commits) > 1:
-		return "", fmt.Errorf("%s: a folder of the Hub's cache with %d snapshots and none of refs/main: name one, such as %s", dir,
-			len(commits), filepath.Join(dir, snapshots, commits[0]))
-	default:
-		commit = commits[0]
-	}
-	path := filepath.Join(dir, snapshots, commit, filepath.FromSlash(n.file))
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s: not in the Hub's cache, which has %s of this model: %s", path,
-			Contents(filepath.Join(dir, snapshots, commit)), Advice(dir))
-	}
-	return path, nil
+// slashed reports whether a path of a repository is one that may be used below a folder of this machine.
+func slashed(p string) bool {
+	return fs.ValidPath(p) && p != "." && filepath.IsLocal(filepath.FromSlash(p)) && !strings.ContainsAny(p, "\\:\x00") &&
+		path.Clean(p) == p
 }

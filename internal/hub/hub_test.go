@@ -52,9 +52,9 @@ func TestLocate(t *testing.T) {
 		"https://huggingface.co/p/q": true, "p/q": false, "nothing": false, "runs/b": false} {
 		assert.Equal(t, want, IsName(path), path)
 	}
-	assert.Equal(t, "o/m", Name(main))
-	assert.Equal(t, "g", Name("hub/models--g/snapshots/c/x.json"))
-	assert.Empty(t, Name("here"))
+	assert.Equal(t, "o/m", NameOf(main))
+	assert.Equal(t, "g", NameOf("hub/models--g/snapshots/c/x.json"))
+	assert.Empty(t, NameOf("here"))
 }
 
 func TestLocateRefuses(t *testing.T) {
@@ -63,20 +63,20 @@ func TestLocateRefuses(t *testing.T) {
 	for path, want := range map[string]string{
 		"nothing": "nothing: no such file or folder", "runs/b": "runs/b: no such file or folder", "a/b/c": "a/b/c: no such file or folder",
 		"dead":                       "dead: a symbolic link to gone, which is not there",
-		"p/q":                        `If it is a name on the Hugging Face Hub: gpupipe downloads nothing; "hf download p/q --local-dir q" does, and then name the folder q`,
-		"hf:p/q":                     `hf:p/q: the model p/q is not in the cache hub: gpupipe downloads nothing; "hf download p/q --local-dir q" does`,
+		"p/q":                        `p/q: no such file or folder. If it is a name on the Hugging Face Hub, write hf:p/q, which is downloaded`,
+		"hf:p/q":                     `hf:p/q: the model p/q is not in the cache hub: "gpupipe fetch hf:p/q" downloads what is missing`,
 		"https://huggingface.co/p/q": "the model p/q is not in the cache hub",
 		"models--p--q":               "the model p/q is not in the cache hub",
-		"https://example.org/m.gguf": "gpupipe downloads nothing: download the files",
-		"hf://datasets/o/d":          "found a dataset of the Hub, expected a model",
-		"https://hf.co/spaces/o/d":   "found a space of the Hub, expected a model",
+		"https://example.org/m.gguf": "gpupipe downloads from the Hugging Face Hub alone: download the file, and name it",
+		"hf://datasets/o/d":          "found a data set of the Hub, expected a model",
+		"https://hf.co/spaces/o/d":   "found a space of the Hub, expected a model or a data set",
 		"hf:a/b:Q8_0":                "expected the name of a model on the Hugging Face Hub, such as hf:org/name",
 		"hub":                        "hub: found the Hub's cache, expected a model: name one, such as hub/models--g, hub/models--o--m",
 		"hub/datasets--o--d":         "found a dataset in the Hub's cache",
-		"hub/models--o--none":        `without a snapshot (refs/main names "abc"): the download did not finish: "hf download o/none" downloads what is missing`,
+		"hub/models--o--none":        `without a snapshot (refs/main names "abc"): the download did not finish: "gpupipe fetch hf:o/none" downloads what is missing`,
 		"o/two":                      "2 snapshots and none of refs/main: name one, such as hub/models--o--two/snapshots/a",
 		"o/m@v2":                     "without the revision v2: found the snapshots a, b",
-		"hf://o/m/y.json":            `hub/models--o--m/snapshots/b/y.json: not in the Hub's cache, which has x.json of this model: "hf download o/m" downloads`,
+		"hf://o/m/y.json":            `hub/models--o--m/snapshots/b/y.json: not in the Hub's cache, which has x.json of this model: "gpupipe fetch hf:o/m" downloads`,
 		"https://huggingface.co/o/m/blob/main/w.safetensors": "w.safetensors: not in the Hub's cache",
 	} {
 		_, err := Locate(path)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/gguf"
@@ -132,8 +133,12 @@ func (c *Config) findInitialWeights(d *strictyaml.Document) (err error) {
 	if err := c.CheckPaths("init.from"); err != nil {
 		return fmt.Errorf("%s: %w", d.At("init.from"), err)
 	}
-	if c.Init.From, err = pretrained.Find(c.Init.From, pretrained.Expected); err != nil {
+	name := c.Init.From
+	if c.Init.From, err = pretrained.Find(name, pretrained.Expected); err != nil {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
+	}
+	if hub.IsAddress(name) {
+		c.paths.written[c.Init.From] = name
 	}
 	return nil
 }

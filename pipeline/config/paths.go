@@ -128,7 +128,8 @@ func (c Config) CheckPaths(prefixes ...string) error {
 // usePaths expands ~ and variables in the paths of a decoded document. Relative paths of its file begin at
 // run.started_in if that folder exists, paths of the command line and a run.dir that Put has set at the working
 // directory, and paths that Put has set at start; "" is the working directory. Without run.started_in it is start.
-// lenient accepts variables that are not set.
+// lenient accepts variables that are not set. Names of the Hub
+// get the commit that they mean.
 func (c *Config) usePaths(d *strictyaml.Document, start string, lenient bool) error {
 	c.paths = paths{map[string]string{}, map[string]string{}}
 	if c.Run.StartedIn == "" {
@@ -141,6 +142,10 @@ func (c *Config) usePaths(d *strictyaml.Document, start string, lenient bool) er
 		c.Run.StartedIn = start
 	}
 	return c.eachPath(func(key string, path *string) error {
+		if hub.IsAddress(*path) {
+			*path = hub.Pinned(*path)
+			return nil
+		}
 		written, from := *path, base
 		switch file, typed := d.FromFile(key), d.FromCommandLine(key); {
 		case !file && !typed && key != "run.dir":

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
@@ -32,6 +33,9 @@ func (c *Config) completeTokenizer(d *strictyaml.Document) error {
 	switch size, _ := tokenizer.VocabSize(c.Data.Tokenizer); {
 	case path != "":
 		c.Data.Tokenizer = path
+		if name := hub.PinnedPath(path); name != "" && hub.IsAddress(c.paths.asWritten(c.Init.From)) {
+			c.paths.written[path] = name
+		}
 	case err != nil:
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	case c.Model.VocabSize != size:

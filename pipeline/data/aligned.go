@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
@@ -66,6 +67,9 @@ func openAligned(paths []string, n int64) (a *alignment, err error) {
 	for _, path := range paths {
 		path, err := userpath.Expand(path)
 		if err != nil {
+			return a, err
+		}
+		if path, err = hub.OneFile(path); err != nil {
 			return a, err
 		}
 		r, err := safetensors.Open(path)

@@ -71,6 +71,12 @@ var notDocuments = []struct {
 	{"a program", "expected text", []string{".exe", ".dll", ".so", ".dylib", ".o", ".a", ".pyc", ".wasm"}},
 }
 
+// CheckName refuses a file whose name says that it holds no documents.
+func CheckName(path string) error {
+	_, err := formatOf(path)
+	return err
+}
+
 // formatOf takes the format from the name: c4.json.gz is JSON, compressed by gzip.
 func formatOf(path string) (format, error) {
 	name := strings.ToLower(path)

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
-// Expand resolves files, globs and folders that datasets saved to files, in the order given and by name within a glob. It
-// expands ~ and environment variables. A name that matches nothing, is another folder or comes up twice is an error, and
-// so is a file whose name or first bytes say that it holds no documents.
+// Expand resolves files, globs, names of data sets in the Hub's cache, and folders that datasets saved to files, in the order
+// given and by name within a glob. It expands ~ and environment variables. A name that matches nothing, is another folder
+// or comes up twice is an error, and so is a file whose name or first bytes say that it holds no documents.
 func Expand(patterns []string) ([]string, error) {
 	var files []string
 	seen := map[string]bool{}
@@ -43,6 +44,9 @@ func Expand(patterns []string) ([]string, error) {
 func expandOne(p string) ([]string, error) {
 	if p == "" {
 		return nil, errors.New("an empty file name")
+	}
+	if hub.IsAddress(p) {
+		return hub.Files(p)
 	}
 	p, err := userpath.Expand(p)
 	if err != nil {

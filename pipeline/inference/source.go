@@ -118,7 +118,7 @@ func orSilent(note func(format string, args ...any)) func(format string, args ..
 // Name is the model's name for people: the name of its run, of a model of the Hub, or of its folder or file.
 func (src *Source) Name() string {
 	dir := src.Dir
-	if name := hub.Name(dir); name != "" {
+	if name := hub.NameOf(dir); name != "" {
 		return path.Base(name)
 	}
 	if src.checkpoint != nil && filepath.Base(filepath.Dir(dir)) == checkpoint.Folder {

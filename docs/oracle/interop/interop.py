@@ -22,6 +22,7 @@ CHECKS = [
     ("hf-shapes", "{python} hf_shapes.py"),
     ("hf-damage", "{python} hf_damage.py"),
     ("hf-found", "{python} hf_found.py"),
+    ("hub-cache", "{python} hub_cache.py"),
     ("gguf", "{python} llama_gguf.py"),
     ("tokenizer", "{python} train_tokenizer.py"),
     ("table-files", "{python} table_files.py"),

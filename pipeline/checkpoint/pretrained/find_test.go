@@ -62,7 +62,7 @@ func TestFindRefuses(t *testing.T) {
 	}{
 		"nothing":      {nil, "none", "none: no such file or folder"},
 		"a wrong path": {map[string]string{"runs/b/x": ""}, "runs/a", "runs/a: no such file or folder"},
-		"a Hub name":   {nil, "org/tiny", `gpupipe downloads nothing; "hf download org/tiny --local-dir tiny" does`},
+		"a Hub name":   {nil, "org/tiny", `If it is a name on the Hugging Face Hub, write hf:org/tiny, which is downloaded`},
 		"a dead link":  {map[string]string{"m": "-> gone"}, "m", "m: a symbolic link to gone, which is not there"},
 		"dead blobs": {map[string]string{"m/config.json": "{}", "m/model.safetensors": "-> ../blobs/x"}, "m",
 			"model.safetensors: a symbolic link to ../blobs/x, which is not there"},

@@ -164,7 +164,7 @@ func TestOpenRefuses(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, ".", map[string]string{"m/config.json": tiny, "m/README.md": "", "hub/models--o--m/snapshots/a/config.json": tiny})
 	for dir, want := range map[string]string{"m": "m: found README.md, config.json, and no weights: expected model.safetensors",
-		filepath.Join("hub", "models--o--m", "snapshots", "a"): `"hf download o/m" downloads what is missing`} {
+		filepath.Join("hub", "models--o--m", "snapshots", "a"): `"gpupipe fetch hf:o/m" downloads what is missing`} {
 		c, err := Config(dir)
 		require.NoError(t, err, "a plan needs no weights")
 		_, err = Open(dir, c)

@@ -169,8 +169,8 @@ func TestTokenizerOfTheHub(t *testing.T) {
 	require.NoError(t, os.Rename(filepath.Join(snapshot, File), filepath.Join(snapshot, "README.md")))
 	for spec, want := range map[string]string{
 		"o/m":    "found README.md in the folder, expected tokenizer.json, tekken.json",
-		"hf:p/q": `gpupipe downloads nothing; "hf download p/q --local-dir q" does`,
-		"p/q":    `"hf download p/q --local-dir q" does`, "none": `tokenizer "none": no such file or folder, and not "bytes" or "gpt2"`,
+		"hf:p/q": `the model p/q is not in the cache hub: "gpupipe fetch hf:p/q" downloads what is missing`,
+		"p/q":    `If it is a name on the Hugging Face Hub, write hf:p/q, which is downloaded`, "none": `tokenizer "none": no such file or folder, and not "bytes" or "gpt2"`,
 	} {
 		_, err := Open(spec)
 		assert.ErrorContains(t, err, want)

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpupipe/gpupipe/internal/hub"
 )
 
 // Task is the questions of a file.
@@ -42,8 +44,13 @@ const (
 	maxOptions   = 64
 )
 
-// Read reads a file of JSON objects, one a line, in one of the formats that the package knows: see formats.
+// Read reads a file of JSON objects, one a line, in one of the formats that the package knows: see formats. The path may be
+// the name of one in the cache of the Hub.
 func Read(path string) (*Task, error) {
+	path, err := hub.OneFile(path)
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

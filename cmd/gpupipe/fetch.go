@@ -1,0 +1,245 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/gpupipe/gpupipe/internal/hub"
+	"github.com/gpupipe/gpupipe/internal/hub/client"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
+	"go.yaml.in/yaml/v3"
+)
+
+type fetchCommand struct {
+	Names []string `arg:"" name:"name" hub:"model" help:"Models and data sets: hf:org/name[@revision], hf:datasets/org/name[/path][@revision][:split]."`
+	JSON  bool     `help:"Print a JSON object."`
+}
+
+func (c *fetchCommand) Help() string {
+	return `Downloads what a command that names the same model or data set would download, into the cache of the Hugging Face Hub's tools
+(HF_HOME, HF_HUB_CACHE), and prints where it is. Commands download by themselves; this one is for machines without a network, with
+HF_HUB_OFFLINE=1 later. A download that was stopped continues. HF_TOKEN or HF_TOKEN_PATH give a token, HF_ENDPOINT another Hub.
+
+Examples:
+  gpupipe fetch hf:HuggingFaceTB/SmolLM2-135M
+  gpupipe fetch hf:datasets/roneneldan/TinyStories:train`
+}
+
+// Run prints the paths; the names were fetched before, as those of every command.
+func (c *fetchCommand) Run(a *app) error {
+	found := map[string][]string{}
+	for _, name := range c.Names {
+		n, ok, err := hub.Parse(name)
+		if err == nil && !(ok && hub.IsAddress(name)) {
+			err = fmt.Errorf("%s: expected hf:org/name or hf:datasets/org/name", name)
+		}
+		if err != nil {
+			return usererror.New(err)
+		}
+		var paths []string
+		if n.Kind == hub.DataSets {
+			paths, err = hub.Files(name)
+		} else {
+			var path string
+			path, err = hub.Locate(name)
+			paths = []string{path}
+		}
+		if err != nil {
+			return usererror.New(err)
+		}
+		found[name] = paths
+		for _, path := range paths {
+			if !c.JSON {
+				a.printf("%s\n", path)
+			}
+		}
+	}
+	if c.JSON {
+		return a.printJSON(found)
+	}
+	return nil
+}
+
+// hubTag is the tag of arguments and flags that may be names of the Hub. Its value says what they are used for: a model, a
+// tokenizer, data or a file; config: a file that has such names, or keys with values; shape: the same, without weights and data.
+const hubTag = "hub"
+
+// fetchNames downloads the models, tokenizers and data sets that a command line names, and those that its files name.
+func (a *app) fetchNames(parsed *kong.Context) error {
+	command := parsed.Selected()
+	if command == nil || hub.Offline() {
+		return nil
+	}
+	values := slices.Clone(command.Positional)
+	for _, f := range command.Flags {
+		values = append(values, f.Value)
+	}
+	requests := requestsOf(values)
+	if len(requests) == 0 {
+		return nil
+	}
+	o, err := client.FromEnvironment()
+	if err != nil {
+		return usererror.New(err)
+	}
+	s := &status{app: a}
+	began := time.Now()
+	o.Progress = func(done, total int64) {
+		s.say("downloading: %d%% of %s, %s/s", 100*done/max(1, total), inBytes(total), inBytes(int64(float64(done)/max(1e-3, time.Since(began).Seconds()))))
+	}
+	o.Note = func(format string, args ...any) {
+		s.clear()
+		a.note(format, args...)
+	}
+	o.CheckData = data.CheckName
+	c, err := client.New(o)
+	if err != nil {
+		return usererror.New(err)
+	}
+	defer c.Close()
+	err = c.Fetch(a.ctx, requests)
+	s.clear()
+	if err != nil && a.ctx.Err() == nil {
+		return usererror.New(err)
+	}
+	if err != nil {
+		a.note("stopped; the same command continues the download")
+		return errInterrupted
+	}
+	return nil
+}
+
+// keyed is a request, and the key of the file that names it; "": the command line does.
+type keyed struct {
+	client.Request
+	key string
+}
+
+// requestsOf are the requests for the names in arguments and flags, and in the files that these name, but for keys that flags
+// override. Mistakes in names are reported by the command itself.
+func requestsOf(values []*kong.Value) (requests []client.Request) {
+	var all []keyed
+	overridden := map[string]bool{}
+	for _, v := range values {
+		use := v.Tag.Get(hubTag)
+		for _, text := range texts(v) {
+			switch {
+			case use == "" || text == "":
+			case use != "config" && use != "shape":
+				all = append(all, request("", text, use)...)
+			case strings.Contains(text, "=") && v.Flag != nil:
+				key, value, _ := strings.Cut(text, "=")
+				overridden[key] = true
+				all = append(all, inValue(key, value, use)...)
+			default:
+				all = append(all, inFile(text, use)...)
+			}
+		}
+	}
+	for _, k := range all {
+		if k.key == "" || !overridden[k.key] {
+			requests = append(requests, k.Request)
+		}
+	}
+	return requests
+}
+
+// texts are the values of an argument or flag.
+func texts(v *kong.Value) []string {
+	switch x := v.Target.Interface().(type) {
+	case string:
+		return []string{x}
+	case []string:
+		return x
+	}
+	return nil
+}
+
+// inValue are the requests for the names in an override. They have no key: nothing overrides them.
+func inValue(key, value, use string) []keyed {
+	found := request(key, value, use)
+	if n := (yaml.Node{}); len(found) == 0 && yaml.Unmarshal([]byte(value), &n) == nil {
+		found = inYAML(&n, key, use)
+	}
+	for i := range found {
+		found[i].key = ""
+	}
+	return found
+}
+
+// request is the request for a name; none for another text. The key of a tokenizer says what the name is used for.
+func request(key, text, use string) []keyed {
+	n, ok, err := hub.Parse(text)
+	if !hub.IsAddress(text) || err != nil || !ok {
+		return nil
+	}
+	need := hub.ForModel
+	switch {
+	case n.Kind == hub.DataSets && use == "shape":
+		return nil
+	case n.Kind == hub.DataSets && (use == "file" || key == "data.aligned" || key == "train.eval_tasks"):
+		need = hub.ForFiles
+	case n.Kind == hub.DataSets:
+		need = hub.ForData
+	case use == "tokenizer" || use == "shape" || key == "tokenizer" || strings.HasSuffix(key, ".tokenizer"):
+		need = hub.ForTokenizer
+	}
+	return []keyed{{client.Request{Name: n, Need: need}, key}}
+}
+
+// inYAML are the requests for the names in a document.
+func inYAML(n *yaml.Node, key, use string) (found []keyed) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return request(key, n.Value, use)
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			child := n.Content[i].Value
+			if key != "" {
+				child = key + "." + child
+			}
+			found = append(found, inYAML(n.Content[i+1], child, use)...)
+		}
+	default:
+		for _, child := range n.Content {
+			found = append(found, inYAML(child, key, use)...)
+		}
+	}
+	return found
+}
+
+// inFile are the requests for the names in a config, in the config of a run folder, or in the file of a sweep or study and
+// its base.
+func inFile(path, use string) []keyed {
+	if kept, err := configIn(path); err == nil {
+		path = kept
+	} else if f, err := runs.OpenFile(path); err == nil {
+		path = f.Path
+	}
+	text, err := strictyaml.ReadSmall(path)
+	if err != nil {
+		return nil
+	}
+	var n yaml.Node
+	var of struct {
+		Base string `yaml:"base"`
+	}
+	if err := yaml.Unmarshal(text, &n); err != nil {
+		return nil
+	}
+	found := inYAML(&n, "", use)
+	if err := n.Decode(&of); err == nil && of.Base != "" {
+		if !filepath.IsAbs(of.Base) {
+			of.Base = filepath.Join(filepath.Dir(path), of.Base)
+		}
+		found = append(found, inFile(of.Base, use)...)
+	}
+	return found
+}

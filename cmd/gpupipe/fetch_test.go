@@ -1,0 +1,116 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/testing/hubserver"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// onHub serves a small model under a name, and texts as a data set, for commands with an empty cache.
+func onHub(t *testing.T, model, dataset string) *hubserver.Server {
+	t.Helper()
+	dir := t.TempDir()
+	exported := filepath.Join(dir, "exported")
+	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=2")
+	require.Equal(t, exitOK, code, errs)
+	code, _, errs = command("export", filepath.Join(dir, "run"), "--out", exported)
+	require.Equal(t, exitOK, code, errs)
+	s := &hubserver.Server{Small: 100}
+	require.NoError(t, s.Start())
+	t.Cleanup(s.Close)
+	t.Setenv("HF_HOME", t.TempDir())
+	t.Setenv("HF_ENDPOINT", s.URL())
+	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"} {
+		t.Setenv(name, "")
+	}
+	files := map[string][]byte{"README.md": []byte("---\nlicense: mit\n---\n")}
+	entries, err := os.ReadDir(exported)
+	require.NoError(t, err)
+	for _, e := range entries {
+		files[e.Name()], err = os.ReadFile(filepath.Join(exported, e.Name()))
+		require.NoError(t, err)
+	}
+	s.Add("models/"+model, "main", files)
+	line := []byte(`{"text": "` + strings.Repeat("In the beginning. ", 200) + `"}` + "\n")
+	s.Add("datasets/"+dataset, "main", map[string][]byte{"train-0.jsonl": line, "train-1.jsonl": line, "validation.jsonl": line,
+		"questions.jsonl": []byte(`{"goal": "a", "sol1": "b", "sol2": "c", "label": 0}` + "\n")})
+	return s
+}
+
+func TestNamesOfTheHub(t *testing.T) {
+	dir := t.TempDir()
+	s := onHub(t, "o/m", "o/d")
+	tuned := filepath.Join(dir, "tuned")
+	args := []string{"train", "--device", "null", "--set", "init.from=hf:o/m", "--set", "data.train=[hf:datasets/o/d]", "--set",
+		"data.val=[hf:datasets/o/d:validation]", "--set", "train.steps=2", "--set", "run.dir=" + tuned}
+	code, _, errs := command(args...)
+	require.Equal(t, exitOK, code, errs)
+	text, err := os.ReadFile(filepath.Join(tuned, "config.yaml"))
+	require.NoError(t, err)
+	for _, want := range []string{"from: hf:o/m@", "tokenizer: hf:o/m@", "train: ['hf:datasets/o/d@", ":train", ":validation']"} {
+		assert.Contains(t, strings.ReplaceAll(string(text), `"`, "'"), strings.TrimPrefix(want, ":train"))
+	}
+	assert.NotContains(t, string(text), "snapshots", "what is kept names commits, not this machine's folders")
+
+	s.Add("models/o/m", "main", map[string][]byte{"config.json": []byte("{}")}) // the run keeps its commits
+	s.Add("datasets/o/d", "main", map[string][]byte{"train.jsonl": []byte("{}")})
+	before := len(s.Requests())
+	code, _, errs = command("train", tuned, "--resume", "--set", "train.steps=3")
+	require.Equal(t, exitOK, code, errs)
+	assert.Len(t, s.Requests(), before, "what is in the cache under its commit is not asked for")
+	assert.Empty(t, s.Leaks())
+}
+
+func TestCommandsTakeNamesOfTheHub(t *testing.T) {
+	dir := t.TempDir()
+	s := onHub(t, "o/m", "o/d")
+	for _, args := range [][]string{
+		{"tokenizer", "check", "hf:o/m", "--text", "hf:datasets/o/d:validation"},
+		{"plan", "--set", "init.from=hf:o/m", "--set", "pipeline.devices=[null:0]"},
+	} {
+		code, _, errs := command(args...)
+		assert.Equal(t, exitOK, code, "%v: %s", args, errs)
+	}
+	for _, r := range s.Requests() {
+		assert.NotContains(t, r, "model.safetensors", "tokenizers and plans need no weights")
+	}
+	for _, args := range [][]string{
+		{"generate", "hf:o/m", "-n", "2", "--device", "null"},
+		{"eval", "hf:o/m", "--data", "hf:datasets/o/d/train-*.jsonl", "--device", "null"},
+		{"eval", "hf:o/m", "--task", "hf:datasets/o/d/questions.jsonl", "--device", "null"},
+		{"export", "hf:o/m", "--out", filepath.Join(dir, "copy")},
+		{"topk", "hf:o/m", "--data", "hf:datasets/o/d", "--device", "null", "--out", filepath.Join(dir, "k.safetensors")},
+		{"data", "hf:datasets/o/d", "--tokenizer", "hf:o/m", "--out", filepath.Join(dir, "shards")},
+		{"tokenizer", "train", "hf:datasets/o/d", "--vocab-size", "300", "--out", filepath.Join(dir, "tok")},
+	} {
+		code, _, errs := command(args...)
+		assert.Equal(t, exitOK, code, "%v: %s", args, errs)
+	}
+	code, out, errs := command("fetch", "hf:o/m", "hf:datasets/o/d:validation")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, filepath.Join("models--o--m", "snapshots"))
+	assert.Contains(t, out, "validation.jsonl")
+	for want, args := range map[string][]string{
+		"hf:o/none: " + s.URL() + " has no model o/none": {"generate", "hf:o/none"},
+		"o/d has no split dev":                           {"tokenizer", "check", "bytes", "--text", "hf:datasets/o/d:dev"},
+		"expected hf:org/name or hf:datasets/org/name":   {"fetch", "o/m"},
+		"expected the name of a model on the Hugging":    {"train", "--set", "data.train=[x]", "--set", "init.from=hf:o/m:Q4"},
+	} {
+		code, _, errs := command(args...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want)
+	}
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	before := len(s.Requests())
+	code, _, errs = command("generate", "hf:o/m", "-n", "2", "--device", "null")
+	assert.Equal(t, exitOK, code, errs)
+	code, _, errs = command("generate", "hf:o/none", "-n", "2", "--device", "null")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, `"gpupipe fetch hf:o/none" downloads what is missing, without HF_HUB_OFFLINE, which forbids it now`)
+	assert.Len(t, s.Requests(), before)
+}

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Compares the cache of the Hub, and the choice of a data set's files, with huggingface_hub and datasets, on a Hub of this machine.
+
+    hub_cache.py [--draws N] [--seed N]
+
+huggingface_hub finds what gpupipe fetched, without a network, and the other way round. Both read the same Hub, which shows that
+internal/testing/hubserver answers as huggingface_hub expects. For drawn trees of files gpupipe fetches the files of a split that
+load_dataset would read, in the same order.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+GPUPIPE, SCRATCH = os.environ["GPUPIPE"], pathlib.Path(os.environ["SCRATCH"])
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def serve(folder):
+    """A Hub that serves a folder, and its address."""
+    program = SCRATCH / "serve"
+    subprocess.run(["go", "build", "-o", program, "./internal/testing/hubserver/serve"], cwd=ROOT, check=True)
+    server = subprocess.Popen([program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return server, server.stdout.readline().strip()
+
+
+def write(folder, files):
+    for path, content in files.items():
+        path = folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def tree(r):
+    """Names of files of a data set, as people give them."""
+    words = ["train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval", "notes", "a", "trainer", "strain"]
+    kind = r.choice([".jsonl", ".parquet", ".txt"])
+    files = set()
+    for _ in range(r.randint(1, 6)):
+        word, style = r.choice(words), r.randrange(6)
+        folder = r.choice(["", "", "data/", "en/", ".hidden/", "__pycache__/", "x/y/"])
+        files.add([f"{folder}{word}{kind}", f"{folder}{word}_1{kind}", f"{folder}my-{word}-2{kind}", f"{folder}{word}/0{kind}",
+                   f"data/{word}-00000-of-00001{kind}", f"{folder}{word}-set/{r.choice('abc')}{kind}"][style])
+    files.update(r.sample(["README.md", "dataset_infos.json", ".gitattributes", "LICENSE"], r.randint(0, 3)))
+    return sorted(files)
+
+
+def card(r, files):
+    """A card that names configurations, or None."""
+    if r.random() < 0.6:
+        return None
+    names = [f for f in files if f.endswith((".jsonl", ".parquet", ".txt"))]
+    pick = lambda: r.choice([r.choice(names), "**", "data/*", r.choice(names).split("/")[0] + "*", "**/" + r.choice(names).split("/")[-1]])
+    form = r.randrange(3)
+    data = [pick(), [pick(), pick()], [{"split": "train", "path": [pick()]}, {"split": "test", "path": pick()}]][form]
+    return "---\n" + json.dumps({"configs": [{"config_name": r.choice(["default", "en"]), "data_files": data}]}) + "\n---\nText\n"
+
+
+def expected(folder, split):
+    """The files that load_dataset reads for a split; None without the split, ... if it reads no split of such a data set."""
+    from datasets.data_files import DataFilesList, get_data_patterns, sanitize_patterns
+    from datasets.load import _ALL_ALLOWED_EXTENSIONS, infer_module_for_data_files
+    from datasets.packaged_modules import _MODULE_TO_EXTENSIONS
+    from huggingface_hub import DatasetCard
+    from datasets.utils.metadata import MetadataConfigs
+    from datasets.data_files import DataFilesDict
+
+    configs = MetadataConfigs()
+    if (folder / "README.md").exists():
+        configs = MetadataConfigs.from_dataset_card_data(DatasetCard.load(folder / "README.md").data)
+    try:
+        patterns = sanitize_patterns(next(iter(configs.values()))["data_files"]) if configs else get_data_patterns(str(folder))
+        files = DataFilesDict.from_patterns(patterns, base_path=str(folder), allowed_extensions=_ALL_ALLOWED_EXTENSIONS)
+        module, _ = infer_module_for_data_files(data_files=files, path="o/d")
+        files = files.filter(extensions=_MODULE_TO_EXTENSIONS[module], file_names=[])
+    except (FileNotFoundError, ValueError):
+        return ...
+    if split not in files:
+        return None
+    return list(dict.fromkeys(os.path.relpath(f, folder) for f in files[split]))
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--draws", type=int, default=60)
+    a.add_argument("--seed", type=int, default=1)
+    a = a.parse_args()
+    r = random.Random(a.seed)
+    site = SCRATCH / "site"
+    model = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": r.randbytes(300_000), "README.md": b"A model.\n"}
+    write(site / "models/o/m", model)
+    write(site / "models/o/whole", {k: model[k] for k in ("config.json", "tokenizer.json", "model.safetensors")})
+    draws = []
+    for i in range(a.draws):
+        files = tree(r)
+        content = {f: f"{i} {f}".encode() for f in files}
+        if (text := card(r, files)) is not None:
+            content["README.md"] = text.encode()
+        write(site / f"datasets/o/d{i}", content)
+        draws.append(r.choice(["train", "train", "test", "validation"]))
+    server, url = serve(site)
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
+        os.environ.pop(name, None)
+    os.environ.update(HF_ENDPOINT=url, HF_HOME=str(SCRATCH / "home"), HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
+    import huggingface_hub
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
+
+    def gpupipe(*args, offline=False):
+        done = subprocess.run([GPUPIPE, *args], capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": str(int(offline))})
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    # gpupipe fetches, huggingface_hub finds.
+    for name in ("o/m", "o/whole"):
+        code, lines, err = gpupipe("fetch", "hf:" + name)
+        assert code == 0, err
+        found = snapshot_download(name, local_files_only=True)
+        assert os.path.realpath(found) == os.path.realpath(lines[0]), (found, lines)
+        for path in ("config.json", "tokenizer.json", "model.safetensors"):
+            assert pathlib.Path(hf_hub_download(name, path, local_files_only=True)).read_bytes() == model[path]
+    assert not os.path.exists(os.path.join(snapshot_download("o/m", local_files_only=True), "README.md")), "only what a model needs"
+    assert try_to_load_from_cache("o/m", "added_tokens.json") is huggingface_hub.file_download._CACHED_NO_EXIST
+    before = {p: p.lstat().st_mtime_ns for p in (SCRATCH / "home").rglob("*/blobs/*")}
+    snapshot_download("o/whole")
+    assert before == {p: p.lstat().st_mtime_ns for p in (SCRATCH / "home").rglob("*/blobs/*")}, "nothing is downloaded twice"
+    snapshot_download("o/m")  # adds the rest
+    cached = huggingface_hub.scan_cache_dir()
+    assert not cached.warnings and {x.repo_id for x in cached.repos} == {"o/m", "o/whole"}, cached
+
+    # huggingface_hub downloads, gpupipe finds.
+    shutil.rmtree(SCRATCH / "home")
+    found = snapshot_download("o/m")
+    code, lines, err = gpupipe("fetch", "hf:o/m", offline=True)
+    assert code == 0 and os.path.realpath(lines[0]) == os.path.realpath(found), err
+    shutil.rmtree(pathlib.Path(found).parents[1] / "trees", ignore_errors=True)
+    code, lines, err = gpupipe("fetch", "hf:o/m", offline=True)
+    assert code == 0 and os.path.realpath(lines[0]) == os.path.realpath(found), err
+
+    # Splits.
+    chosen = 0
+    for i, split in enumerate(draws):
+        want = expected(site / f"datasets/o/d{i}", split)
+        code, lines, err = gpupipe("fetch", f"hf:datasets/o/d{i}:{split}")
+        if code != 0:
+            assert code == 2 and want in (None, ...), (i, split, want, err)
+            continue
+        got = [line.split("/snapshots/", 1)[1].split("/", 1)[1] for line in lines]
+        assert want in (got, ...), (i, split, sorted(os.listdir(site / f"datasets/o/d{i}")), got, want)
+        chosen += want == got
+
+    # A commit of huggingface_hub, which the server takes.
+    api = HfApi(endpoint=url, token="hf_test")
+    api.create_repo("o/pushed")
+    api.upload_folder(repo_id="o/pushed", folder_path=site / "models/o/m")
+    code, lines, err = gpupipe("fetch", "hf:o/pushed")
+    assert code == 0 and (pathlib.Path(lines[0]) / "model.safetensors").read_bytes() == model["model.safetensors"], err
+    server.stdin.close()
+    assert server.wait() == 0
+    print(f"huggingface_hub {huggingface_hub.__version__}: caches read both ways; the files of {chosen} of {len(draws)} drawn splits are those of datasets, the others have none")
+
+
+if __name__ == "__main__":
+    main()

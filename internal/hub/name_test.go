@@ -1,0 +1,132 @@
+package hub
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParse(t *testing.T) {
+	const refs = "refs/convert/parquet"
+	for text, want := range map[string]Name{
+		"hf:o/m":                       {ID: "o/m", Revision: "main"},
+		"hf:gpt2":                      {ID: "gpt2", Revision: "main"},
+		"hf:o/m@v1.0":                  {ID: "o/m", Revision: "v1.0"},
+		"hf:o/m@v1/sub/x.gguf":         {ID: "o/m", Revision: "v1", Path: "sub/x.gguf"},
+		"hf:o/m/sub/x.gguf@v1":         {ID: "o/m", Revision: "v1", Path: "sub/x.gguf"},
+		"hf:o/m@feature%2Fa":           {ID: "o/m", Revision: "feature/a"},
+		"hf:gpt2@v1/x.gguf":            {ID: "gpt2", Revision: "v1", Path: "x.gguf"},
+		"hf:o/m@refs/pr/3":             {ID: "o/m", Revision: "refs/pr/3"},
+		"hf://models/o/m":              {ID: "o/m", Revision: "main"},
+		"hf:datasets/o/d":              {Kind: DataSets, ID: "o/d", Revision: "main"},
+		"hf:datasets/o/d:train":        {Kind: DataSets, ID: "o/d", Revision: "main", Split: "train"},
+		"hf:datasets/o/d@v1:a.b":       {Kind: DataSets, ID: "o/d", Revision: "v1", Split: "a.b"},
+		"hf:datasets/o/d/a/*.p@v1:x":   {Kind: DataSets, ID: "o/d", Revision: "v1", Path: "a/*.p", Split: "x"},
+		"hf:datasets/o/d/a@" + refs:    {Kind: DataSets, ID: "o/d", Revision: refs, Path: "a"},
+		"hf:datasets/o/d@" + refs + "": {Kind: DataSets, ID: "o/d", Revision: refs},
+		"hf://datasets/o/d@" + refs + "/default/train/*.parquet": {Kind: DataSets, ID: "o/d", Revision: refs, Path: "default/train/*.parquet"},
+		"https://huggingface.co/datasets/o/d/tree/main/data":     {Kind: DataSets, ID: "o/d", Revision: "main", Path: "data"},
+		"https://huggingface.co/datasets/o/d/tree/" + refs + "/a": {Kind: DataSets, ID: "o/d", Revision: refs,
+			Path: "a"},
+		"https://huggingface.co/o/m/blob/main/a%20b.gguf": {ID: "o/m", Revision: "main", Path: "a b.gguf"},
+	} {
+		got, ok, err := Parse(text)
+		require.NoError(t, err, text)
+		require.True(t, ok, text)
+		want.explicit = true
+		assert.Equal(t, want, got, text)
+		again, _, err := Parse(got.Text())
+		require.NoError(t, err, got.Text())
+		assert.Equal(t, want, again, got.Text())
+	}
+	for _, text := range []string{"hf:", "hf:a/b:Q8_0", "hf:o/m@../x", "hf:o/m@a%00b", "hf:o/../x", "hf:o/m/../../x", "hf:../m", "hf:o/m@%2e%2e%2fx",
+		"hf:a--b/c", "hf:datasets/o/d/../x", "hf:spaces/o/d"} {
+		_, ok, err := Parse(text)
+		assert.Error(t, err, text)
+		assert.False(t, ok, text)
+	}
+}
+
+func TestPinned(t *testing.T) {
+	t.Chdir(t.TempDir())
+	cache := filepath.Join(t.TempDir(), "hub")
+	t.Setenv("HF_HUB_CACHE", cache)
+	const commit = "0123456789012345678901234567890123456789"
+	for path, text := range map[string]string{"models--o--m/refs/main": commit, "models--o--m/snapshots/" + commit + "/config.json": "",
+		"datasets--o--d/refs/v1": commit, "datasets--o--d/snapshots/" + commit + "/a.jsonl": ""} {
+		path = filepath.Join(cache, filepath.FromSlash(path))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+	}
+	for text, want := range map[string]string{"hf:o/m": "hf:o/m@" + commit, "hf:o/m/config.json": "hf:o/m@" + commit + "/config.json",
+		"https://huggingface.co/o/m": "hf:o/m@" + commit, "hf:datasets/o/d/*.jsonl@v1:train": "hf:datasets/o/d/*.jsonl@" + commit + ":train",
+		"hf:p/q": "hf:p/q", "o/m": "o/m", "hf:o/m@v2": "hf:o/m@v2"} {
+		assert.Equal(t, want, Pinned(text), text)
+		assert.Equal(t, want, Pinned(want), text)
+	}
+	dir, err := Locate("hf:o/m")
+	require.NoError(t, err)
+	assert.Equal(t, "hf:o/m@"+commit, PinnedPath(dir))
+	assert.Equal(t, "hf:o/m@"+commit+"/config.json", PinnedPath(filepath.Join(dir, "config.json")))
+	assert.Empty(t, PinnedPath("config.json"))
+}
+
+func TestSelectData(t *testing.T) {
+	list := func(paths ...string) (files []File) {
+		for _, p := range paths {
+			files = append(files, File{Path: p})
+		}
+		sortFiles(files)
+		return files
+	}
+	shards := list("README.md", ".gitattributes", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",
+		"data/dev-00000-of-00001.parquet", "data/notes.txt")
+	words := list("train.jsonl", "train_2.jsonl", "test.jsonl", "strain.jsonl", "dataset_infos.json")
+	folders := list("a/train/1.txt", "a/train/2.txt", "a/validation/3.txt", "a/.hidden/train/4.txt")
+	plain := list("one.parquet", "two.parquet", "LICENSE.txt", "x/three.parquet")
+	carded := list("README.md", "en/a.jsonl", "en/b.jsonl", "de/a.jsonl", "z.jsonl")
+	const card = "---\nlicense: mit\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: [en/b.jsonl, en/a*]\n" +
+		"  - {split: test, path: z.jsonl}\n- config_name: de\n  data_files: de/*.jsonl\n---\nA data set.\n"
+	const named = "---\nconfigs:\n- config_name: default\n  data_files: en/*\n- config_name: de\n  data_dir: de\n---\n"
+	for _, c := range []struct {
+		files      []File
+		card, name string
+		want       []string
+		err        string
+	}{
+		{shards, "", "hf:datasets/o/d", []string{"data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"}, ""},
+		{shards, "", "hf:datasets/o/d:dev", []string{"data/dev-00000-of-00001.parquet"}, ""},
+		{shards, "", "hf:datasets/o/d:validation", nil, "o/d has no split validation, expected one of dev, train: hf:datasets/o/d:dev, for example"},
+		{shards, "", "hf:datasets/o/d/data/*.parquet", []string{"data/dev-00000-of-00001.parquet", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"}, ""},
+		{shards, "", "hf:datasets/o/d/data/*:train", []string{"data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"}, ""},
+		{shards, "", "hf:datasets/o/d/data/notes.txt", []string{"data/notes.txt"}, ""},
+		{shards, "", "hf:datasets/o/d/none", nil, "has no file or folder none"},
+		{shards, "", "hf:datasets/o/d/*.csv", nil, "no file that matches *.csv"},
+		{words, "", "hf:datasets/o/d", []string{"train.jsonl", "train_2.jsonl"}, ""},
+		{words, "", "hf:datasets/o/d:test", []string{"test.jsonl"}, ""},
+		{folders, "", "hf:datasets/o/d", []string{"a/train/1.txt", "a/train/2.txt"}, ""},
+		{folders, "", "hf:datasets/o/d/a:validation", []string{"a/validation/3.txt"}, ""},
+		{plain, "", "hf:datasets/o/d", []string{"one.parquet", "two.parquet", "x/three.parquet"}, ""},
+		{plain, "", "hf:datasets/o/d/**/t*", []string{"two.parquet", "x/three.parquet"}, ""},
+		{carded, card, "hf:datasets/o/d", nil, "o/d has the configurations en, de: expected one, such as hf:datasets/o/d/en"},
+		{carded, card, "hf:datasets/o/d/en", []string{"en/b.jsonl", "en/a.jsonl"}, ""},
+		{carded, card, "hf:datasets/o/d/en:test", []string{"z.jsonl"}, ""},
+		{carded, card, "hf:datasets/o/d/de", []string{"de/a.jsonl"}, ""},
+		{carded, named, "hf:datasets/o/d", []string{"en/a.jsonl", "en/b.jsonl"}, ""},
+		{carded, named, "hf:datasets/o/d/de", []string{"de/a.jsonl"}, ""},
+		{list("a.csv"), "", "hf:datasets/o/d", nil, "hf:datasets/o/d@refs/convert/parquet"},
+	} {
+		n, _, err := Parse(c.name)
+		require.NoError(t, err)
+		got, err := n.Select(ForData, c.files, func(File) ([]byte, error) { return []byte(c.card), nil })
+		if c.err != "" {
+			require.ErrorContains(t, err, c.err, c.name)
+			continue
+		}
+		require.NoError(t, err, c.name)
+		assert.Equal(t, c.want, Paths(got), c.name)
+	}
+}
