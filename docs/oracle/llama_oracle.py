@@ -6,7 +6,7 @@
 
 RUN.yaml is a gpupipe config with init.from, model.seq_len, optimizer.name, the learning rates and data.shuffle: false,
 best the config.yaml of a run folder. Other keys have gpupipe's defaults. Its paths are relative to --root. A delay of
-the update, pipeline.stale_microbatches and error feedback are replayed. The model, the optimizers and the file formats
+the update, pipeline.stale_microbatches, error feedback and replicas that train on their own are replayed. The model, the optimizers and the file formats
 are written out by hand, from the published definitions, so that nothing here shares code or a library's habits with
 what it checks.
 """
@@ -19,6 +19,8 @@ import struct
 import numpy as np
 import torch
 import yaml
+
+import replicas_oracle
 
 # ---------------------------------------------------------------- safetensors
 
@@ -359,54 +361,77 @@ def gradients_of(p, c, inputs, targets, share):
     return float(loss.detach()), dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
 
 
-def replay(config, root, dtype, steps=None):
-    """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step.
+class Replica:
+    """A pipeline that trains: all replicas, if they average gradients, or one that trains on its own.
 
     The rows of each replica's first microbatches of batch t, the stale ones, are at x_{t-1}, the others at x_t. Replicas
     have consecutive rows. The update of the batch's mean gradient is subtracted from x_t. x_{-1} = x_0.
+    """
+
+    def __init__(self, p, c, config, rows):
+        self.c, self.train, self.schedule = c, config["train"], config.get("lr", {})
+        self.optimizers = {k: optimizer_for(k, t, config["optimizer"]) for k, t in p.items()}
+        self.feedback = config.get("pipeline", {}).get("correction", "none") == "error_feedback"
+        stale, of = stale_microbatches(config)
+        self.staleness = stale / of
+        size = self.train["batch_size"] // self.train.get("microbatches", 1)
+        self.is_stale = torch.arange(rows) // size % of < stale
+        self.p, self.before, self.last = p, p, dict.fromkeys(p, 0.0)  # x_t, x_{t-1} and u_{t-1}
+
+    def step(self, t, inputs, targets):
+        """Trains on batch t. Its loss, and its gradients and their norm before clipping."""
+        loss, grads = 0.0, dict.fromkeys(self.p, 0.0)
+        for weights, some in ((self.before, self.is_stale), (self.p, ~self.is_stale)):
+            if some.any():
+                part, g = gradients_of(weights, self.c, inputs[some], targets[some], float(some.sum()) / len(some))
+                loss, grads = loss + part, {k: grads[k] + g[k] for k in self.p}
+        norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
+        limit = self.train.get("grad_clip", 1.0)
+        clip = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
+        factor = lr_factor(t, self.train["steps"], self.schedule)
+        with torch.no_grad():
+            self.before, self.p = self.p, {**self.p}
+            for k, x in self.before.items():
+                kept, u = self.optimizers[k].update(x, grads[k] * clip, t, factor)
+                self.p[k] = x * kept - (u + self.staleness * (u - self.last[k]) if self.feedback else u)
+                self.last[k] = u
+        return loss, grads, norm
+
+
+def replay(config, root, dtype, steps=None):
+    """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step.
+
+    Of replicas that train on their own, loss and norm are their means, the gradients the first one's, and the weights the
+    outer weights.
     """
     torch_dtype = {"f64": torch.float64, "f32": torch.float32}[dtype]
     folder = os.path.join(root, config["init"]["from"])
     c = json.load(open(os.path.join(folder, "config.json")))
     p = {k: t.to(torch_dtype) for k, t in load_safetensors(os.path.join(folder, "model.safetensors")).items()}
     tokens = torch.cat([load_tokens(os.path.join(root, f)) for f in config["data"]["train"]])
-    train, schedule = config["train"], config.get("lr", {})
+    train, schedule, pipeline = config["train"], config.get("lr", {}), config.get("pipeline", {})
     if config["data"].get("shuffle", True) or config["data"].get("val_fraction", 0.01):
         raise SystemExit("a replay needs data.shuffle: false and data.val_fraction: 0")
     if schedule.get("schedule", "cosine") != "cosine":
         raise SystemExit(f"lr.schedule: {schedule['schedule']}: only cosine is replayed")
-    optimizers = {k: optimizer_for(k, t, config["optimizer"]) for k, t in p.items()}
-    correction = config.get("pipeline", {}).get("correction", "none")
-    if correction not in ("none", "error_feedback"):
-        raise SystemExit(f"pipeline.correction: {correction}: only error_feedback is replayed")
-    rows = train["batch_size"]
-    stale, of = stale_microbatches(config)
-    staleness = stale / of
-    is_stale = torch.arange(rows) // (rows // train.get("microbatches", 1)) % of < stale
-    before, last = p, dict.fromkeys(p, 0.0)  # x_{t-1} and u_{t-1}
+    if pipeline.get("correction", "none") not in ("none", "error_feedback"):
+        raise SystemExit(f"pipeline.correction: {pipeline['correction']}: only error_feedback is replayed")
+    independent = pipeline.get("local_steps", 0) > 0
+    n, rows = pipeline.get("replicas", 1) if independent else 1, train["batch_size"]
+    replicas = [Replica(p, c, config, rows // n) for _ in range(n)]
+    exchanges = replicas_oracle.Exchanges(p, replicas, config, train["steps"]) if independent else None
 
     losses, norms, grads0 = [], [], None
     for t in range(steps or train["steps"]):
         inputs, targets = batch(tokens, t, rows, config["model"]["seq_len"])
-        loss, grads = 0.0, dict.fromkeys(p, 0.0)
-        for weights, some in ((before, is_stale), (p, ~is_stale)):
-            if some.any():
-                part, g = gradients_of(weights, c, inputs[some], targets[some], float(some.sum()) / rows)
-                loss, grads = loss + part, {k: grads[k] + g[k] for k in p}
-        grads0 = grads0 or grads
-        norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
-        losses.append(loss)
-        norms.append(norm)
-        limit = train.get("grad_clip", 1.0)
-        clip = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
-        factor = lr_factor(t, train["steps"], schedule)
-        with torch.no_grad():
-            before, p = p, {**p}
-            for k, x in before.items():
-                kept, u = optimizers[k].update(x, grads[k] * clip, t, factor)
-                p[k] = x * kept - (u + staleness * (u - last[k]) if correction == "error_feedback" else u)
-                last[k] = u
-    return {"losses": losses, "grad_norms": norms, "grads": grads0, "weights": p}
+        results = [r.step(t, *share) for r, *share in zip(replicas, inputs.chunk(n), targets.chunk(n))]
+        losses.append(sum(loss for loss, _, _ in results) / n)
+        norms.append(sum(norm for _, _, norm in results) / n)
+        grads0 = grads0 or results[0][1]
+        if independent:
+            exchanges.after(t + 1)
+    return {"losses": losses, "grad_norms": norms, "grads": grads0,
+            "weights": exchanges.outer if independent else replicas[0].p}
 
 
 def main():

@@ -15,6 +15,7 @@ import (
 type Golden struct {
 	Losses    []float64 `json:"losses"`
 	GradNorms []float64 `json:"grad_norms"`
+	Float32   float64   `json:"f32_max_relative_difference"` // of losses, from PyTorch's in float32
 }
 
 // ReadGolden reads the config of a golden run, such as testdata/golden/MODEL/RUN.yaml in pipeline/train, and
@@ -36,6 +37,9 @@ func Goldens(t *testing.T) []string { return configs(t, "testdata/golden/*/*.yam
 
 // StaleGoldens lists the configs of the golden runs with a delay, on one stage.
 func StaleGoldens(t *testing.T) []string { return configs(t, "testdata/golden/*/stale/*.yaml") }
+
+// ReplicaGoldens lists the configs of the golden runs of replicas that train on their own.
+func ReplicaGoldens(t *testing.T) []string { return configs(t, "testdata/golden/*/replicas/*.yaml") }
 
 func configs(t *testing.T, pattern string) []string {
 	t.Helper()

@@ -41,7 +41,10 @@ func TestMain(m *testing.M) {
 const adapterSteps = 8
 
 // asPyTorch compares a run with its golden losses.
-func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
+func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) { within(t, 2e-5, c, want) }
+
+// within compares a run with its golden losses, within a relative tolerance, and 50 times that of gradient norms.
+func within(t *testing.T, tolerance float64, c config.Config, want traintest.Golden) {
 	t.Helper()
 	c.Run.Dir = t.TempDir()
 	steps := len(want.Losses)
@@ -54,8 +57,8 @@ func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
 	require.NoError(t, err)
 	require.Len(t, records, steps)
 	for i, r := range records {
-		assert.InEpsilon(t, want.Losses[i], r.Values["loss"], 2e-5, "step %d", i)
-		assert.InEpsilon(t, want.GradNorms[i], r.Values["grad_norm"], 1e-3, "step %d", i)
+		assert.InEpsilon(t, want.Losses[i], r.Values["loss"], tolerance, "step %d", i)
+		assert.InEpsilon(t, want.GradNorms[i], r.Values["grad_norm"], 50*tolerance, "step %d", i)
 	}
 }
 
@@ -123,6 +126,28 @@ func TestStaleMicrobatchesTrainAsPyTorchDoes(t *testing.T) {
 					require.Equal(t, schedule.TwoBW, c.Pipeline.Schedule)
 					c.Pipeline.Stages = stages
 					asPyTorch(t, c, want)
+				})
+		}
+	}
+}
+
+// Replicas that train on their own, on one device and on stages, against PyTorch in float64. Random rounding to few bits is
+// a step: where PyTorch in float32 takes another one, so may a device.
+func TestReplicasTrainAsPyTorchDoes(t *testing.T) {
+	counts := tier.Some(t, []int{1, 2}, tier.First[int](1))
+	for _, config := range traintest.ReplicaGoldens(t) {
+		for _, stages := range counts {
+			t.Run(fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), stages),
+				func(t *testing.T) {
+					c, want := traintest.ReadGolden(t, config)
+					if c.MicrobatchesPerReplica() < stages {
+						c.Train.Microbatches *= stages
+					}
+					c.Pipeline.Devices, c.Pipeline.Stages = []string{testdevice.Name}, stages
+					if stages > 1 && c.Pipeline.Delay == 0 {
+						c.Pipeline.Schedule = schedule.OneF1B
+					}
+					within(t, max(2e-5, 10*want.Float32), c, want)
 				})
 		}
 	}
