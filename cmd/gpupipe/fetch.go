@@ -85,23 +85,10 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	if len(requests) == 0 {
 		return nil
 	}
-	o, err := client.FromEnvironment()
-	if err != nil {
-		return usererror.New(err)
-	}
 	s := &status{app: a}
-	began := time.Now()
-	o.Progress = func(done, total int64) {
-		s.say("downloading: %d%% of %s, %s/s", 100*done/max(1, total), inBytes(total), inBytes(int64(float64(done)/max(1e-3, time.Since(began).Seconds()))))
-	}
-	o.Note = func(format string, args ...any) {
-		s.clear()
-		a.note(format, args...)
-	}
-	o.CheckData = data.CheckName
-	c, err := client.New(o)
+	c, err := a.hub(s, "downloading")
 	if err != nil {
-		return usererror.New(err)
+		return err
 	}
 	defer c.Close()
 	err = c.Fetch(a.ctx, requests)
@@ -114,6 +101,26 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 		return errInterrupted
 	}
 	return nil
+}
+
+// hub returns a client of the Hub that shows on a status line what it does.
+func (a *app) hub(s *status, what string) (*client.Client, error) {
+	o, err := client.FromEnvironment()
+	if err != nil {
+		return nil, usererror.New(err)
+	}
+	began := time.Now()
+	o.Progress = func(done, total int64) {
+		rate := float64(done) / max(1e-3, time.Since(began).Seconds())
+		s.say("%s: %d%% of %s, %s/s", what, 100*done/max(1, total), inBytes(total), inBytes(int64(rate)))
+	}
+	o.Note = func(format string, args ...any) {
+		s.clear()
+		a.note(format, args...)
+	}
+	o.CheckData = data.CheckName
+	c, err := client.New(o)
+	return c, usererror.New(err)
 }
 
 // keyed is a request, and the key of the file that names it; "": the command line does.

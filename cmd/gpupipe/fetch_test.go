@@ -114,3 +114,47 @@ func TestCommandsTakeNamesOfTheHub(t *testing.T) {
 	assert.Contains(t, errs, `"gpupipe fetch hf:o/none" downloads what is missing, without HF_HUB_OFFLINE, which forbids it now`)
 	assert.Len(t, s.Requests(), before)
 }
+
+func TestPush(t *testing.T) {
+	dir := t.TempDir()
+	s := onHub(t, "o/m", "o/d")
+	s.Token = "hf_write"
+	run := filepath.Join(dir, "run")
+	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "data.train=[hf:datasets/o/d]")
+	require.Equal(t, exitOK, code, errs)
+	code, _, errs = command("push", run, "me/m")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "an upload needs a token with the right to write")
+	t.Setenv("HF_TOKEN", "hf_write")
+	code, out, errs := command("push", run, "me/m", "--license", "mit", "--step", "8")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "README.md")
+	files := s.Files("models/me/m", "main")
+	for _, name := range []string{"README.md", "config.json", "model.safetensors", "tokenizer.json", "loss.png"} {
+		assert.NotEmpty(t, files[name], name)
+	}
+	card := string(files["README.md"])
+	for _, want := range []string{"---\nlibrary_name: transformers\n", "license: mit\n", "datasets:\n    - o/d\n", "| step | 8 |", "validation loss",
+		"![losses by step](loss.png)", "model.d_model: 16", "lr.warmup: 2", "data.train: ['hf:datasets/o/d@", "data.val_fraction: 0.1"} {
+		assert.Contains(t, strings.ReplaceAll(card, `"`, "'"), want)
+	}
+	assert.NotContains(t, card, dir, "a card does not name this machine's folders")
+	code, _, errs = command("generate", "hf:me/m", "-n", "2", "--device", "null")
+	assert.Equal(t, exitOK, code, errs)
+	for want, args := range map[string][]string{
+		"m: expected org/name":                                              {"push", run, "m"},
+		"the model me/m has no revision v1":                                 {"push", run, "me/m@v1"},
+		"datasets/o/d: expected org/name":                                   {"push", run, "datasets/o/d"},
+		"has no checkpoint of step 3, expected one of":                      {"push", run, "me/m", "--step", "3"},
+		"HF_ENDPOINT: found \"nowhere\", expected an address such as https": {"fetch", "hf:me/m"},
+	} {
+		if strings.HasPrefix(want, "HF_ENDPOINT") {
+			t.Setenv("HF_ENDPOINT", "nowhere")
+		}
+		code, _, errs := command(args...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want)
+		t.Setenv("HF_ENDPOINT", s.URL())
+	}
+	assert.Empty(t, s.Leaks())
+}

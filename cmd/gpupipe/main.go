@@ -50,6 +50,7 @@ Examples:
   store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
   write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
   download a model of the Hub         gpupipe fetch hf:org/name
+  upload a model to the Hub           gpupipe push runs/demo org/name
   show stage utilization              gpupipe trace runs/demo
   watch runs on a page                gpupipe watch runs
   plan stage boundaries               gpupipe plan c.yaml --stages 4
@@ -82,6 +83,7 @@ type commands struct {
 	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder or a GGUF file."`
 	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
 	Fetch      fetchCommand      `cmd:"" help:"Download models and data sets of the Hugging Face Hub."`
+	Push       pushCommand       `cmd:"" help:"Upload a model to the Hugging Face Hub, with a model card."`
 	Devices    devicesCommand    `cmd:"" help:"List available devices."`
 	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`
 	Tokenizer  tokenizerCommand  `cmd:"" help:"Train and check tokenizers."`

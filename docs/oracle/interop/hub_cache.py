@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the cache of the Hub, and the choice of a data set's files, with huggingface_hub and datasets, on a Hub of this machine.
+"""Compares the cache of the Hub, commits, and the choice of a data set's files, with huggingface_hub and datasets, on a Hub of this machine.
 
     hub_cache.py [--draws N] [--seed N]
 
@@ -157,6 +157,19 @@ def main():
     api.upload_folder(repo_id="o/pushed", folder_path=site / "models/o/m")
     code, lines, err = gpupipe("fetch", "hf:o/pushed")
     assert code == 0 and (pathlib.Path(lines[0]) / "model.safetensors").read_bytes() == model["model.safetensors"], err
+
+    # A commit of gpupipe, which huggingface_hub reads.
+    (SCRATCH / "text.txt").write_text("the cat sat on the mat. " * 200)
+    os.environ["HF_TOKEN"] = "hf_test"
+    for command in (["train", "--device", "null", "--set", "model={vocab_size: 256, d_model: 16, n_layers: 1, n_heads: 2, d_ff: 24, seq_len: 16}", "--set",
+                     f"data.train=[{SCRATCH}/text.txt]", "--set", "train={steps: 4, batch_size: 2}", "--set", f"run.dir={SCRATCH}/run"],
+                    ["push", f"{SCRATCH}/run", "o/mine", "--license", "mit"]):
+        code, lines, err = gpupipe(*command)
+        assert code == 0, err
+    found = pathlib.Path(snapshot_download("o/mine", token="hf_test"))
+    assert {p.name for p in found.iterdir()} >= {"README.md", "config.json", "model.safetensors", "tokenizer.json", ".gitattributes"}, list(found.iterdir())
+    data = huggingface_hub.ModelCard.load(found / "README.md").data
+    assert data.license == "mit" and data.library_name == "transformers" and data.tags == ["gpupipe"], data
     server.stdin.close()
     assert server.wait() == 0
     print(f"huggingface_hub {huggingface_hub.__version__}: caches read both ways; the files of {chosen} of {len(draws)} drawn splits are those of datasets, the others have none")

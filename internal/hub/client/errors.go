@@ -129,7 +129,7 @@ func (c *Client) explain(n hub.Name, err error) error {
 	case errors.As(err, &s):
 		return fmt.Errorf("%s: %s", n.Text(), c.advice(n, s))
 	case errors.As(err, &broken):
-		return fmt.Errorf("%s: the Hub at %s cannot be reached: %w; what was downloaded is kept, and the same command continues",
+		return fmt.Errorf("%s: the Hub at %s cannot be reached: %w; what has arrived is kept, and the same command continues",
 			n.Text(), c.options.Endpoint, err)
 	}
 	return fmt.Errorf("%s: %w", n.Text(), err)
@@ -162,7 +162,7 @@ func (c *Client) advice(n hub.Name, s *status) string {
 	case s.code == http.StatusForbidden:
 		return fmt.Sprintf("the Hub forbids access (%v): the token from %s needs the right to it, see %s", s, orNone(c.options.TokenFrom), tokens)
 	case s.mayRetry:
-		return fmt.Sprintf("the Hub fails (%v): what was downloaded is kept, and the same command continues", s)
+		return fmt.Sprintf("the Hub fails (%v): what has arrived is kept, and the same command continues", s)
 	}
 	return s.Error()
 }

@@ -158,7 +158,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, name, revision 
 		return
 	}
 	repo := s.access(w, r, name, false)
-	if repo == nil {
+	if repo == nil || repo.at(w, revision) == "" {
 		return
 	}
 	tree := maps.Clone(repo.commits[repo.refs[revision]])
