@@ -37,7 +37,7 @@ var budgets = map[string]int{
 	"pipeline/layout":     3600,
 	"pipeline/schedule":   3000,
 	"pipeline/engine":     4200,
-	"pipeline/replicas":   1000,
+	"pipeline/replicas":   1100,
 	"pipeline/wire":       500,
 	"pipeline/cluster":    12200,
 	"pipeline/checkpoint": 3700,

@@ -62,19 +62,8 @@ func (c Config) validateOuter() error {
 	if err := c.OuterOptimizer().Check(); err != nil || !p.Independent() {
 		return fielderror.In("pipeline.outer", err)
 	}
-	switch {
-	case c.Model.MoE.Experts > 0:
-		return Invalid(key, p.LocalSteps, "0 with a mixture of experts (model.moe)")
-	case c.Train.ScalesLoss():
-		return Invalid(key, p.LocalSteps, "0 with train.precision %s, whose loss scale replicas do not share", c.Train.Precision)
-	case c.Train.Nonfinite != Stop:
+	if c.Train.Nonfinite != Stop {
 		return Invalid(key, p.LocalSteps, "0 with train.nonfinite %s", c.Train.Nonfinite)
-	case len(c.Train.BatchSchedule) > 0:
-		return Invalid(key, p.LocalSteps, "0 with train.batch_schedule")
-	case p.Processes.Isolated():
-		return Invalid(key, p.LocalSteps, "0 with pipeline.isolate %s", p.Processes.Isolate)
-	case len(c.Hooks) > 0:
-		return Invalid(key, p.LocalSteps, "0 with hooks")
 	}
 	return nil
 }

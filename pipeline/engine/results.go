@@ -19,7 +19,8 @@ type Measured struct {
 	Scale      float64   // its loss scale; 0: none
 	Losses     []float32 // of an evaluation: the mean of each sequence
 	Routing    []Routing // of a training batch: by layer with a mixture of experts
-	Replicas   []float64 // the loss of each replica, where replicas train on their own; nil: they train as one
+	// Replicas are the results of each replica, where replicas train on their own; nil: they train as one.
+	Replicas []Measured
 }
 
 // Result is what a rank has measured: the losses or the routing of a microbatch, or the update of a batch.

@@ -172,8 +172,25 @@ func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to in
 	return from, nil
 }
 
-// train trains all replicas between two exchanges. It returns the first batch that was not done, the errors of engines and
-// the error of each.
+// firstOrFaults joins errors of replicas: all that are faults of ranks, or else the first.
+func firstOrFaults(errs []error) (first error) {
+	var faults []error
+	for _, err := range errs {
+		if f := (*engine.Fault)(nil); errors.As(err, &f) {
+			faults = append(faults, err)
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	return first
+}
+
+// train trains all replicas between two exchanges. It returns the first batch that was not done, the error of an engine that
+// has failed, and the error of each or of the source.
 func (p *Pipeline) train(stop context.Context, source engine.Source, from, to int,
 	each func(engine.Measured) error) (reached int, failed, refused error) {
 	stop, cancel := context.WithCancel(stop)
@@ -183,9 +200,10 @@ func (p *Pipeline) train(stop context.Context, source engine.Source, from, to in
 		measured[i] = make(chan engine.Measured, to-from)
 	}
 	ended := make(chan struct{})
+	var noBatch error
 	go func() {
 		defer close(ended)
-		reached, failed = p.together(stop, source, from, to, measured)
+		reached, failed, noBatch = p.together(stop, source, from, to, measured)
 		for _, c := range measured {
 			close(c)
 		}
@@ -202,16 +220,19 @@ func (p *Pipeline) train(stop context.Context, source engine.Source, from, to in
 		}
 	}
 	<-ended
-	return reached, failed, refused
+	return reached, failed, errors.Join(noBatch, refused)
 }
 
-// together runs all engines, each on its own devices, up to the same batch.
-func (p *Pipeline) together(stop context.Context, source engine.Source, from, to int, measured []chan engine.Measured) (int, error) {
+// together runs all engines, each on its own devices, up to the same batch. It returns the first batch that was not done, the
+// error of an engine that has failed, and the error that ended the work early, of a source that has no further batch.
+func (p *Pipeline) together(stop context.Context, source engine.Source, from, to int,
+	measured []chan engine.Measured) (reached int, failed, refused error) {
 	stop, cancel := context.WithCancel(stop)
 	defer cancel()
-	ends, errs := slices.Repeat([]int{from}, len(p.replicas)), make([]error, len(p.replicas))
+	ends := slices.Repeat([]int{from}, len(p.replicas))
 	run := func(stop context.Context, to int) error {
 		var running sync.WaitGroup
+		errs := make([]error, len(p.replicas))
 		for i, r := range p.replicas {
 			running.Go(func() {
 				ends[i], errs[i] = r.engine.Train(stop, share{source, i, len(p.replicas)}, ends[i], to, func(m engine.Measured) error {
@@ -224,33 +245,14 @@ func (p *Pipeline) together(stop context.Context, source engine.Source, from, to
 			})
 		}
 		running.Wait()
-		return errors.Join(errs...)
+		return firstOrFaults(errs)
 	}
-	if err := run(stop, to); err != nil {
-		return slices.Min(ends), err
-	}
+	refused = run(stop, to)
 	most := slices.Max(ends) // others were stopped earlier
-	return most, run(context.Background(), most)
-}
-
-// combined receives the measurements of the next batch from all replicas. It reports whether there were any.
-func combined(measured []chan engine.Measured) (all engine.Measured, ok bool) {
-	n := float64(len(measured))
-	for i, c := range measured {
-		m, ok := <-c
-		if !ok {
-			return all, false
-		}
-		if i == 0 {
-			all = engine.Measured{Batch: m.Batch, OK: true}
-		}
-		all.OK = all.OK && m.OK
-		all.Loss += m.Loss / n
-		all.GradNorm += m.GradNorm / n
-		all.Losses = append(all.Losses, m.Losses...)
-		all.Replicas = append(all.Replicas, m.Loss)
+	if failed = run(context.WithoutCancel(stop), most); failed != nil {
+		return most, failed, nil // refused is of the same failure
 	}
-	return all, true
+	return most, nil, refused
 }
 
 // Evaluate evaluates the outer weights on the first replica, whose own weights are put back afterwards.
@@ -284,6 +286,14 @@ func (r *replica) writeAll(fragments []fragment, matrices [][]byte, v engine.Ver
 type share struct {
 	source          engine.Source
 	replica, shares int
+}
+
+// Prepare implements engine.Preparer.
+func (s share) Prepare(number int64) error {
+	if p, ok := s.source.(engine.Preparer); ok {
+		return p.Prepare(number)
+	}
+	return nil
 }
 
 // Batch implements engine.Source.

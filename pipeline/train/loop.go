@@ -151,7 +151,13 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	tokens := t.job.corpus.train.Tokens(next - 1)
 	t.job.tokens += tokens
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
-		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing, ReplicaLosses: m.Replicas}
+		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
+	for i, r := range m.Replicas {
+		p.ReplicaLosses = append(p.ReplicaLosses, r.Loss)
+		if r.Overflowed && !m.Overflowed {
+			t.recorder.noteStep(eventSkipped, step, "step %d: the gradient of replica %d is too large for f16 with a loss scale of %.0f: it skipped its share of the batch, and halves its scale", step, i, r.Scale)
+		}
+	}
 	skips := c.Train.Nonfinite == config.Skip
 	if m.Overflowed {
 		p.Skipped = true
@@ -309,10 +315,11 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 
 // keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last
 // blameLoss. The cause is not searched for if training reads segments and evaluations do not: without
-// data.document_mask, segments are what a module makes of a batch.
+// data.document_mask, segments are what a module makes of a batch. Nor is it of replicas that train on their own: others
+// evaluate.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
-	unlike := task.Inputs.Segments && !task.Inputs.EvalSegments
+	unlike := task.Inputs.Segments && !task.Inputs.EvalSegments || t.job.config.Pipeline.Independent()
 	if task.Loss == nil || unlike || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
 		return nil
 	}

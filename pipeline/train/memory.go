@@ -18,6 +18,9 @@ func (j *job) atLargest() (layout.Task, *optim.Optimizer, error) {
 	task, c := j.layoutTask(), j.config.Largest()
 	c.Pipeline.Cut = task.Config.Pipeline.Cut
 	task.Config = c.Alone()
+	if c.Pipeline.Independent() {
+		task.Config = task.Config.OfReplica()
+	}
 	optimizer, err := layout.NewOptimizer(task.Config, j.model, nil)
 	return task, optimizer, err
 }
@@ -59,7 +62,8 @@ func (t *trainer) checkLargest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := task.Choose(ctx, optimizer, t.deployment.devices, layout.Options{Execute: j.options.Execute, Tune: t.deployment.tune,
+	devices := t.deployment.devices[:task.Config.Pipeline.Stages*task.Config.Pipeline.Replicas]
+	e, _, err := task.Choose(ctx, optimizer, devices, layout.Options{Execute: j.options.Execute, Tune: t.deployment.tune,
 		Costs:   j.options.Costs,
 		Resumed: t.checkpoints.any(), Measuring: j.options.Report.Measuring, Note: func(string, ...any) {}})
 	if err != nil {

@@ -25,6 +25,10 @@ var replicaRuns = []string{
 	"replicas=2 local_steps=3 outer.wire=f32 outer.late=2 optimizer.name=muon outer.correction=eager delay=1 stale_microbatches=1",
 	"replicas=2 local_steps=8 outer.wire=f32 outer.late=4 optimizer.name=muon correction=error_feedback delay=1 stale_microbatches=all",
 	"replicas=1 local_steps=3 outer.wire=f32 outer.late=0 optimizer.name=adamw",
+	"replicas=2 local_steps=3 outer.wire=int8 outer.late=1 optimizer.name=muon train.precision=f16",
+	"replicas=3 local_steps=2 outer.wire=int4 outer.late=1 optimizer.name=muon model.tie_embeddings=true",
+	"replicas=2 local_steps=3 outer.wire=int4 outer.late=1 train.batch_schedule={0:12,5:24}",
+	"replicas=2 local_steps=3 outer.wire=int4 outer.late=1 model.moe={experts:4,top_k:2,d_ff:6,dense_first:1,score:sigmoid,balance:{bias:0.01,aux:0.1}}",
 }
 
 // overridesOf spells the keys of a setting in full.
@@ -32,9 +36,10 @@ func overridesOf(setting string, more ...string) []string {
 	all := []string{"train={steps: 10, batch_size: 12, microbatches: 12, eval_every: 4, save_every: 0, grad_clip: 0.5}",
 		"model={vocab_size: 256, d_model: 8, n_layers: 2, n_heads: 2, d_ff: 12, seq_len: 8}"}
 	for _, kv := range strings.Fields(setting) {
-		if !strings.HasPrefix(kv, "optimizer.") && !strings.HasPrefix(kv, "model.") {
+		if !strings.HasPrefix(kv, "optimizer.") && !strings.HasPrefix(kv, "model.") && !strings.HasPrefix(kv, "train.") {
 			kv = "pipeline." + kv
 		}
+		kv = strings.ReplaceAll(kv, ":", ": ")
 		all = append(all, kv)
 	}
 	return append(all, more...)

@@ -121,6 +121,7 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 		"2bw":          {"pipeline.error_feedback=true"},
 		"four stages":  {"pipeline.stages=4", "model.n_layers=3", "pipeline.error_feedback=true"},
 		"replicas":     {"pipeline.stages=2", "pipeline.replicas=2"},
+		"independent":  {"pipeline.stages=2", "pipeline.replicas=2", "pipeline.local_steps=2", "pipeline.outer={wire: int4, late: 1}"},
 		"never saved":  {"train.save_every=0"},
 		"hooks":        {remembers, "pipeline.stages=2", "train.eval_every=2"},
 		"saved rarely": {"train.save_every=5", "train.keep=1"},

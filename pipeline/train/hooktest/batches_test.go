@@ -29,7 +29,7 @@ import (
 func TestBatchHooksResume(t *testing.T) {
 	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Mixer(t, false)+", hook: map_batch",
 		traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
-	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1", "pipeline.error_feedback=true"}} {
+	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1", "pipeline.error_feedback=true"}, independent} {
 		dir := t.TempDir()
 		configure := func(name string) config.Config {
 			return traintest.Demo(t, dir, append([]string{all, "train.save_every=2", "run.dir=" + filepath.Join(dir, name)}, more...)...)
@@ -80,6 +80,9 @@ func TestBatchHooksResume(t *testing.T) {
 		assertNoFeeders(t)
 	}
 }
+
+// independent makes replicas train on their own.
+var independent = []string{"pipeline.replicas=2", "pipeline.local_steps=2", "pipeline.outer={wire: int4, late: 1}"}
 
 // assertNoFeeders finds goroutines that compute batches for runs that have ended.
 func assertNoFeeders(t *testing.T) {
@@ -214,10 +217,14 @@ var failures = map[string][]any{
 
 func TestFailingBatchStopsRun(t *testing.T) {
 	for want, does := range failures {
-		for _, batch := range []int{0, 3} {
+		for i, batch := range []int{0, 3, 3} {
 			dir := t.TempDir()
-			c := traintest.Demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]",
-				traintest.WithHooks(failingOn(t, false, does...)+", hook: map_batch, seconds: 0.1"))
+			overrides := []string{"data.shuffle=false", "data.train=[" + marked(t, dir, batch) + "]",
+				traintest.WithHooks(failingOn(t, false, does...) + ", hook: map_batch, seconds: 0.1")}
+			if i == 2 {
+				overrides = append(overrides, independent...)
+			}
+			c := traintest.Demo(t, dir, overrides...)
 			_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 			var user *usererror.Error
 			require.ErrorAs(t, err, &user, want)
