@@ -24,14 +24,14 @@ const (
 // counts it. Whoever raises one decides that the room may grow.
 var budgets = map[string]int{
 	"graph":               4700,
-	"graph/model":         4900,
+	"graph/model":         4950,
 	"graph/op":            7900,
 	"shaders":             6000,
 	"optim":               2900,
 	"optim/outer":         500,
 	"runtime":             16000,
 	"wasm":                7500,
-	"pipeline/config":     3100,
+	"pipeline/config":     3200,
 	"pipeline/train":      6350,
 	"pipeline/data":       15200,
 	"pipeline/layout":     3600,

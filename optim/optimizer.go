@@ -29,7 +29,7 @@ const (
 type Param struct {
 	Name     string
 	Type     graph.Type // f32
-	Layer    string     // the scope of its layer; a shard owns all parameters of a layer or none
+	Layer    string     // its unit of the model; a shard owns all parameters of a unit or none
 	Gradient string     // the variable of Type that holds the batch's gradient
 	// Contributions are variables of Type. The whole gradient is their sum in order, plus Gradient.
 	Contributions []string

@@ -24,7 +24,7 @@ type planCommand struct {
 	Config   string   `arg:"" optional:"" hub:"shape" help:"YAML file of the run, or the folder of a run."`
 	Set      []string `hub:"shape" help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Stages   *int     `help:"Pipeline stages. The same as --set pipeline.stages=N."`
-	Cut      []int    `help:"First unit of each stage after the first. Unit 0 is the embedding, then come the layers, then the head. Default: the best cut." placeholder:"UNIT"`
+	Cut      []string `help:"Where each stage after the first begins: layers.4, layers.4.mlp (between its attention and its feed-forward layer) or head; numbers count the embedding, 0, the layers and the head. Default: the best cut." placeholder:"UNIT"`
 	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`
 	Network  string   `help:"Plan for stages on machines of their own, connected by links of this latency and bandwidth, and choose pipeline.depth for them." placeholder:"10ms,1Gbit"`
 	Members  string   `help:"Plan for several machines: the folder of a run of gpupipe host, with what it has measured, or a YAML file of machines that need not exist." placeholder:"RUN|FILE"`
@@ -37,7 +37,7 @@ type planCommand struct {
 
 func (c *planCommand) Help() string {
 	return `Prints the stage boundaries, the memory of each stage and the speed of each schedule. Measures the forward pass, the backward pass and
-the update of the embedding, a layer and the head on each kind of device, and keeps the times for later. (For a model written by a hook, it
+the update of the embedding, an attention layer, a feed-forward layer and the head on each kind of device, and keeps the times for later. (For a model written by a hook, it
 measures each distinct unit.) A simulation of each schedule turns the times into tokens a second. Trains nothing and reads no data.
 Memory and times are those of train.precision: f16 and bf16 halve most of the activations. What a stage sends to others in a batch, in
 bytes, is in the formats of pipeline.wire and pipeline.wire_exchange.
@@ -65,7 +65,7 @@ The device null:0 stands for a discrete GPU that is not present. Its times are e
 
 Examples:
   gpupipe plan c.yaml --stages 4
-  gpupipe plan c.yaml --stages 2 --cut 9 \
+  gpupipe plan c.yaml --stages 2 --cut layers.8.mlp \
     --set pipeline.devices=[webgpu:0,webgpu:1]
   gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 \
     --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB
@@ -238,7 +238,7 @@ func (c *planCommand) load() (config.Config, error) {
 		set = append(set, fmt.Sprintf("pipeline.stages=%d", *c.Stages))
 	}
 	if len(c.Cut) > 0 {
-		set = append(set, "pipeline.cut="+strings.ReplaceAll(fmt.Sprint(c.Cut), " ", ","))
+		set = append(set, "pipeline.cut=["+strings.Join(c.Cut, ",")+"]")
 	}
 	if c.Memory != "" {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))

@@ -24,19 +24,20 @@ func planArgs(args ...string) []string {
 func TestPlan(t *testing.T) {
 	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"7 units: 0 embed, 1 layers.0, …, 6 head", "256 tokens; microbatches: 2 of 8 sequences",
+	for _, want := range []string{"12 units: embed, layers.0.self_attn, …, head", "256 tokens; microbatches: 2 of 8 sequences",
 		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw",
 		"the first 1 of 2 microbatches of a batch lack the update", "MICROBATCHES", "recommended: --set train.microbatches=",
-		"layers.0 (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
+		"layers.0.self_attn (5 alike)", "layers.0.mlp (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
 		assert.Contains(t, out, want)
 	}
 	code, out, errs = command(planArgs("--stages", "2", "--cut", "3", "--json", "--modelled")...)
 	require.Equal(t, exitOK, code, errs)
 	var p layout.Comparison
 	require.NoError(t, json.Unmarshal([]byte(out), &p))
-	assert.Equal(t, []int{3}, p.Schedules[0].Plan.Cut)
+	assert.Equal(t, []string{"layers.2"}, p.Schedules[0].Plan.CutNames)
+	assert.Equal(t, "embed to layers.1", p.Schedules[0].Plan.Stages[0].Units)
 	assert.NotEmpty(t, p.Recommended)
-	assert.Contains(t, p.Schedules[2].Problem, "pipeline.cut: found [3], expected the first unit of each chunk except the first: 3 units")
+	assert.Contains(t, p.Schedules[2].Problem, `pipeline.cut: found ["layers.2"], expected the first unit of each chunk except the first: 3 units`)
 	assert.Len(t, p.Devices, 2)
 }
 
@@ -146,9 +147,9 @@ func TestPlanMistakes(t *testing.T) {
 	}{
 		{[]string{"plan"}, "no config: expected"},
 		{[]string{"plan", "absent.yaml"}, "absent.yaml"},
-		{planArgs("--stages", "8"), "pipeline.stages: found 8"},
-		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
-		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3, 4]", expected 1 units`},
+		{planArgs("--stages", "13"), "pipeline.stages: found 13"},
+		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending numbers from 1 to 6`},
+		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3, 4]", expected 1 places`},
 		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
 		{planArgs("--stages", "2", "--network", "fast,1Gbit"),
 			`--network: found latency "fast", expected a time from 0s to 1h, as in 10ms,1Gbit`},
@@ -156,7 +157,7 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "2", "--network", "1ms"), `--network: found bandwidth "", expected bits a second in kbit, Mbit or Gbit`},
 		{planArgs("--stages", "2", "--network", "1ms,0Gbit"), `--network: found bandwidth "0Gbit"`},
 		{planArgs("--stages", "2", "--network", "1ms,1GB"), `--network: found bandwidth "1GB"`},
-		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
+		{planArgs("--stages", "2", "--memory", "20kB"), " to head) does not fit"},
 		{planArgs("--stages", "2", "--memory", "20kB"), "19.53 KiB available"},
 		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": unknown backend"},
 		{planArgs("--set", "model.n_layers=0"), "model.n_layers"},
@@ -174,15 +175,6 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 	code, _, errs := command(planArgs("--stages", "2")...)
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, errs, "measured costs are not kept for later runs")
-}
-
-func TestUnitsText(t *testing.T) {
-	units := []string{"embed", "a", "b", "head"}
-	for want, part := range map[string]partition.Chunk{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3},
-		"embed to head": {First: 0, Last: 4}} {
-		assert.Equal(t, want, unitsText([]partition.Chunk{part}, units))
-	}
-	assert.Equal(t, "embed; b to head", unitsText([]partition.Chunk{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
 }
 
 // Over the machines of a file the plan has their speeds and links, and says that one alone would be faster.
@@ -254,13 +246,13 @@ func TestPlanForMembers(t *testing.T) {
 	keep()
 	code, _, errs = command(args...)
 	assert.Equal(t, exitMistake, code)
-	assert.Contains(t, errs, "found measurements of another model, with 7 units and 0 bytes of weights, expected 7 units and ")
+	assert.Contains(t, errs, "found measurements of another model, with 12 units and 0 bytes of weights, expected 12 units and ")
 
 	m.Times = m.Times[:1]
 	keep()
 	code, _, errs = command(args...)
 	assert.Equal(t, exitMistake, code)
-	assert.Contains(t, errs, "found 2 devices, 7 units and times of 1 devices")
+	assert.Contains(t, errs, "found 2 devices, 12 units and times of 1 devices")
 }
 
 func TestPlanRefusesMachines(t *testing.T) {

@@ -20,12 +20,8 @@ func describeParameters(all, active int64) string {
 
 // printPlan prints a plan. use are the devices that a run needs to follow it; none: its members bring them.
 func printPlan(a *app, p *layout.Comparison, use []string) {
-	numbered := make([]string, len(p.Units))
-	for i, name := range p.Units {
-		numbered[i] = fmt.Sprint(i, " ", name)
-	}
 	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", describeParameters(p.Parameters, p.Active), len(p.Units),
-		shortened(numbered)))
+		shortened(p.Units)))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
@@ -48,7 +44,7 @@ func printPlan(a *app, p *layout.Comparison, use []string) {
 			continue
 		}
 		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds),
-			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
+			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), shortened(c.Plan.CutNames)))
 	}
 	a.headed(rows)
 	for _, c := range p.Schedules {
@@ -130,7 +126,7 @@ func printRecommendation(a *app, p *layout.Comparison, devices []string) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds),
+		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, s.Units, inSeconds(s.Seconds),
 			inBytes(s.Sent), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
@@ -197,23 +193,10 @@ func settings(p *layout.Comparison, c partition.Candidate) string {
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(" --set pipeline.chunks=%d", c.Chunks)
 	}
-	if len(c.Plan.Cut) > 0 {
-		text += " --set pipeline.cut=" + strings.ReplaceAll(fmt.Sprint(c.Plan.Cut), " ", ",")
+	if len(c.Plan.CutNames) > 0 {
+		text += " --set pipeline.cut=[" + strings.Join(c.Plan.CutNames, ",") + "]"
 	}
 	return text
-}
-
-// unitsText names the units of a stage.
-func unitsText(parts []partition.Chunk, units []string) string {
-	var texts []string
-	for _, p := range parts {
-		text := units[p.First]
-		if p.Last-p.First > 1 {
-			text += " to " + units[p.Last-1]
-		}
-		texts = append(texts, text)
-	}
-	return strings.Join(texts, "; ")
 }
 
 // inBytes writes an amount of memory.

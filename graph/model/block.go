@@ -46,11 +46,24 @@ type attend func(q, k, v *graph.Value) *graph.Value
 
 // layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. position u32 [1] is the position of the first
 // token; nil is 0.
-func (n *net) layer(i int, x, position *graph.Value, attend attend) (y *graph.Value) {
-	attention, feedForward := n.blockNorms()
+func (n *net) layer(i int, x, position *graph.Value, attend attend) *graph.Value {
+	return n.feedForwardBranch(i, n.attentionBranch(i, x, position, attend))
+}
+
+// attentionBranch is the first half of a block.
+func (n *net) attentionBranch(i int, x, position *graph.Value, attend attend) (y *graph.Value) {
+	norms, _ := n.blockNorms()
 	n.b.Scope(LayerScope(i), func() {
-		x = n.branch(i, attention, x, func(h *graph.Value) *graph.Value { return n.selfAttention(i, h, position, attend) })
-		y = n.branch(i, feedForward, x, func(h *graph.Value) *graph.Value { return n.feedForward(i, h) })
+		y = n.branch(i, norms, x, func(h *graph.Value) *graph.Value { return n.selfAttention(i, h, position, attend) })
+	})
+	return y
+}
+
+// feedForwardBranch is the second half of a block.
+func (n *net) feedForwardBranch(i int, x *graph.Value) (y *graph.Value) {
+	_, norms := n.blockNorms()
+	n.b.Scope(LayerScope(i), func() {
+		y = n.branch(i, norms, x, func(h *graph.Value) *graph.Value { return n.feedForward(i, h) })
 	})
 	return y
 }
@@ -129,7 +142,10 @@ func (n *net) activated(project func(name string) *graph.Value) *graph.Value {
 	return op.Mul(n.kept(activation(gate)), up)
 }
 
-// block is layer i of whole sequences. With segments [B, T], tokens attend to tokens of their own segment only.
-func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
-	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return n.attention(q, k, v, segments, n.Layer(i).Window) })
+// attentionOf is the first half of a block of whole sequences. With segments [B, T], tokens attend to tokens of their own
+// segment only.
+func (n *net) attentionOf(i int, x, segments *graph.Value) *graph.Value {
+	return n.attentionBranch(i, x, nil, func(q, k, v *graph.Value) *graph.Value {
+		return n.attention(q, k, v, segments, n.Layer(i).Window)
+	})
 }

@@ -251,13 +251,21 @@ func (c Config) Completed() Config {
 // key there.
 type FieldError = fielderror.Error
 
-// Layer is what one layer computes. Layers with equal values have equal programs.
+// Layer is what one layer computes.
 type Layer struct {
 	Window int  // of attention, shorter than the context; 0: all tokens
 	Rope   bool // queries and keys are rotated
 	Scaled bool // by frequencies that are scaled
 	MoE    bool // the feed-forward layer is a mixture of experts
 	DFF    int  // width of the dense feed-forward layer, or of an expert
+}
+
+// like reports whether the feed-forward layers of two layers compute the same, or else their attention.
+func (l Layer) like(o Layer, feedForward bool) bool {
+	if feedForward {
+		return l.MoE == o.MoE && l.DFF == o.DFF
+	}
+	return l.Window == o.Window && l.Rope == o.Rope && l.Scaled == o.Scaled
 }
 
 // Layer returns the properties of layer i.
@@ -286,9 +294,9 @@ func (a Attention) local(i int) bool {
 
 // Routing lists the layers within units [first, last) that are mixtures of experts.
 func (c Config) Routing(first, last int) (layers []int) {
-	for u := max(first, 1); u < min(last, c.NLayers+1); u++ {
-		if c.Layer(u - 1).MoE {
-			layers = append(layers, u-1)
+	for u := max(first, 1); u < min(last, c.Units()-1); u++ {
+		if layer, feedForward := branch(u); feedForward && c.Layer(layer).MoE {
+			layers = append(layers, layer)
 		}
 	}
 	return layers

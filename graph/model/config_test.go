@@ -264,16 +264,18 @@ func TestLayersDiffer(t *testing.T) {
 	c.MoE = model.MoE{Experts: 4, TopK: 2, DFF: 3, DenseFirst: 1, Score: "softmax", Scale: 1}
 	c.Rope.Scaling = model.Scaling{Kind: model.Llama3Scaling, Factor: 2, Low: 1, High: 2, Original: 8, Layers: model.FullLayers}
 	var got []model.Layer
-	var like []int
+	var attention, feedForward []int // of the first layers that are alike
 	for i := range c.NLayers {
 		got = append(got, c.Layer(i))
-		like = append(like, c.Like(i+1)-1)
+		attention = append(attention, (c.Like(2*i+1)-1)/2)
+		feedForward = append(feedForward, (c.Like(2*i+2)-2)/2)
 	}
 	assert.Equal(t, []model.Layer{{4, true, false, false, 12}, {4, false, false, true, 3}, {0, true, true, true, 3},
 		{4, false, false, true, 3}, {4, true, false, true, 3}, {0, false, false, true, 3}}, got)
-	assert.Equal(t, []int{0, 1, 2, 1, 4, 5}, like)
+	assert.Equal(t, []int{0, 1, 2, 1, 0, 5}, attention)
+	assert.Equal(t, []int{0, 1, 1, 1, 1, 1}, feedForward)
 	assert.Equal(t, 0, c.Like(0))
-	assert.Equal(t, 7, c.Like(7))
+	assert.Equal(t, 13, c.Like(13))
 }
 
 // architectures are small models, one of each architecture.

@@ -68,7 +68,7 @@ func TestFeatures(t *testing.T) {
 // Every cut of a model with any feature equals the whole model, to the last bit.
 func TestStagesHaveFeatures(t *testing.T) {
 	for _, c := range features() {
-		stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, allCuts(c.Units()))
+		stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, someCuts(c.Units()))
 	}
 }
 
@@ -98,7 +98,7 @@ func TestPresetsShrunk(t *testing.T) {
 			done[text] = true
 			decodeAgrees(t, c)
 			slotsAgree(t, c)
-			stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, [][]int{allCuts(c.Units())[1<<(c.Units()-1)-1]})
+			stagesAreTheModel(t, c, model.StageOptions{Batch: 1, Microbatches: 2}, [][]int{someCuts(c.Units())[c.Units()]})
 		}
 	}
 	assert.Greater(t, len(done), 10)
@@ -108,7 +108,7 @@ func TestPresetsShrunk(t *testing.T) {
 func TestParametersOfFeatures(t *testing.T) {
 	shapes := func(c model.Config) map[string]graph.Shape {
 		all := map[string]graph.Shape{}
-		for _, p := range c.Reads(1, 2) {
+		for _, p := range c.Reads(1, 3) {
 			all[p.Name[len("model.layers.0."):len(p.Name)-len(".weight")]] = p.Type.Shape
 		}
 		return all

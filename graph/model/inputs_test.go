@@ -63,7 +63,7 @@ func read(gs ...*graph.Graph) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Each chunk reads the inputs that it needs: segments in chunks with layers, the others in the last chunk. Evaluations
+// Each chunk reads the inputs that it needs: segments in chunks with attention, the others in the last chunk. Evaluations
 // read none but, with EvalSegments, segments.
 func TestPartsReadInputs(t *testing.T) {
 	c := small()
@@ -73,14 +73,15 @@ func TestPartsReadInputs(t *testing.T) {
 	}
 	assert.Equal(t, []string{"tokens u32[2,6]", "targets u32[2,6]", "segments u32[2,6]", "weights f32[2,6]", "real u32[2,6]",
 		"aligned/teacher f32[2,6,11]", "aligned/counts u32[2,6]", "aligned/unread i32[2,6,2]", "scalars f32[2]"}, listed)
-	ends := [][]string{{}, {"segments"}, {"segments"}, {"aligned/counts", "aligned/teacher", "scalars", "weights"}}
-	for i, s := range parts(t, c, []int{1, 2, 3}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: allInputs(), Loss: distill}) {
+	ends := [][]string{{}, {"segments"}, {}, {"segments"}, {"aligned/counts", "aligned/teacher", "scalars", "weights"}}
+	for i, s := range parts(t, c, []int{1, 2, 3, 5}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: allInputs(), Loss: distill}) {
 		for _, name := range []string{"segments", "weights", "aligned/teacher", "aligned/counts", "aligned/unread", "scalars"} {
 			assert.Equal(t, slices.Contains(ends[i], name), slices.Contains(read(s.Forward, s.BackwardNext), name), "part %d, %s", i, name)
 			assert.NotContains(t, read(s.Eval), name)
 		}
 	}
-	for i, s := range parts(t, c, []int{1, 2, 3}, model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{EvalSegments: true}}) {
+	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{EvalSegments: true}}
+	for i, s := range parts(t, c, []int{1, 2, 3, 5}, o) {
 		assert.Equal(t, slices.Contains(ends[i], model.SegmentsInput), slices.Contains(read(s.Eval), model.SegmentsInput), "part %d", i)
 		assert.NotContains(t, read(s.Forward), model.SegmentsInput)
 	}

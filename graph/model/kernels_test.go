@@ -9,8 +9,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/plan"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/shaders"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -50,7 +52,7 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 	return bytes
 }
 
-// Cuts of the model and of the backward pass change no kernel, and so no bit, and need no copies.
+// Cuts of the model, inside layers too, and of the backward pass change no kernel, and so no bit, and need no copies.
 func TestCutsChangeNoKernel(t *testing.T) {
 	type cut struct{ tied, inputs, accumulate bool }
 	var cuts []cut
@@ -97,6 +99,52 @@ func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate boo
 			assert.Equal(t, moved, sum, "cuts %v", cuts)
 		}
 	}
+}
+
+// Where kernels span the middle of a layer, a cut there makes other kernels. Every sum and every product is in one of the
+// same variant, which adds in the same order.
+func TestCutsInsideLayersKeepVariants(t *testing.T) {
+	card := measure.GPUs()[4].Limits()
+	for _, lim := range []target.Limits{target.DefaultLimits(), *card} {
+		for _, place := range []string{model.NormPre, model.NormPost, model.NormBoth} {
+			for _, d := range tier.Some(t, []graph.DType{graph.BF16, graph.F32, graph.F16}, tier.First[graph.DType](1)) {
+				c, err := model.Preset("tiny")
+				require.NoError(t, err)
+				c.NLayers, c.Norm.Place = 1, place
+				m, o := model.InPrecision(c, d), model.StageOptions{Batch: 2, Microbatches: 2}
+				want, got := variants(t, lim, parts(t, m, nil, o)), variants(t, lim, parts(t, m, []int{2}, o))
+				require.Greater(t, len(want), 10)
+				assert.Equal(t, want, got, "%s %v", place, d)
+			}
+		}
+	}
+}
+
+// variants counts the sums and the products of chunks by their operands and the variant of their kernels.
+func variants(t *testing.T, lim target.Limits, stages []*model.Stage) map[string]int {
+	t.Helper()
+	count := map[string]int{}
+	for _, s := range stages {
+		for _, g := range []*graph.Graph{s.Forward, s.Backward} {
+			r, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
+			require.NoError(t, err)
+			l := shaders.NewLowering(r, lim)
+			for _, group := range r.Groups {
+				ks := l.Lower(group, (*graph.Value).String)
+				for _, n := range group.Nodes {
+					switch n.Op.Kernel(n).(type) {
+					case graph.Reduction, graph.Contraction:
+						key := n.Op.Name()
+						for _, v := range n.Inputs {
+							key += " " + v.Type.String()
+						}
+						count[key+": "+ks[shaders.Default(ks, group, lim)].Name]++
+					}
+				}
+			}
+		}
+	}
+	return count
 }
 
 // Recomputation uses the kernels of the forward pass, except that the kernel of the cross-entropy does not store losses.

@@ -19,28 +19,51 @@ const (
 // LayerScope is the scope of layer i.
 func LayerScope(i int) string { return fmt.Sprintf("layers.%d", i) }
 
-// Units counts the embedding, the layers, and the head with the loss.
-func (c Config) Units() int { return c.NLayers + 2 }
+// attentionUnit and feedForwardUnit name the units of layer i, as Hugging Face names their modules.
+func attentionUnit(i int) string   { return LayerScope(i) + ".self_attn" }
+func feedForwardUnit(i int) string { return LayerScope(i) + ".mlp" }
 
-// UnitScope is the scope of a unit, counted from 0.
-func (c Config) UnitScope(i int) string {
-	switch i {
+// Units counts the embedding, the attention and the feed-forward layer of each layer, and the head with the loss.
+func (c Config) Units() int { return 2*c.NLayers + 2 }
+
+// branch is the layer and the branch of a unit that is neither the embedding nor the head.
+func branch(unit int) (layer int, feedForward bool) { return (unit - 1) / 2, unit%2 == 0 }
+
+// UnitScope is the scope of a unit, counted from 0. The units of a layer share a scope: where the layer is not cut,
+// kernels may span them.
+func (c Config) UnitScope(unit int) string {
+	switch unit {
 	case 0:
 		return EmbedScope
-	case c.NLayers + 1:
+	case c.Units() - 1:
 		return HeadScope
 	}
-	return LayerScope(i - 1)
+	layer, _ := branch(unit)
+	return LayerScope(layer)
 }
 
-// Like is the first layer that computes the same for a layer, and the unit itself for the embedding and the head.
+// UnitName is the name of a unit.
+func (c Config) UnitName(unit int) string {
+	if unit == 0 || unit == c.Units()-1 {
+		return c.UnitScope(unit)
+	}
+	layer, feedForward := branch(unit)
+	if feedForward {
+		return feedForwardUnit(layer)
+	}
+	return attentionUnit(layer)
+}
+
+// Like is the first attention or feed-forward layer that computes the same as one, and the unit itself for the embedding
+// and the head.
 func (c Config) Like(unit int) int {
 	if unit == 0 || unit == c.Units()-1 {
 		return unit
 	}
-	for first := range unit - 1 {
-		if c.Layer(first) == c.Layer(unit-1) {
-			return first + 1
+	layer, feedForward := branch(unit)
+	for first := range layer {
+		if c.Layer(first).like(c.Layer(layer), feedForward) {
+			return unit - 2*(layer-first)
 		}
 	}
 	return unit
@@ -161,10 +184,14 @@ func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *gr
 		})
 		return y
 	}
-	if n.Layer(u - 1).MoE {
+	layer, feedForward := branch(u)
+	if !feedForward {
+		return n.attentionOf(layer, x, read(SegmentsInput))
+	}
+	if n.Layer(layer).MoE {
 		n.real = read(RealInput)
 	}
-	return n.block(u-1, x, read(SegmentsInput))
+	return n.feedForwardBranch(layer, x)
 }
 
 func (n *net) head() (*graph.Value, map[string]*graph.Value) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/unitname"
 )
 
 // Model is a language model as training and inference use it: a chain of units. Each passes f32 [B, T, d_model] to the
@@ -11,9 +12,10 @@ import (
 // returns implement it; other packages cannot.
 type Model interface {
 	Size() Size
-	// Units is the number of pieces that the model can be cut into. UnitScope is the scope of a unit's nodes, counted
-	// from 0.
+	// Units is the number of pieces that the model can be cut into, counted from 0. UnitName is the name of a unit,
+	// UnitScope the scope of its nodes: units with the same scope follow one another and are the parts of a layer.
 	Units() int
+	UnitName(unit int) string
 	UnitScope(unit int) string
 	// Like is the first unit with the same programs as this unit, except for names.
 	Like(unit int) int
@@ -108,9 +110,27 @@ type network interface {
 func within(ps []Parameter, m Model, first, last int) []Parameter {
 	units := map[string]bool{}
 	for u := first; u < last; u++ {
-		units[m.UnitScope(u)] = true
+		units[m.UnitName(u)] = true
 	}
-	return slices.DeleteFunc(ps, func(p Parameter) bool { return !units[p.Scope] })
+	return slices.DeleteFunc(ps, func(p Parameter) bool { return !units[p.Unit] })
+}
+
+// UnitOf is the unit that a parameter belongs to.
+func UnitOf(m Model, p Parameter) int {
+	unit := 0
+	for m.UnitName(unit) != p.Unit {
+		unit++
+	}
+	return unit
+}
+
+// UnitNames are the names of a model's units and of their layers.
+func UnitNames(m Model) []unitname.Unit {
+	us := make([]unitname.Unit, m.Units())
+	for u := range us {
+		us[u] = unitname.Unit{Name: m.UnitName(u), Layer: m.UnitScope(u)}
+	}
+	return us
 }
 
 func count(ps []Parameter) (n int64) {

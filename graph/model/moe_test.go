@@ -101,7 +101,7 @@ func TestNaNInARouter(t *testing.T) {
 // Recomputation never chooses experts again: the choice and the order of the rows are kept.
 func TestTheChoiceIsKept(t *testing.T) {
 	c := features()["sigmoid"]
-	s, err := c.Stage(model.StageOptions{First: 1, Last: 2, Batch: 2, Microbatches: 1, Recompute: true})
+	s, err := c.Stage(model.StageOptions{First: 2, Last: 3, Batch: 2, Microbatches: 1, Recompute: true})
 	require.NoError(t, err)
 	var types []string
 	for _, v := range s.Stash {
@@ -156,7 +156,7 @@ func TestRoutingStatistics(t *testing.T) {
 	assert.Equal(t, []float64{12, 12, 0}, row[:3])
 	assert.InDeltaSlice(t, []float64{math.Log(3), 1, math.Pow(math.Log(3), 2), 0, 0}, row[3:], 1e-12)
 	assert.Equal(t, []int{1}, c.Routing(0, c.Units()))
-	assert.Nil(t, c.Routing(0, 2))
+	assert.Nil(t, c.Routing(0, 4))
 }
 
 func TestActiveParameters(t *testing.T) {
@@ -179,7 +179,7 @@ func TestActiveParameters(t *testing.T) {
 // Rounded operands keep everything in the dtype but the router.
 func TestExpertsInBF16(t *testing.T) {
 	c := features()["sigmoid"]
-	s, err := model.InPrecision(c, graph.BF16).Stage(model.StageOptions{First: 1, Last: 2, Batch: 2, Microbatches: 1})
+	s, err := model.InPrecision(c, graph.BF16).Stage(model.StageOptions{First: 2, Last: 3, Batch: 2, Microbatches: 1})
 	require.NoError(t, err)
 	for _, v := range s.Stash {
 		if v.Type.DType == graph.F32 && v.Type.Shape.Len() >= 24*5 {
@@ -273,7 +273,7 @@ func TestRoutingOfPaddedSequences(t *testing.T) {
 
 // Chunks with mixtures of experts read what tells tokens from padding, wherever the model is cut, and give the same bits.
 func TestPaddingInChunks(t *testing.T) {
-	c := features()["experts"] // layer 1, unit 2, is the mixture
+	c := features()["experts"] // layer 1 is the mixture
 	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{Weights: true, Padding: true}}
 	first, _ := padded(c, []int{5, 2})
 	second, _ := padded(c, []int{1, 6})
@@ -281,7 +281,7 @@ func TestPaddingInChunks(t *testing.T) {
 	whole := parts(t, c, nil, o)
 	weights := initial(c, whole[0].Forward)
 	want, _ := train(t, whole, weights, data, false)
-	for _, cut := range allCuts(c.Units()) {
+	for _, cut := range someCuts(c.Units()) {
 		stages := parts(t, c, cut, o)
 		got, _ := train(t, stages, weights, data, false)
 		for _, p := range c.Parameters() {

@@ -9,10 +9,10 @@ import (
 
 // Parameter is one trained tensor.
 type Parameter struct {
-	Name  string // as Hugging Face's Llama names it
-	Type  graph.Type
-	Scope string // the unit that it belongs to: "embed", "layers.0", …, "head"
-	Role  Role
+	Name string // as Hugging Face's Llama names it
+	Type graph.Type
+	Unit string // the unit that it belongs to: "embed", "layers.0.self_attn", "layers.0.mlp", …, "head"
+	Role Role
 	// Std is the standard deviation of the normal distribution around 0 that initializes the tensor; if it is 0, every
 	// element is Fill.
 	Std, Fill float64

@@ -181,13 +181,14 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)
 	}
 	for i, p := range ps {
+		scope := s.model.UnitScope(UnitOf(s.model, p))
 		if p.Role == BalancingBias {
-			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Cast(loads[p.Name], graph.F32) }) // exact up to 2²⁴ rows
+			s.b.Scope(scope+WeightsSuffix, func() { grads[i] = op.Cast(loads[p.Name], graph.F32) }) // exact up to 2²⁴ rows
 		}
 		if grads[i] == nil { // the loss does not read the logits, nor the head
-			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Full(s.b, graph.F32, 0, p.Type.Shape...) })
+			s.b.Scope(scope+WeightsSuffix, func() { grads[i] = op.Full(s.b, graph.F32, 0, p.Type.Shape...) })
 		}
-		store(p.Scope, Gradient(p.Name), grads[i])
+		store(scope, Gradient(p.Name), grads[i])
 	}
 }
 

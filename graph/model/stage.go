@@ -32,7 +32,7 @@ type StageOptions struct {
 //
 //	tokens             u32 [B, T]           read by the first chunk
 //	targets            u32 [B, T]           read by the last chunk
-//	segments           u32 [B, T]           read by chunks with layers, if Inputs has them; by Eval with EvalSegments
+//	segments           u32 [B, T]           read by chunks with attention, if Inputs has them; by Eval with EvalSegments
 //	weights            f32 [B, T]           read by the last chunk, if Inputs has them
 //	real               u32 [B, T]           read by chunks with mixtures of experts, if Inputs has Padding
 //	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does

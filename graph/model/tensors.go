@@ -51,8 +51,8 @@ type tensors struct {
 	list []Parameter
 }
 
-func (t *tensors) matrix(name, scope string, std float64, out, in int) {
-	t.list = append(t.list, Parameter{Name: name, Type: graph.T(graph.F32, out, in), Scope: scope, Std: std})
+func (t *tensors) matrix(name, unit string, std float64, out, in int) {
+	t.list = append(t.list, Parameter{Name: name, Type: graph.T(graph.F32, out, in), Unit: unit, Std: std})
 }
 
 // residual is the standard deviation of matrices that write into the residual stream.
@@ -64,11 +64,11 @@ func (t *tensors) residual() float64 {
 }
 
 // norm adds the weight of a norm, if it has one.
-func (t *tensors) norm(name, scope string, width int) {
+func (t *tensors) norm(name, unit string, width int) {
 	if !t.Norm.Weight {
 		return
 	}
-	p := Parameter{Name: name, Type: graph.T(graph.F32, width), Scope: scope, Fill: 1}
+	p := Parameter{Name: name, Type: graph.T(graph.F32, width), Unit: unit, Fill: 1}
 	if t.Norm.UnitOffset {
 		p.Fill = 0
 	}
@@ -91,13 +91,14 @@ func (c Config) Parameters() []Parameter {
 
 func (t *tensors) layer(i int) {
 	attention, feedForward := t.blockNorms()
+	unit := attentionUnit(i)
 	norm := func(name string, width int) {
 		if name != "" {
-			t.norm(layerName(i, name), LayerScope(i), width)
+			t.norm(layerName(i, name), unit, width)
 		}
 	}
 	matrix := func(name string, std float64, out, in int) {
-		t.matrix(layerName(i, name), LayerScope(i), std, out, in)
+		t.matrix(layerName(i, name), unit, std, out, in)
 	}
 	norm(attention.before, t.DModel)
 	matrix("self_attn.q_proj", InitStd, t.queryWidth(), t.DModel)
@@ -109,6 +110,7 @@ func (t *tensors) layer(i int) {
 	}
 	matrix("self_attn.o_proj", t.residual(), t.DModel, t.queryWidth())
 	norm(attention.after, t.DModel)
+	unit = feedForwardUnit(i)
 	norm(feedForward.before, t.DModel)
 	if l := t.Layer(i); l.MoE {
 		t.mixture(i)
@@ -122,7 +124,7 @@ func (t *tensors) layer(i int) {
 func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 	add := func(name string, std float64, out, in int) {
 		t.list = append(t.list, Parameter{Name: layerName(i, prefix+"."+name), Type: graph.T(graph.F32,
-			append(slices.Clone(experts), out, in)...), Scope: LayerScope(i), Std: std})
+			append(slices.Clone(experts), out, in)...), Unit: feedForwardUnit(i), Std: std})
 	}
 	if t.FFN.Kind != ReLU2 {
 		add("gate_proj", InitStd, width, t.DModel)
@@ -133,10 +135,10 @@ func (t *tensors) feedForward(i int, prefix string, width int, experts ...int) {
 
 func (t *tensors) mixture(i int) {
 	m := t.MoE
-	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel), Scope: LayerScope(i),
-		Std: InitStd, Role: Router})
+	t.list = append(t.list, Parameter{Name: layerName(i, routerName), Type: graph.T(graph.F32, m.Experts, t.DModel),
+		Unit: feedForwardUnit(i), Std: InitStd, Role: Router})
 	if m.biased() {
-		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Scope: LayerScope(i),
+		t.list = append(t.list, Parameter{Name: balancingBias(i), Type: graph.T(graph.F32, m.Experts), Unit: feedForwardUnit(i),
 			Role: BalancingBias, BalanceRate: m.Balance.Bias, ProportionalBalance: m.Balance.Proportional})
 	}
 	t.feedForward(i, expertsPrefix, m.DFF, m.Experts)

@@ -80,7 +80,7 @@ func nth(ps []Parameter, i int) string {
 		return "none"
 	}
 	p := ps[i]
-	return fmt.Sprintf("%q %v of unit %q (std %v, else %v)", p.Name, p.Type, p.Scope, p.Std, p.Fill)
+	return fmt.Sprintf("%q %v of unit %q (std %v, else %v)", p.Name, p.Type, p.Unit, p.Std, p.Fill)
 }
 
 // like finds the first unit that each unit equals. The first and the last unit equal no other: one reads tokens, the
@@ -153,7 +153,10 @@ func (w *Written) Size() Size { return w.size }
 // Units counts the units of the draft.
 func (w *Written) Units() int { return len(w.units) }
 
-// UnitScope is the name of a unit.
+// UnitName is the name of a unit, which is the scope of its nodes.
+func (w *Written) UnitName(unit int) string { return w.units[unit] }
+
+// UnitScope is UnitName.
 func (w *Written) UnitScope(unit int) string { return w.units[unit] }
 
 // Like is the first unit with the same programs as this unit.
@@ -301,7 +304,7 @@ func (s draftNetwork) routing() []routing { return nil }
 func (s draftNetwork) head() (*graph.Value, map[string]*graph.Value) {
 	ps := map[string]*graph.Value{}
 	for _, p := range s.Parameters {
-		if p.Scope == s.Units[len(s.Units)-1] {
+		if p.Unit == s.Units[len(s.Units)-1] {
 			ps[p.Name] = s.parameter(p.Name)
 		}
 	}

@@ -186,6 +186,8 @@ func typeName(t reflect.Type) string {
 		return "list of sections"
 	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth](), t == reflect.TypeFor[Separator]():
 		return "integer or text"
+	case t == reflect.TypeFor[[]CutPoint]():
+		return "list of integers and texts"
 	case t == reflect.TypeFor[BOS]():
 		return "true, false or auto"
 	}

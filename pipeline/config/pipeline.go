@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/unitname"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
@@ -18,7 +19,7 @@ type Pipeline struct {
 	Schedule          string            `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
 	Stages            int               `yaml:"stages" help:"Stages of the model, in each replica."`
 	Chunks            int               `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
-	Cut               []int             `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
+	Cut               []CutPoint        `yaml:"cut,flow" help:"Where each chunk after the first begins: layers.4 is before that layer, layers.4.mlp between its attention and its feed-forward layer or mixture, head before the head. Numbers count the embedding, 0, the layers and the head. Empty: chosen by measured times."`
 	Devices           []string          `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
 	Replicas          int               `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
 	LocalSteps        int               `yaml:"local_steps" help:"Steps that replicas train on their own between two exchanges of weights, as in DiLoCo. 0: replicas average the gradients of each batch. See docs/REPLICAS.md."`
@@ -128,7 +129,7 @@ func (c Config) validatePipeline() error {
 		return Invalid("pipeline.devices", listed(p.Devices), "at most %d, one for each of %d stages of %d replicas", ranks, p.Stages,
 			p.Replicas)
 	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
-		return Invalid("pipeline.cut", listed(p.Cut), "%d units at which chunks begin (%d stages of %d chunks), or []: automatic",
+		return Invalid("pipeline.cut", listed(p.Cut), "%d places where chunks begin (%d stages of %d chunks), or []: automatic",
 			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
 	}
 	if !c.Model.FromHook() { // a hook's units are known once its module has run
@@ -147,30 +148,14 @@ func (c Config) validatePipeline() error {
 // listed formats a list as YAML does.
 func listed[T any](list []T) string { return strings.ReplaceAll(fmt.Sprint(list), " ", ", ") }
 
-// CheckUnits refuses more model chunks than the model has units, and cuts at units that it does not have.
+// CheckUnits refuses more model chunks than the model has units, and cuts at places that it does not have.
 func (p Pipeline) CheckUnits(m model.Model) error {
-	units := m.Units()
-	if p.Stages*p.Chunks > units {
+	if units := m.Units(); p.Stages*p.Chunks > units {
 		return Invalid("pipeline.stages", p.Stages, "at most one chunk per unit: the model has %d (%s) for %d stages of %d chunks", units,
-			unitNames(m), p.Stages, p.Chunks)
+			unitname.Range(model.UnitNames(m), 0, units), p.Stages, p.Chunks)
 	}
-	before := 0
-	for _, u := range p.Cut {
-		if u <= before || u >= units {
-			return Invalid("pipeline.cut", listed(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0),
-				units-1, m.UnitScope(units-1))
-		}
-		before = u
-	}
-	return nil
-}
-
-// unitNames names a model's first and last unit.
-func unitNames(m model.Model) string {
-	if m.Units() == 1 {
-		return m.UnitScope(0)
-	}
-	return m.UnitScope(0) + " to " + m.UnitScope(m.Units()-1)
+	_, err := p.CutUnits(m)
+	return err
 }
 
 // WatchdogTimeout is how long a device in a process of its own may show no progress before it counts as hung.

@@ -82,7 +82,8 @@ func (k Key) schema() *schema {
 
 // valueSchema is the schema of a value that is not a section. A text may stand for a list of one.
 func valueSchema(t reflect.Type) *schema {
-	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() || t == reflect.TypeFor[Separator]() {
+	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() || t == reflect.TypeFor[Separator]() ||
+		t == reflect.TypeFor[CutPoint]() {
 		return &schema{Type: []string{"integer", "string"}}
 	}
 	if t == reflect.TypeFor[BOS]() {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/unitname"
 	"github.com/gpupipe/gpupipe/internal/units"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
@@ -120,15 +121,8 @@ type RankPlan struct {
 	Shared    int64 `json:"shared"` // bytes of host memory that it sends through and other devices import too
 }
 
-// Chunks names the units of the rank: "embed to layers.3".
+// Chunks names the units of the rank: "embed to layers.3.self_attn".
 func (p RankPlan) Chunks() string { return strings.Join(p.names, ", ") }
-
-func chunkName(m model.Model, first, last int) string {
-	if last-first == 1 {
-		return m.UnitScope(first)
-	}
-	return m.UnitScope(first) + " to " + m.UnitScope(last-1)
-}
 
 // Ranks describes the ranks of this process.
 func (e *Engine) Ranks() []RankPlan {
@@ -146,10 +140,11 @@ func (e *Engine) Rank(index int) RankPlan {
 	if r.local() {
 		p.Device = r.device.Info()
 	}
+	units := model.UnitNames(e.options.Model)
 	for chunk := range e.options.Layout.Chunks {
 		first, last := r.units(chunk)
 		p.Units = append(p.Units, [2]int{first, last})
-		p.names = append(p.names, chunkName(e.options.Model, first, last))
+		p.names = append(p.names, unitname.Range(units, first, last))
 	}
 	return p
 }

@@ -67,7 +67,7 @@ func (s setup) options(t *testing.T) Options {
 	for _, p := range c.Parameters() {
 		all := o.Contributions(p.Name)
 		last := len(all) - 1
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[last], Contributions: all[:last]})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[last], Contributions: all[:last]})
 	}
 	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1,
 		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay,

@@ -44,11 +44,7 @@ func (o Options) holdings(rank int) []holding {
 
 // virtualStageOf is the virtual stage that has a parameter's own unit.
 func (o Options) virtualStageOf(p model.Parameter) int {
-	unit := 0
-	for o.Model.UnitScope(unit) != p.Scope {
-		unit++
-	}
-	v := 0
+	unit, v := model.UnitOf(o.Model, p), 0
 	for _, c := range o.Layout.Cut {
 		if unit >= c {
 			v++

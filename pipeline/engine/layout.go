@@ -40,20 +40,18 @@ func (l Layout) check(m model.Model) error {
 	before := 0
 	for _, u := range l.Cut {
 		if u <= before || u >= m.Units() {
-			return fielderror.New("cut", l.Cut, "ascending units from 1 to %d (0 is %s, %d %s)", m.Units()-1, m.UnitScope(0), m.Units()-1,
-				m.UnitScope(m.Units()-1))
+			return fielderror.New("cut", l.Cut, "ascending units from 1 to %d (0 is %s, %d %s)", m.Units()-1, m.UnitName(0), m.Units()-1,
+				m.UnitName(m.Units()-1))
 		}
 		before = u
 	}
 	return nil
 }
 
-// EvenCut distributes the layers evenly over virtual stages. The embedding belongs to the first and the head to the
-// last.
+// EvenCut distributes the units evenly over virtual stages. The embedding belongs to the first and the head to the last.
 func EvenCut(m model.Model, virtualStages int) []int {
 	var cut []int
 	for v := 1; v < virtualStages; v++ {
-		// The head counts as a layer: its matrix is often the largest.
 		cut = append(cut, max(v, min(1+(m.Units()-1)*v/virtualStages, m.Units()-virtualStages+v)))
 	}
 	return cut

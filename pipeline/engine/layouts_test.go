@@ -178,7 +178,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 	var params []optim.Param
 	for _, p := range o.Model.Parameters() {
 		all := o.Contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[len(all)-1],
 			Contributions: all[:len(all)-1], Decay: len(p.Type.Shape) == 2})
 	}
 	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))

@@ -23,8 +23,8 @@ const width = 8
 func capped(t *testing.T) model.Model {
 	t.Helper()
 	m, err := model.NewWritten(width, 4, func(batch int) (*model.Draft, error) {
-		params := []model.Parameter{{Name: "table", Type: graph.T(graph.F32, width, width), Std: 0.5, Scope: "embed"},
-			{Name: "matrix", Type: graph.T(graph.F32, width, width), Std: 0.5, Scope: "body"}}
+		params := []model.Parameter{{Name: "table", Type: graph.T(graph.F32, width, width), Std: 0.5, Unit: "embed"},
+			{Name: "matrix", Type: graph.T(graph.F32, width, width), Std: 0.5, Unit: "body"}}
 		g, err := graph.Build(func(b *graph.Builder) {
 			tokens := b.Input(model.TokensInput, graph.T(graph.U32, batch, 4))
 			table, matrix := b.Variable("table", params[0].Type), b.Variable("matrix", params[1].Type)
@@ -121,7 +121,7 @@ func skipping(t *testing.T, o Options) *optim.Optimizer {
 	var params []optim.Param
 	for _, p := range o.Model.Parameters() {
 		all := o.Contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[len(all)-1],
 			Contributions: all[:len(all)-1]})
 	}
 	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,

@@ -26,7 +26,8 @@ func CompareAlone(c config.Config, p partition.Problem) (all []Alone) {
 			continue
 		}
 		v := c
-		v.Pipeline.Stages, v.Pipeline.Replicas, v.Pipeline.Chunks, v.Pipeline.Cut = min(len(own.Devices), len(p.Units)), 1, 1, nil
+		own.Cut = nil
+		v.Pipeline.Stages, v.Pipeline.Replicas, v.Pipeline.Chunks = min(len(own.Devices), len(p.Units)), 1, 1
 		v.Pipeline.Depth, v.Pipeline.StaleMicrobatches = config.DepthAuto, config.StaleAuto
 		if v.Pipeline.Stages == 1 {
 			v.Pipeline.Delay = 0

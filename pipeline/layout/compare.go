@@ -84,7 +84,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 		Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
 		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
-		p.Units = append(p.Units, m.UnitScope(u))
+		p.Units = append(p.Units, m.UnitName(u))
 	}
 	for i, dev := range devices {
 		p.Ranks = append(p.Ranks, configuredName(c.Pipeline, i, dev))
@@ -186,7 +186,7 @@ func describeDevices(m model.Model, devices []device.Device, p partition.Problem
 		dev := Device{Info: devices[i].Info(), Memory: d.Memory, Link: d.Link}
 		for u := range m.Units() {
 			if n := alike[u]; n > 0 {
-				dev.Units = append(dev.Units, Unit{m.UnitScope(u), n, d.Times[u]})
+				dev.Units = append(dev.Units, Unit{m.UnitName(u), n, d.Times[u]})
 			}
 		}
 		all = append(all, dev)

@@ -52,13 +52,11 @@ func ChooseDepth(c config.Config, p partition.Problem) (config.Config, partition
 func chooseLike(c config.Config, p partition.Problem, like partition.Plan) (partition.Plan, error) {
 	if c.Pipeline.Replicas == 1 {
 		same := p
-		same.KeepOrder, same.Devices, same.Network = true, nil, p.Network.Reordered(like.Devices)
+		same.Cut, same.KeepOrder, same.Devices, same.Network = like.Cut, true, nil, p.Network.Reordered(like.Devices)
 		for _, d := range like.Devices {
 			same.Devices = append(same.Devices, p.Devices[d])
 		}
-		v := c
-		v.Pipeline.Cut = like.Cut
-		if plan, err := choosePlan(v, same); err == nil && !slices.Contains(plan.Recompute, true) {
+		if plan, err := choosePlan(c, same); err == nil && !slices.Contains(plan.Recompute, true) {
 			plan.Devices, plan.Search = like.Devices, like.Search
 			return plan, nil
 		}

@@ -24,9 +24,10 @@ func overLinks(t *testing.T, l *partition.Link, overrides ...string) (config.Con
 		d := &problem.Devices[i]
 		d.Link = partition.Link{}
 		for u := range d.Times {
-			d.Times[u] = partition.Time{Forward: 0.04, Backward: 0.08, InputGrad: 0.04, WeightGrad: 0.04}
+			d.Times[u] = partition.Time{Forward: 0.02, Backward: 0.04, InputGrad: 0.02, WeightGrad: 0.02} // half a layer
 		}
 		d.Times[0] = partition.Time{}
+		d.Times[len(d.Times)-1] = partition.Time{Forward: 0.04, Backward: 0.08, InputGrad: 0.04, WeightGrad: 0.04}
 	}
 	return task.Config, problem
 }

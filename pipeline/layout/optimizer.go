@@ -13,15 +13,15 @@ import (
 func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
 	layout := EngineOptions(c, m)
 	var params []optim.Param
-	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
+	first, last := m.UnitName(0), m.UnitName(m.Units()-1)
 	for _, p := range m.Parameters() {
 		all := layout.Contributions(p.Name)
-		q := optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]}
+		q := optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]}
 		if p.Role == model.BalancingBias {
 			q.BalancingBias, q.BalanceRate, q.ProportionalBalance = true, p.BalanceRate, p.ProportionalBalance
 		} else if len(p.Type.Shape) >= 2 {
 			q.AdamW = p.Role == model.Router && c.Optimizer.Router == config.RouterAdamW
-			q.Matrix, q.Decay = !q.AdamW && p.Scope != first && p.Scope != last, true
+			q.Matrix, q.Decay = !q.AdamW && p.Unit != first && p.Unit != last, true
 		}
 		params = append(params, q)
 	}

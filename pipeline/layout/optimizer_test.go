@@ -13,12 +13,12 @@ import (
 type mixture struct{ model.Model }
 
 func (m mixture) Parameters() []model.Parameter {
-	scope := m.UnitScope(1)
+	unit := m.UnitName(1)
 	return append(m.Model.Parameters(),
-		model.Parameter{Name: "router", Scope: scope, Type: graph.T(graph.F32, 3, 8), Role: model.Router},
-		model.Parameter{Name: "bias", Scope: scope, Type: graph.T(graph.F32, 3), Role: model.BalancingBias, BalanceRate: 1e-3,
+		model.Parameter{Name: "router", Unit: unit, Type: graph.T(graph.F32, 3, 8), Role: model.Router},
+		model.Parameter{Name: "bias", Unit: unit, Type: graph.T(graph.F32, 3), Role: model.BalancingBias, BalanceRate: 1e-3,
 			ProportionalBalance: true},
-		model.Parameter{Name: "experts", Scope: scope, Type: graph.T(graph.F32, 3, 16, 8)})
+		model.Parameter{Name: "experts", Unit: unit, Type: graph.T(graph.F32, 3, 16, 8)})
 }
 
 func TestTheOptimizerOfAMixture(t *testing.T) {

@@ -30,6 +30,11 @@ func (t Task) Partition(ctx context.Context, devices []device.Device, o measure.
 // Solve decides where the model is cut, which stages recompute and, over a network, the depth: see ChooseDepth. It
 // returns the config at that depth.
 func (t Task) Solve(p partition.Problem) (config.Config, partition.Plan, []Depth, error) {
+	cut, err := t.Config.Pipeline.CutUnits(t.Model)
+	if err != nil {
+		return t.Config, partition.Plan{}, nil, usererror.New(err)
+	}
+	p.Cut = cut
 	c, plan, depths, err := ChooseDepth(t.Config, p)
 	return c, plan, depths, usererror.New(err)
 }
@@ -49,7 +54,11 @@ func (t Task) Problem(ctx context.Context, devices []device.Device, o measure.Op
 	for i := range p.Devices {
 		p.Devices[i].Memory = cmp.Or(c.Pipeline.MemoryBytes(), p.Devices[i].Memory)
 	}
-	return p, modelled, MarkTooLarge(err)
+	if err != nil {
+		return p, modelled, MarkTooLarge(err)
+	}
+	p.Cut, err = c.Pipeline.CutUnits(t.Model)
+	return p, modelled, usererror.New(err)
 }
 
 // choosePlan solves a problem for the config's schedule. All its errors are the user's. Split backward passes take more
@@ -72,7 +81,7 @@ func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partiti
 	if p.Schedule, err = g.Schedule(); err != nil {
 		return partition.Plan{}, err
 	}
-	p.Replicas, p.Tokens, p.Cut = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen, c.Pipeline.Cut
+	p.Replicas, p.Tokens = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen
 	p.Recompute = partition.Recompute(c.Pipeline.Recompute)
 	p.Wire.Activations, p.Wire.Exchange = c.Pipeline.Wire.Formats()
 	plan, err := partition.Choose(p)

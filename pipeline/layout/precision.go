@@ -44,7 +44,7 @@ func InPrecision(c config.Config, m model.Model) (model.Model, error) {
 	last := m.Units() - 1
 	if c.Train.DType() == graph.F16 && len(m.Reads(last, last+1)) == 0 {
 		return nil, usererror.Errorf("train.precision: found f16, expected f32 or bf16: the last unit of the model, %s, has no parameter, and the loss scale is kept with those",
-			m.UnitScope(last))
+			m.UnitName(last))
 	}
 	return model.InPrecision(m, c.Train.DType()), nil
 }

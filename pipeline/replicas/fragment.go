@@ -1,13 +1,16 @@
 package replicas
 
 import (
+	"slices"
+
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim/outer"
 )
 
-// fragment is the parameters of a unit of the model, as a matrix of blocks. Each parameter begins with a block.
+// fragment is the parameters of the embedding, of a layer or of the head, as a matrix of blocks. Each parameter begins
+// with a block.
 type fragment struct {
-	name   string // of the unit
+	name   string // of the layer
 	params []slice
 	blocks int
 }
@@ -20,14 +23,15 @@ type slice struct {
 
 // fragmentsOf divides a model.
 func fragmentsOf(m model.Model) []fragment {
-	fragments := make([]fragment, m.Units())
-	unit := map[string]int{}
-	for u := range fragments {
-		fragments[u].name = m.UnitScope(u)
-		unit[fragments[u].name] = u
+	var fragments []fragment
+	for u := range m.Units() {
+		if name := m.UnitScope(u); u == 0 || name != m.UnitScope(u-1) {
+			fragments = append(fragments, fragment{name: name})
+		}
 	}
 	for _, p := range m.Parameters() {
-		f := &fragments[unit[p.Scope]]
+		layer := m.UnitScope(model.UnitOf(m, p))
+		f := &fragments[slices.IndexFunc(fragments, func(f fragment) bool { return f.name == layer })]
 		from := f.blocks * blockBytes
 		f.params = append(f.params, slice{p, from, from + int(p.Type.Bytes())})
 		f.blocks += (p.Type.Shape.Len() + outer.BlockSize - 1) / outer.BlockSize

@@ -27,15 +27,15 @@ import (
 
 // state is the content of a checkpoint's state.json.
 type state struct {
-	Step       int           `json:"step"`      // steps finished
-	Tokens     int64         `json:"tokens"`    // trained on, without padding
-	Data       data.Position `json:"data"`      // the next batch
-	Tokenizer  string        `json:"tokenizer"` // its hash
-	Config     string        `json:"config"`    // config.yaml of the run
-	Hooks      []hooks.State `json:"hooks,omitempty"`
-	Omitted    int64         `json:"left_out,omitempty"` // batches that hooks failed on
-	Unreported *Progress     `json:"untold,omitempty"`   // the last step, if its evaluation is still to come
-	Cut        []int         `json:"cut,omitempty"`      // of the model, if the bits depend on it: see config.Wire
+	Step       int               `json:"step"`      // steps finished
+	Tokens     int64             `json:"tokens"`    // trained on, without padding
+	Data       data.Position     `json:"data"`      // the next batch
+	Tokenizer  string            `json:"tokenizer"` // its hash
+	Config     string            `json:"config"`    // config.yaml of the run
+	Hooks      []hooks.State     `json:"hooks,omitempty"`
+	Omitted    int64             `json:"left_out,omitempty"` // batches that hooks failed on
+	Unreported *Progress         `json:"untold,omitempty"`   // the last step, if its evaluation is still to come
+	Cut        []config.CutPoint `json:"cut,omitempty"`      // of the model, if the bits depend on it: see config.Wire
 
 	Replicas *replicas.Position `json:"replicas,omitempty"` // that train on their own
 }

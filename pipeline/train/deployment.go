@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -133,13 +134,14 @@ func (d *deployment) ranks() []engine.RankPlan {
 	return d.engine.Ranks()
 }
 
-// cut is where the model is cut: the first unit of each virtual stage but the first.
-func (d *deployment) cut() (cut []int) {
+// cut is where the model is cut.
+func (d *deployment) cut() []config.CutPoint {
+	var cut []int
 	p, ranks := d.job.config.Pipeline, d.ranks()
 	for v := 1; v < p.Stages*p.Chunks; v++ {
 		cut = append(cut, ranks[v%p.Stages].Units[v/p.Stages][0])
 	}
-	return cut
+	return config.CutPoints(d.job.model, cut)
 }
 
 // prepareProfile profiles a few steps. After a restart it measures them again, unless the profile is written.

@@ -61,7 +61,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	}
 
 	c = planned(t, replicas...)
-	small["null:3"] = 1 << 10
+	small = map[string]int64{"null:3": 1 << 10}
 	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small)})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")

@@ -31,7 +31,7 @@ type job struct {
 	optimizer *optim.Optimizer
 	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none
 	tokens    int64                  // that the steps so far have trained on: padding does not count
-	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
+	cut       []config.CutPoint      // of the checkpoint's run, see keepCut; nil: the config's
 }
 
 // checkPaths refuses missing files, except for modules of models, which checkpoints hold, too.

@@ -80,8 +80,8 @@ func TestResumeKeepsTheCutOfRoundedTensors(t *testing.T) {
 		kept      bool
 	}{
 		{[]string{"pipeline.stages=2", "pipeline.wire=bf16"}, [2]int{0, 1}, true},
-		{[]string{"pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[3]"}, [2]int{0, 3}, false},
-		{[]string{"pipeline.stages=1", "pipeline.wire=bf16"}, [2]int{0, 5}, false},
+		{[]string{"pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[layers.1.mlp]"}, [2]int{0, 4}, false},
+		{[]string{"pipeline.stages=1", "pipeline.wire=bf16"}, [2]int{0, 8}, false},
 	} {
 		run := fmt.Sprint("run", i)
 		first := runtest.Until(t, configure(run, "pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[1]"), 3)
@@ -91,7 +91,7 @@ func TestResumeKeepsTheCutOfRoundedTensors(t *testing.T) {
 		_, err := train.Run(t.Context(), configure(run, c.overrides...), o)
 		require.NoError(t, err)
 		assert.Equal(t, c.units, n.Started.Ranks[0].Units[0])
-		kept := slices.Contains(n.Text, "pipeline.cut: [1], as in "+first.Checkpoint+": with pipeline.wire the bits depend on it")
+		kept := slices.Contains(n.Text, "pipeline.cut: [layers.0], as in "+first.Checkpoint+": with pipeline.wire the bits depend on it")
 		assert.Equal(t, c.kept, kept, "%v", n.Text)
 	}
 }

@@ -20,7 +20,7 @@ type Dims struct{ Batch, SeqLen, Vocab int }
 type draft struct {
 	Dims
 	units  []string
-	params []model.Parameter // Scope is "" until a unit uses the parameter
+	params []model.Parameter // Unit is "" until a unit uses the parameter
 	// entering is the value that each unit reads from the one before; nil if it has read none so far.
 	entering []*graph.Value
 }
@@ -186,11 +186,11 @@ func (d *draft) admit(v *graph.Value) error {
 func (d *draft) own(name string) error {
 	p := &d.params[slices.IndexFunc(d.params, func(p model.Parameter) bool { return p.Name == name })]
 	unit := d.units[len(d.units)-1]
-	if p.Scope == "" {
-		p.Scope = unit
+	if p.Unit == "" {
+		p.Unit = unit
 	}
-	if p.Scope != unit {
-		return fmt.Errorf("units %q and %q use parameter %q, expected one unit: units may be on different devices", p.Scope, unit, name)
+	if p.Unit != unit {
+		return fmt.Errorf("units %q and %q use parameter %q, expected one unit: units may be on different devices", p.Unit, unit, name)
 	}
 	return nil
 }
@@ -228,13 +228,13 @@ func (d *draft) finish(logits *graph.Value) error {
 		if i > 0 && d.entering[i] == nil {
 			return fmt.Errorf("unit %q reads no value of unit %q, expected one of the unit before it", u, d.units[i-1])
 		}
-		if !slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Scope == u }) {
+		if !slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Unit == u }) {
 			return fmt.Errorf("unit %q has no parameters, expected at least one: merge it with another unit", u)
 		}
 	}
 	var unused []string
 	for _, p := range d.params {
-		if p.Scope == "" {
+		if p.Unit == "" {
 			unused = append(unused, p.Name)
 		}
 	}
@@ -250,8 +250,7 @@ func (d *draft) finish(logits *graph.Value) error {
 // ordered returns the parameters in the order of their units.
 func (d *draft) ordered() []model.Parameter {
 	slices.SortStableFunc(d.params, func(p, q model.Parameter) int {
-		return slices.Index(d.units, p.Scope) - slices.Index(d.units,
-			q.Scope)
+		return slices.Index(d.units, p.Unit) - slices.Index(d.units, q.Unit)
 	})
 	return d.params
 }

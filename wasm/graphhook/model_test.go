@@ -88,7 +88,7 @@ func llama(p *pen, c model.Config, segmented bool) handle {
 			return p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d,%d]}`, batch, c.SeqLen, n, c.HeadDim()), x)
 		}
 		turned := func(x handle) handle { return p.op("rope", fmt.Sprintf(`{"theta":%v}`, c.Rope.Theta), x) }
-		p.unit(fmt.Sprintf("layers.%d", i))
+		p.unit(fmt.Sprintf("layers.%d.self_attn", i))
 		h := norm(x, name("input_layernorm"))
 		q := turned(heads(p.linear(h, name("self_attn.q_proj"), model.InitStd, d, d), c.NHeads))
 		k := turned(heads(p.linear(h, name("self_attn.k_proj"), model.InitStd, kv, d), c.NKVHeads))
@@ -98,6 +98,7 @@ func llama(p *pen, c model.Config, segmented bool) handle {
 		}
 		a := p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d]}`, batch, c.SeqLen, d), p.op("attention", "", in...))
 		x = p.op("add", "", x, p.linear(a, name("self_attn.o_proj"), residual, d, d))
+		p.unit(fmt.Sprintf("layers.%d.mlp", i))
 		h = norm(x, name("post_attention_layernorm"))
 		gate, up := p.linear(h, name("mlp.gate_proj"), model.InitStd, c.FFN.DFF, d),
 			p.linear(h, name("mlp.up_proj"), model.InitStd, c.FFN.DFF, d)
@@ -167,7 +168,7 @@ func TestAWrittenLlamaIsThatOfConfig(t *testing.T) {
 		assert.Equal(t, small.Size().DModel, w.Size().DModel)
 		require.Equal(t, small.Units(), w.Units())
 		for u := range w.Units() {
-			assert.Equal(t, small.UnitScope(u), w.UnitScope(u))
+			assert.Equal(t, small.UnitName(u), w.UnitName(u))
 			assert.Equal(t, small.Like(u), w.Like(u))
 		}
 		for first := range w.Units() {
@@ -286,7 +287,7 @@ func TestUnitsByDefault(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"model", "b"}, two.Units)
-	assert.Equal(t, "b", two.Parameters[1].Scope)
+	assert.Equal(t, "b", two.Parameters[1].Unit)
 }
 
 // The division into units does not change what a model computes.

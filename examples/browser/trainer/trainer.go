@@ -118,9 +118,9 @@ func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimiz
 	var params []optim.Param
 	for _, p := range t.config.Model.Parameters() {
 		all := contributions(p.Name)
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1],
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[len(all)-1],
 			Contributions: all[:len(all)-1],
-			Matrix:        len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
+			Matrix:        len(p.Type.Shape) == 2 && p.Unit != model.EmbedScope && p.Unit != model.HeadScope})
 	}
 	a, err := optim.NewAlgorithm(t.config.Optimizer)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 // Protocol is the version of everything that coordinator and members say to each other. Different versions do not work
 // together.
-const Protocol = 1
+const Protocol = 2
 
 // Role is what a process may do in a run.
 type Role string

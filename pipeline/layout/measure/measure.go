@@ -133,9 +133,9 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 		}
 		k, err := t.kind(dev, u, o.Tune)
 		if err != nil {
-			return c, fmt.Errorf("%s: %w", t.Model.UnitScope(u), err)
+			return c, fmt.Errorf("%s: %w", t.Model.UnitName(u), err)
 		}
-		k.unit.Name = t.Model.UnitScope(u)
+		k.unit.Name = t.Model.UnitName(u)
 		at[u], kinds = len(kinds), append(kinds, k)
 	}
 	var known record
@@ -158,7 +158,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 	for u := range t.Model.Units() {
 		i := at[u]
 		unit := kinds[i].unit
-		unit.Name = t.Model.UnitScope(u)
+		unit.Name, unit.Layer = t.Model.UnitName(u), t.Model.UnitScope(u)
 		c.Units, c.Times = append(c.Units, unit), append(c.Times, known.times[i])
 	}
 	return c, nil
@@ -261,7 +261,7 @@ func (t Target) scratch(dev device.Device, unit int, p *exec.Plan, graphs map[st
 func (t Target) shard(unit int) *optim.Shard {
 	var own []string
 	for _, p := range t.Model.Parameters() {
-		if p.Scope == t.Model.UnitScope(unit) {
+		if p.Unit == t.Model.UnitName(unit) {
 			own = append(own, p.Name)
 		}
 	}
@@ -277,7 +277,7 @@ func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
 		}
 	}
 	for _, p := range s.Parameters {
-		if p.Scope == t.Model.UnitScope(unit) {
+		if p.Unit == t.Model.UnitName(unit) {
 			u.Parameters += p.Type.Bytes()
 		} else {
 			u.Shared += p.Type.Bytes()

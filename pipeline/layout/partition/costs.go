@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/unitname"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
@@ -259,11 +260,16 @@ func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 func (c *costs) unitsText(chunks []Chunk) string {
 	var texts []string
 	for _, p := range chunks {
-		first, last := c.Units[p.First].Name, c.Units[p.Last-1].Name
-		if first != last {
-			first += " to " + last
-		}
-		texts = append(texts, first)
+		texts = append(texts, unitname.Range(c.names(), p.First, p.Last))
 	}
 	return strings.Join(texts, ", ")
+}
+
+// names are the names of the units.
+func (p Problem) names() []unitname.Unit {
+	names := make([]unitname.Unit, len(p.Units))
+	for i, u := range p.Units {
+		names[i] = unitname.Unit{Name: u.Name, Layer: u.Layer}
+	}
+	return names
 }

@@ -10,7 +10,7 @@ import (
 // in the cut that lacks least.
 type InfeasibleError struct {
 	Stage     int
-	Units     string // "layers.3 to head"
+	Units     string // "layers.3.mlp to head"
 	Device    string
 	Sharing   int // stages that share the device's memory
 	Needed    Memory

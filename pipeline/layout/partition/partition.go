@@ -17,14 +17,16 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/unitname"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. The sizes of activations
-// are for one microbatch.
+// Unit is a piece of the model that cannot be cut: the embedding (unit 0), the attention or the feed-forward layer of a
+// layer, the head. The sizes of activations are for one microbatch.
 type Unit struct {
-	Name       string `json:"name"`       // "embed", "layers.0", …, "head"
-	Parameters int64  `json:"parameters"` // bytes of its own weights
+	Name       string `json:"name"`            // "embed", "layers.0.self_attn", "layers.0.mlp", …, "head"
+	Layer      string `json:"layer,omitempty"` // "layers.0": that it is a part of
+	Parameters int64  `json:"parameters"`      // bytes of its own weights
 	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses
 	// a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
 	Shared int64 `json:"shared,omitempty"`
@@ -139,14 +141,15 @@ type Chunk struct {
 
 // Plan is the solution of a Problem.
 type Plan struct {
-	Cut           []int   `json:"cut"`            // the first unit of each virtual stage but the first
-	Recompute     []bool  `json:"recompute"`      // by stage
-	SplitBackward bool    `json:"split_backward"` // the schedule has split backwards
-	Depth         int     `json:"depth"`          // of the schedule
-	Devices       []int   `json:"devices"`        // by stage: index of Problem.Devices
-	Stages        []Stage `json:"stages"`
-	StepSeconds   float64 `json:"step_seconds"` // predicted, per batch in the steady state
-	TokensPerSec  float64 `json:"tokens_per_s"`
+	Cut           []int    `json:"-"`              // the first unit of each virtual stage but the first
+	CutNames      []string `json:"cut"`            // the same by name
+	Recompute     []bool   `json:"recompute"`      // by stage
+	SplitBackward bool     `json:"split_backward"` // the schedule has split backwards
+	Depth         int      `json:"depth"`          // of the schedule
+	Devices       []int    `json:"devices"`        // by stage: index of Problem.Devices
+	Stages        []Stage  `json:"stages"`
+	StepSeconds   float64  `json:"step_seconds"` // predicted, per batch in the steady state
+	TokensPerSec  float64  `json:"tokens_per_s"`
 	// Bubble is the predicted share of the time in which a stage with a device of its own waits.
 	Bubble float64 `json:"bubble"`
 	Search string  `json:"search"` // the cuts and orders that were compared
@@ -155,6 +158,7 @@ type Plan struct {
 // Stage is one stage of a plan.
 type Stage struct {
 	Chunks    []Chunk `json:"chunks"` // by chunk of the stage
+	Units     string  `json:"units"`  // of the chunks, by name
 	Device    string  `json:"device"`
 	Recompute bool    `json:"recompute"`
 	Forward   float64 `json:"forward"` // seconds per microbatch
@@ -231,9 +235,8 @@ func (p *Problem) check() error {
 		return err
 	}
 	if s.VirtualStages() > len(p.Units) {
-		return fielderror.New("stages", p.Schedule.Stages,
-			"at most %d chunks: the embedding, %d layers and the head; %d stages of %d chunks have %d",
-			len(p.Units), len(p.Units)-2, p.Schedule.Stages, p.Schedule.Chunks, s.VirtualStages())
+		return fielderror.New("stages", p.Schedule.Stages, "at most one chunk per unit: the model has %d; %d stages of %d chunks have %d",
+			len(p.Units), p.Schedule.Stages, p.Schedule.Chunks, s.VirtualStages())
 	}
 	return p.checkCut()
 }
@@ -242,17 +245,15 @@ func (p *Problem) checkCut() error {
 	if len(p.Cut) == 0 {
 		return nil
 	}
-	last := len(p.Units) - 1
-	if n := p.Schedule.VirtualStages() - 1; len(p.Cut) != n {
-		return fielderror.New("cut", p.Cut, "the first unit of each chunk except the first: %d units", n)
-	}
-	before := 0
+	last, before := len(p.Units)-1, 0
 	for _, u := range p.Cut {
 		if u <= before || u > last {
-			return fielderror.New("cut", p.Cut, "ascending units from 1 to %d (0 is the embedding, 1 to %d the layers, %d the head)",
-				last, last-1, last)
+			return fielderror.New("cut", p.Cut, "ascending units from 1 to %d (0 is the embedding, %d the head)", last, last)
 		}
 		before = u
+	}
+	if n := p.Schedule.VirtualStages() - 1; len(p.Cut) != n {
+		return fielderror.New("cut", unitname.Points(p.names(), p.Cut), "the first unit of each chunk except the first: %d units", n)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestAUnitAStage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 2, 3}, p.Cut)
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1, 1, 1, 1), Schedule: generate(t, "2bw", 5, 1, 5), Tokens: 1})
-	assert.EqualError(t, err, "stages: found 5, expected at most 4 chunks: the embedding, 2 layers and the head; 5 stages of 1 chunks have 5")
+	assert.EqualError(t, err, "stages: found 5, expected at most one chunk per unit: the model has 4; 5 stages of 1 chunks have 5")
 }
 
 func TestOneStage(t *testing.T) {
@@ -220,8 +220,8 @@ func TestTheCutGivenIsChecked(t *testing.T) {
 		cut  []int
 		want string
 	}{
-		{[]int{3}, "cut: found [3], expected the first unit of each chunk except the first: 2 units"},
-		{[]int{3, 3}, "cut: found [3 3], expected ascending units from 1 to 5 (0 is the embedding, 1 to 4 the layers, 5 the head)"},
+		{[]int{3}, `cut: found ["layers.2"], expected the first unit of each chunk except the first: 2 units`},
+		{[]int{3, 3}, "cut: found [3 3], expected ascending units from 1 to 5 (0 is the embedding, 5 the head)"},
 		{[]int{0, 3}, "cut: found [0 3], expected ascending units"},
 		{[]int{3, 6}, "cut: found [3 6], expected ascending units"},
 	} {
@@ -451,7 +451,7 @@ func TestChunks(t *testing.T) {
 	assert.Equal(t, []Chunk{{0, 3}, {5, 7}}, p.Stages[0].Chunks)
 	assert.Equal(t, []Chunk{{3, 5}, {7, 9}}, p.Stages[1].Chunks)
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "interleaved", 2, 5, 4), Tokens: 1})
-	assert.ErrorContains(t, err, "stages: found 2, expected at most 9 chunks: the embedding, 7 layers and the head; 2 stages of 5 chunks have 10")
+	assert.ErrorContains(t, err, "stages: found 2, expected at most one chunk per unit: the model has 9; 2 stages of 5 chunks have 10")
 }
 
 // The search over chunks is not exact; on small problems it is never far from the best of all cuts in the given order.

@@ -4,18 +4,21 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/unitname"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
 // plan is the Plan of a layout.
 func (c *costs) plan(l layout) (Plan, error) {
-	p := Plan{Cut: l.cut, Devices: l.order, SplitBackward: c.split, Depth: c.Schedule.Depth, Search: l.compare}
+	p := Plan{Cut: l.cut, CutNames: unitname.Points(c.names(), l.cut), Devices: l.order, SplitBackward: c.split,
+		Depth: c.Schedule.Depth, Search: l.compare}
 	for s, d := range l.order {
-		x := c.stage(s, d, c.chunksOf(l, s))
+		chunks := c.chunksOf(l, s)
+		x := c.stage(s, d, chunks)
 		p.Recompute = append(p.Recompute, x.recompute)
-		p.Stages = append(p.Stages, Stage{Chunks: c.chunksOf(l, s), Device: c.Devices[d].Name, Recompute: x.recompute,
+		p.Stages = append(p.Stages, Stage{Chunks: chunks, Units: c.unitsText(chunks), Device: c.Devices[d].Name, Recompute: x.recompute,
 			Forward: x.forward, Backward: x.backward, Update: x.update, Transfer: x.transfer, Exchange: x.exchange,
-			Sent: c.sent(c.chunksOf(l, s)), Seconds: x.seconds, Memory: x.memory, Available: c.available(d)})
+			Sent: c.sent(chunks), Seconds: x.seconds, Memory: x.memory, Available: c.available(d)})
 	}
 	return p, c.predict(&p, l)
 }

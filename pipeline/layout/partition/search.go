@@ -34,7 +34,7 @@ func (c *costs) chunksOf(l layout, stage int) (ps []Chunk) {
 }
 
 // effort bounds the number of stages that a search evaluates, and so its time.
-const effort = 1 << 24
+const effort = 1 << 26
 
 // orders lists the distinct orders of the devices, the given one first. Orders that differ only by exchanging equal
 // devices are the same. If comparing all would take too long, orders returns only the given one.
@@ -202,7 +202,7 @@ func (c *costs) sweep(value func(stage int, p Chunk) float64, combine func(a, b 
 				continue // the remaining stages need a unit each
 			}
 			for first := s; first < last; first++ {
-				if math.IsInf(best[first], 1) {
+				if best[first] >= next[last] { // combine only adds to it
 					continue
 				}
 				if v := combine(best[first], value(s, Chunk{first, last})); v < next[last] {

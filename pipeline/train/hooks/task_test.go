@@ -16,8 +16,8 @@ import (
 func writeWords(documents bool) func(batch int) (*model.Draft, error) {
 	return func(batch int) (*model.Draft, error) {
 		d := &model.Draft{Units: []string{"embed", "head"}, Parameters: []model.Parameter{
-			{Name: "embed", Type: graph.T(graph.F32, 16, 8), Scope: "embed"}, {Name: "head", Type: graph.T(graph.F32, 16, 8),
-				Scope: "head"}}}
+			{Name: "embed", Type: graph.T(graph.F32, 16, 8), Unit: "embed"}, {Name: "head", Type: graph.T(graph.F32, 16, 8),
+				Unit: "head"}}}
 		g, err := graph.Build(func(b *graph.Builder) {
 			ids := graph.T(graph.U32, batch, 4)
 			embed, head := b.Variable("embed", d.Parameters[0].Type), b.Variable("head", d.Parameters[1].Type)

@@ -91,9 +91,9 @@ func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.G
 		matrix := len(p.Type.Shape) == 2
 		gradients := c.Gradients(p.Name)
 		last := len(gradients) - 1
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit,
 			Gradient: gradients[last], Contributions: gradients[:last], Decay: matrix,
-			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
+			Matrix: matrix && strings.HasPrefix(p.Unit, "layers.")})
 	}
 	a, err := optim.NewAlgorithm(optimizer)
 	require.NoError(t, err)

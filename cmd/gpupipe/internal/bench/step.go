@@ -197,10 +197,10 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 	}
 	var params []optim.Param
 	for _, p := range config.Parameters() {
-		inner := len(p.Type.Shape) >= 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope
+		inner := len(p.Type.Shape) >= 2 && p.Unit != model.EmbedScope && p.Unit != model.HeadScope
 		gradients := config.Gradients(p.Name)
 		last := len(gradients) - 1
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit,
 			Gradient: gradients[last], Contributions: gradients[:last], Matrix: inner, Decay: len(p.Type.Shape) >= 2})
 	}
 	c, err := optimizer(name)

@@ -50,6 +50,7 @@ func (m Measure) Met() bool {
 // The names of the cases.
 const (
 	SleepingCase  = "pipeline sleeping"
+	HalvesCase    = "pipeline halves"
 	StalenessCase = "pipeline staleness"
 	DevicesCase   = "pipeline devices"
 )
@@ -60,7 +61,8 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 		name string
 		can  bool
 		run  func(context.Context, Options) (Result, error)
-	}{{SleepingCase, o.Sleeper != nil, sleeping}, {StalenessCase, o.Sleeper != nil, staleness}, {DevicesCase, o.Open != nil, devices}} {
+	}{{SleepingCase, o.Sleeper != nil, sleeping}, {HalvesCase, o.Sleeper != nil, halves}, {StalenessCase, o.Sleeper != nil, staleness},
+		{DevicesCase, o.Open != nil, devices}} {
 		if !c.can || !o.Wants(c.name) {
 			continue
 		}

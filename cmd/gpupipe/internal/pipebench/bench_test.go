@@ -27,9 +27,9 @@ func TestSleepingInNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs, err := Run(t.Context(), Options{Sleeper: sleeper, Quick: true})
 		require.NoError(t, err)
-		require.Len(t, rs, 2)
+		require.Len(t, rs, 3)
 		got := map[string]float64{}
-		for _, m := range slices.Concat(rs[0].Measures, rs[1].Measures) {
+		for _, m := range slices.Concat(rs[0].Measures, rs[1].Measures, rs[2].Measures) {
 			assert.True(t, m.Met(), m.What)
 			got[m.What] = m.Value
 		}
@@ -43,6 +43,10 @@ func TestSleepingInNoTime(t *testing.T) {
 		assert.InDelta(t, 16*0.03, got["one stage alone, a batch"], 1e-6)
 		assert.InDelta(t, 100, got["2bw, of 16 × one stage's throughput"], 1e-6)
 		assert.InDelta(t, 100, got["2bw, busy in the idlest stage"], 1e-6)
+		for what, batch := range map[string]float64{"10 layers on 4 stages": 4 * 2.5 * 0.03, "24 layers on 16 stages": 16 * 1.5 * 0.03} {
+			assert.InDelta(t, batch, got[what+", a batch"], 1e-6)
+			assert.InDelta(t, 1, got[what+", predicted over measured"], 1e-6)
+		}
 		assert.InDelta(t, 100*16./31, got["1f1b, of 16 × one stage's throughput; m/(m+p−1) is 51.6 %"], 1e-6)
 	})
 }

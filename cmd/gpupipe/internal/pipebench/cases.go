@@ -46,21 +46,27 @@ func (o Options) asleep(stages, microbatches int, forward, backward, update time
 	small := model.Defaults()
 	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.FFN.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
 	return pipe{schedule: schedule.TwoBW, stages: stages, microbatches: microbatches, rows: 1, model: small, batches: 5,
-		open: func(stage int) (device.Device, error) {
-			return o.Sleeper(func(program string) time.Duration {
-				switch {
-				case program == "F":
-					return forward
-				case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
-					return backward
-				case program == "I", program == "W", program == "W+":
-					return backward / 2
-				case program == "update":
-					return update
-				}
-				return 0
-			}), nil
-		}}
+		open: o.sleepers(func(int) (time.Duration, time.Duration) { return forward, backward }, update)}
+}
+
+// sleepers opens devices that sleep for a stage's forward and backward, and for an update.
+func (o Options) sleepers(times func(stage int) (forward, backward time.Duration), update time.Duration) func(int) (device.Device, error) {
+	return func(stage int) (device.Device, error) {
+		forward, backward := times(stage)
+		return o.Sleeper(func(program string) time.Duration {
+			switch {
+			case program == "F":
+				return forward
+			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
+				return backward
+			case program == "I", program == "W", program == "W+":
+				return backward / 2
+			case program == "update":
+				return update
+			}
+			return 0
+		}), nil
+	}
 }
 
 // devices measures the speedup of two logical devices of one adapter over one. It is meaningful if each device has a

@@ -25,8 +25,9 @@ type pipe struct {
 	stale        int // of the microbatches, with 2bw; 0: as few as cost nothing
 	rows         int // sequences per microbatch
 	model        model.Config
-	warm         int // batches trained before the measured ones: kernels are compiled in their first run
-	batches      int // that are measured, at least 3
+	cut          []int // nil: even
+	warm         int   // batches trained before the measured ones: kernels are compiled in their first run
+	batches      int   // that are measured, at least 3
 	open         func(stage int) (device.Device, error)
 	execute      engine.Executor
 }
@@ -79,20 +80,15 @@ func (p pipe) measure(ctx context.Context) (t timing, err error) {
 
 // engine plans the pipeline on devices of its own.
 func (p pipe) engine() (*engine.Engine, []device.Device, error) {
-	o := engine.Options{Model: p.model, MicrobatchSize: p.rows, Microbatches: p.microbatches, Execute: p.execute,
-		Schedule: func(batches int) (*schedule.Generator, error) {
-			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Stale: p.stale,
-				Batches: batches})
-			if err == nil && g.Head().Delay > 0 && p.stages > 1 { // as training does
-				g = g.SplitBackward()
-			}
-			return g, err
-		}}
+	o := engine.Options{Model: p.model, MicrobatchSize: p.rows, Microbatches: p.microbatches, Execute: p.execute, Schedule: p.generate}
 	g, err := o.Schedule(1)
 	if err != nil {
 		return nil, nil, err
 	}
-	o.Layout = engine.Layout{Stages: p.stages, Chunks: 1, Replicas: 1, Delay: g.Head().Delay, Cut: engine.EvenCut(p.model, p.stages)}
+	o.Layout = engine.Layout{Stages: p.stages, Chunks: 1, Replicas: 1, Delay: g.Head().Delay, Cut: p.cut}
+	if p.cut == nil {
+		o.Layout.Cut = engine.EvenCut(p.model, p.stages)
+	}
 	if o.Optimizer, err = p.optimizer(o); err != nil {
 		return nil, nil, err
 	}
@@ -107,12 +103,21 @@ func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 	return e, o.Devices, err
 }
 
+// generate is the pipeline's schedule, with split backwards as training has them.
+func (p pipe) generate(batches int) (*schedule.Generator, error) {
+	g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Stale: p.stale, Batches: batches})
+	if err == nil && g.Head().Delay > 0 && p.stages > 1 {
+		g = g.SplitBackward()
+	}
+	return g, err
+}
+
 func (p pipe) optimizer(o engine.Options) (*optim.Optimizer, error) {
 	var params []optim.Param
 	for _, x := range p.model.Parameters() {
 		gradients := o.Contributions(x.Name)
 		last := len(gradients) - 1
-		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Scope, Gradient: gradients[last],
+		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Unit, Gradient: gradients[last],
 			Contributions: gradients[:last]})
 	}
 	return optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 1e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
