@@ -2,8 +2,8 @@ package shaders
 
 import (
 	"fmt"
+	"os"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/scalar"
@@ -49,18 +49,19 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 		WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
-// bindArrays declares the arrays that a pass uses by a format of index, name and element. An array that lies in the
-// memory of an earlier one takes that one's name in the text, since no two bindings may overlap.
+// bindArrays declares the arrays that a pass uses by a format of index, name and element, and prints the text with their
+// names. An array that lies in the memory of an earlier one has that one's name, since no two bindings may overlap.
 func (c *context) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass, text string,
-	element func(t graph.DType, name string) string, format string) (head, bound string, args []Arg) {
-	first := map[string]string{}
+	element func(t graph.DType, name string) string, format string) (head, printed string, args []Arg) {
+	names, first := map[string]string{}, map[string]string{}
 	for _, name := range p.Uses {
+		names[name] = name
 		arg, t := c.templateArg(n, variant, name)
 		elem := element(t.DType, name)
 		if arg.Value != nil {
 			key := c.key(arg.Value) + elem
 			if earlier, ok := first[key]; ok {
-				text = rename(text, name, earlier)
+				names[name] = earlier
 				continue
 			}
 			first[key] = name
@@ -68,7 +69,12 @@ func (c *context) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass,
 		head += fmt.Sprintf(format, len(args), name, elem)
 		args = append(args, arg)
 	}
-	return head, text, args
+	return head, os.Expand(text, func(name string) string {
+		if names[name] == "" {
+			panic(fmt.Sprintf("shaders: a pass of %s does not declare that it uses %s", n.Op.Name(), name))
+		}
+		return names[name]
+	}), args
 }
 
 // nativeType is the type in C of the elements of an array.
@@ -106,28 +112,4 @@ func (c *context) templateArg(n *graph.Node, variant graph.Variant, name string)
 		panic("shaders: " + n.Op.Name() + " uses " + name)
 	}
 	return Arg{Value: n.Inputs[i]}, n.Inputs[i].Type
-}
-
-// rename replaces an identifier of a text.
-func rename(text, from, to string) string {
-	var renamed strings.Builder
-	for at := 0; ; {
-		i := strings.Index(text[at:], from)
-		if i < 0 {
-			return renamed.String() + text[at:]
-		}
-		start, end := at+i, at+i+len(from)
-		renamed.WriteString(text[at:start])
-		if start > 0 && inWord(text[start-1]) || end < len(text) && inWord(text[end]) {
-			renamed.WriteString(from)
-		} else {
-			renamed.WriteString(to)
-		}
-		at = end
-	}
-}
-
-// inWord reports whether c may be part of an identifier.
-func inWord(c byte) bool {
-	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

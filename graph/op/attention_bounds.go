@@ -64,7 +64,7 @@ func (k attentionKernels) edge(top string, rows int, own, from, to, extreme, at 
 }
 workgroupBarrier();
 for (var x = lane; x < %[3]du; x += LANES) {
-  let segment = %[1]s[b * TK + min(%[2]s + x, TK - 1u)];
+  let segment = $%[1]s[b * TK + min(%[2]s + x, TK - 1u)];
   atomicMin(&least, segment);
   atomicMax(&most, segment);
 }
@@ -74,7 +74,7 @@ workgroupBarrier();
   let high = atomicLoad(&most);
   var mine = %[4]s;
   for (var x = %[5]s; x < %[6]s; x += LANES) {
-    let segment = %[1]s[b * TK + x];
+    let segment = $%[1]s[b * TK + x];
     if (segment >= low && segment <= high) { mine = %[8]s(mine, %[9]s); }
   }
   atomic%[7]s(&edge, mine);

@@ -8,11 +8,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-// read is the expression of an element, or unit, of an array: of q, k and v (in0, in1 and in2) in f32. 16-bit floats are
-// converted by a function, so the arithmetic is that of f32, and so are the bits of the results.
+// read is the expression of an element, or unit, of an array: of q, k and v ($in0, $in1 and $in2) in f32. 16-bit floats
+// are converted by a function, so the arithmetic is that of f32, and so are the bits of the results.
 func (k attentionKernels) read(array, at string) string {
-	if k.operands.Float16() && (array == "in0" || array == "in1" || array == "in2") {
-		return array + "_at(" + at + ")"
+	if k.operands.Float16() && (array == "$in0" || array == "$in1" || array == "$in2") {
+		return array[1:] + "_at(" + at + ")"
 	}
 	return array + "[" + at + "]"
 }
@@ -46,8 +46,8 @@ fn narrowed(x: vec4<f32>) -> vec2<u32> { return vec2<u32>(word(x.x, x.y), word(x
 // elements if the array is bound as vec4.
 func readFloat16(array string, vec4 bool) string {
 	if vec4 {
-		return fmt.Sprintf("fn %[1]s_at(x: u32) -> vec4<f32> {\n  let w = %[1]s[x];\n"+
+		return fmt.Sprintf("fn %[1]s_at(x: u32) -> vec4<f32> {\n  let w = $%[1]s[x];\n"+
 			"  return vec4<f32>(single(w.x & 0xffffu), single(w.x >> 16u), single(w.y & 0xffffu), single(w.y >> 16u));\n}\n", array)
 	}
-	return fmt.Sprintf("fn %[1]s_at(x: u32) -> f32 { return single((%[1]s[x / 2u] >> (x %% 2u * 16u)) & 0xffffu); }\n", array)
+	return fmt.Sprintf("fn %[1]s_at(x: u32) -> f32 { return single(($%[1]s[x / 2u] >> (x %% 2u * 16u)) & 0xffffu); }\n", array)
 }

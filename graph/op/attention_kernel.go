@@ -211,9 +211,9 @@ func (k attentionKernels) lseOffset() string {
 // it uses besides tmp0.
 func (k attentionKernels) keyLSE(at string) (expr string, uses []string) {
 	if k.segments != "" {
-		return "tmp0[NUMBERS + " + at + "]", nil
+		return "$tmp0[NUMBERS + " + at + "]", nil
 	}
-	return "in4[" + at + "]", []string{"in4"}
+	return "$in4[" + at + "]", []string{"in4"}
 }
 
 // skipOtherSegments emits the statement by which a loop of a naive kernel skips a column of another segment. i and j
@@ -222,7 +222,7 @@ func (k attentionKernels) skipOtherSegments(i, j string) string {
 	if k.segments == "" {
 		return ""
 	}
-	return fmt.Sprintf("  if (%[1]s[b * TK + %[2]s] != %[1]s[b * TK + %[3]s]) { continue; }\n", k.segments, i, j)
+	return fmt.Sprintf("  if ($%[1]s[b * TK + %[2]s] != $%[1]s[b * TK + %[3]s]) { continue; }\n", k.segments, i, j)
 }
 
 func (k attentionKernels) ifSegments(format string, args ...any) string {
@@ -251,9 +251,9 @@ func (k attentionKernels) scalarPass(body string, rows int, uses ...string) grap
 func (k attentionKernels) positionExpr() (expr string, uses []string) {
 	switch {
 	case k.caches > 0:
-		return "in3[b]", []string{"in3", "in4"}
+		return "$in3[b]", []string{"in3", "in4"}
 	case k.position:
-		return "in3[0]", []string{"in3"}
+		return "$in3[0]", []string{"in3"}
 	}
 	return "0u", nil
 }
@@ -261,7 +261,7 @@ func (k attentionKernels) positionExpr() (expr string, uses []string) {
 // cacheExpr is the expression of the number of the keys that sequence b reads.
 func (k attentionKernels) cacheExpr() string {
 	if k.caches > 0 {
-		return fmt.Sprintf("min(in4[b], %du)", k.caches-1)
+		return fmt.Sprintf("min($in4[b], %du)", k.caches-1)
 	}
 	return "b"
 }
@@ -280,16 +280,16 @@ var sum = 0.0;
 for (var j = `+k.oldest("i + "+position+" + 1u")+`; j < columns; j++) {
 `+k.skipOtherSegments("i", "j")+`  let k = ((`+k.cacheExpr()+` * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
-  for (var x = q; x < q + DIM; x++) { s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`; }
+  for (var x = q; x < q + DIM; x++) { s += `+k.read("$in0", "x")+` * `+k.read("$in1", "x - q + k")+`; }
   s *= SCALE;
   let larger = max(m, s);
   let keep = exp(m - larger);
   let p = exp(s - larger);
-  for (var x = k; x < k + DIM; x++) { o[x - k] = o[x - k] * keep + p * `+k.read("in2", "x")+`; }
+  for (var x = k; x < k + DIM; x++) { o[x - k] = o[x - k] * keep + p * `+k.read("$in2", "x")+`; }
   sum = sum * keep + p;
   m = larger;
 }
-`+k.naiveStore()+`out1[(b * HEADS + h) * TQ + i] = m + log(sum);
+`+k.naiveStore()+`$out1[(b * HEADS + h) * TQ + i] = m + log(sum);
 `, k.batch*k.queries*k.heads, k.withSegments(append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)...)
 	p.Declarations += k.narrowing()
 	return p
@@ -298,9 +298,9 @@ for (var j = `+k.oldest("i + "+position+" + 1u")+`; j < columns; j++) {
 // naiveStore emits the loop that stores o.
 func (k attentionKernels) naiveStore() string {
 	if k.result.Float16() {
-		return "for (var x = q / 2u; x < q / 2u + DIM / 2u; x++) { out0[x] = word(o[2u * x - q] / sum, o[2u * x + 1u - q] / sum); }\n"
+		return "for (var x = q / 2u; x < q / 2u + DIM / 2u; x++) { $out0[x] = word(o[2u * x - q] / sum, o[2u * x + 1u - q] / sum); }\n"
 	}
-	return "for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }\n"
+	return "for (var x = q; x < q + DIM; x++) { $out0[x] = o[x - q] / sum; }\n"
 }
 
 // delta returns the pass that computes the negated gradient of each logsumexp: the inner product of o and its gradient,
@@ -309,21 +309,21 @@ func (k attentionKernels) delta() graph.Pass {
 	uses := []string{"in3", "in5", "tmp0"}
 	less := ""
 	if k.lseGrad {
-		uses, less = append(uses, "in6"), " - in6[r]"
+		uses, less = append(uses, "in6"), " - $in6[r]"
 	}
 	along := ""
 	if k.segments != "" {
-		uses, along = append(uses, "in4"), "tmp0[NUMBERS + r] = in4[r];\n"
+		uses, along = append(uses, "in4"), "$tmp0[NUMBERS + r] = $in4[r];\n"
 	}
-	o := "in3[x]"
+	o := "$in3[x]"
 	if k.result.Float16() {
 		o = "in3_at(x)"
 	}
 	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
 let r = (n / HEADS / TQ * HEADS + n % HEADS) * TQ + n / HEADS % TQ;
 var sum = 0.0;
-for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(`+o+`, in5[x]); }
-tmp0[r] = sum`+less+`;
+for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(`+o+`, $in5[x]); }
+$tmp0[r] = sum`+less+`;
 `+along, k.batch*k.queries*k.heads, uses...)
 	if k.width() == 4 {
 		p.Vec4 = []string{"in3", "in5"}
@@ -348,13 +348,13 @@ for (var j = `+k.oldest("i + 1u")+`; j < columns; j++) {
   var s = 0.0;
   var dp = 0.0;
   for (var x = q; x < q + DIM; x++) {
-    s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`;
-    dp += in5[x] * `+k.read("in2", "x - q + k")+`;
+    s += `+k.read("$in0", "x")+` * `+k.read("$in1", "x - q + k")+`;
+    dp += $in5[x] * `+k.read("$in2", "x - q + k")+`;
   }
-  let ds = exp(s * SCALE - in4[r]) * (dp - tmp0[r]) * SCALE;
-  for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * `+k.read("in1", "x")+`; }
+  let ds = exp(s * SCALE - $in4[r]) * (dp - $tmp0[r]) * SCALE;
+  for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * `+k.read("$in1", "x")+`; }
 }
-for (var x = q; x < q + DIM; x++) { out0[x] = dq[x - q]; }
+for (var x = q; x < q + DIM; x++) { $out0[x] = dq[x - q]; }
 `, k.batch*k.queries*k.heads, k.withSegments("in0", "in1", "in2", "in4", "in5", "tmp0", "out0")...)
 }
 
@@ -378,20 +378,20 @@ for (var g = 0u; g < GROUP; g++) {
     var s = 0.0;
     var dp = 0.0;
     for (var x = q; x < q + DIM; x++) {
-      s += `+k.read("in0", "x")+` * `+k.read("in1", "x - q + k")+`;
-      dp += in5[x] * `+k.read("in2", "x - q + k")+`;
+      s += `+k.read("$in0", "x")+` * `+k.read("$in1", "x - q + k")+`;
+      dp += $in5[x] * `+k.read("$in2", "x - q + k")+`;
     }
     let p = exp(s * SCALE - `+lse+`);
-    let ds = p * (dp - tmp0[r]) * SCALE;
+    let ds = p * (dp - $tmp0[r]) * SCALE;
     for (var x = q; x < q + DIM; x++) {
-      dk[x - q] += ds * `+k.read("in0", "x")+`;
-      dv[x - q] += p * in5[x];
+      dk[x - q] += ds * `+k.read("$in0", "x")+`;
+      dv[x - q] += p * $in5[x];
     }
   }
 }
 for (var x = k; x < k + DIM; x++) {
-  out1[x] = dk[x - k];
-  out2[x] = dv[x - k];
+  $out1[x] = dk[x - k];
+  $out2[x] = dv[x - k];
 }
 `, k.batch*k.keys*k.kvHeads, k.withSegments(slices.Concat([]string{"in0", "in1", "in2"}, uses, []string{"in5", "tmp0", "out1", "out2"})...)...)
 }

@@ -57,7 +57,7 @@ for (var t = ` + k.Start() + `; t < past; t += STRETCH) {
   for (var x = lane; x < STRETCH; x += LANES) {
     let key = keys + min(t + x, TK - 1u) * (KV * UNITS);
     var s = 0.0;
-    for (var u = 0u; u < UNITS; u++) { s += inner(` + k.read("in0", "q + u") + `, ` + k.read("in1", "key + u") + `); }
+    for (var u = 0u; u < UNITS; u++) { s += inner(` + k.read("$in0", "q + u") + `, ` + k.read("$in1", "key + u") + `); }
     s = select(LOWEST, s * SCALE, t + x < past);
     ps[x] = s;
     top = max(top, s);
@@ -73,7 +73,7 @@ for (var t = ` + k.Start() + `; t < past; t += STRETCH) {
   workgroupBarrier();
   o *= keep;
   if (strand < STRANDS) {
-    for (var x = strand; x < min(STRETCH, past - t); x += STRANDS) { o += ps[x] * ` + k.read("in2", "keys + (t + x) * (KV * UNITS) + unit") + `; }
+    for (var x = strand; x < min(STRETCH, past - t); x += STRANDS) { o += ps[x] * ` + k.read("$in2", "keys + (t + x) * (KV * UNITS) + unit") + `; }
   }
   workgroupBarrier();
 }
@@ -83,9 +83,9 @@ workgroupBarrier();
 if (lane < UNITS) {
   var whole = os[lane];
   for (var x = lane + UNITS; x < STRANDS * UNITS; x += UNITS) { whole += os[x]; }
-  out0[q + lane] = ` + result + `;
+  $out0[q + lane] = ` + result + `;
 }
-if (lane == 0u) { out1[(b * HEADS + h) * TQ + i] = m + log(sum); }
+if (lane == 0u) { $out1[(b * HEADS + h) * TQ + i] = m + log(sum); }
 `,
 		Uses: slices.Concat(vectors, lists, []string{"out1"}), Workgroup: keyLanes, Groups: k.batch * k.queries * k.heads,
 		WorkgroupMemory: 4 + 4*keyLanes + 4*keyStretch + 4*k.width()*keyLanes, Inside: true,

@@ -207,14 +207,14 @@ func (m matrixKernel) Store(name, to, length, at, value string) string {
 func (m matrixKernel) StoreResult() string {
 	const at = "(b * TQ + place) * HEADS + h"
 	if !m.result.Float16() {
-		return m.Store("o", "out0", "TQ", at, "sum / sums[row]")
+		return m.Store("o", "$out0", "TQ", at, "sum / sums[row]")
 	}
 	return m.eachMatrix("o", func(u int) string {
 		return fmt.Sprintf(`for (var x = lane; x < ROWS * (WIDTH / 2u); x += LANES) {
   let row = x / (WIDTH / 2u);
   let place = first + row;
   let at = row * SCORES + x %% (WIDTH / 2u) * 2u;
-  if (place < TQ) { out0[(%s) * (DIM / 2u) + %du + x %% (WIDTH / 2u)] = word(ss[at] / sums[row], ss[at + 1u] / sums[row]); }
+  if (place < TQ) { $out0[(%s) * (DIM / 2u) + %du + x %% (WIDTH / 2u)] = word(ss[at] / sums[row], ss[at + 1u] / sums[row]); }
 }
 `, at, u*m.Size.N/2)
 	})

@@ -13,10 +13,10 @@ import (
 // Sees and Seen are the conditions, besides causality, for a row to attend to a column, where the row is a query or a
 // key.
 func (m matrixKernel) OwnSegments() string {
-	return m.ifSegments("for (var x = lane; x < ROWS; x += LANES) { owns[x] = %s[b * TK + min(first + x, TK - 1u)]; }\n", m.segments)
+	return m.ifSegments("for (var x = lane; x < ROWS; x += LANES) { owns[x] = $%s[b * TK + min(first + x, TK - 1u)]; }\n", m.segments)
 }
 func (m matrixKernel) StageSegments() string {
-	return m.ifSegments("for (var x = lane; x < COLS; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", m.segments)
+	return m.ifSegments("for (var x = lane; x < COLS; x += LANES) { gs[x] = $%s[b * TK + min(t + x, TK - 1u)]; }\n", m.segments)
 }
 func (m matrixKernel) Sees() string {
 	return m.ifWindow(" && t + column + WINDOW > first + row") + m.sameSegment()
@@ -44,15 +44,15 @@ let h = group / %[1]du %% HEADS;
 let b = group / %[1]du / HEADS;
 let past = min(first + ROWS, TK); // the block sees no key from here on
 let mine = lane / SUBGROUP * HEIGHT;
-`, m.QueryBlocks()) + m.First() + m.OwnSegments() + m.Stage("rs", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>(in0[at])")
+`, m.QueryBlocks()) + m.First() + m.OwnSegments() + m.Stage("rs", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>($in0[at])")
 }
 
 // stageKeys and stageValues emit the copies of a tile's vectors to workgroup memory.
 func (m matrixKernel) stageKeys() string {
-	return m.Stage("xs", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>(in1[at])")
+	return m.Stage("xs", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>($in1[at])")
 }
 func (m matrixKernel) stageValues() string {
-	return m.Stage("ys", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>(in2[at])")
+	return m.Stage("ys", "COLS", "t", "TK", "(b * TK + place) * KV + h / GROUP", "bitcast<vec2<f32>>($in2[at])")
 }
 
 // sees is the condition for a query to attend to a key.
@@ -102,7 +102,7 @@ for (var row = lane; row < ROWS; row += LANES) {
   for (var x = row * PARTS; x < row * PARTS + PARTS; x++) { sum += us[x] * exp(ms[x] - m); }
   tops[row] = m;
   sums[row] = sum;
-  if (first + row < TQ) { out1[(b * HEADS + h) * TQ + first + row] = m + log(sum); }
+  if (first + row < TQ) { $out1[(b * HEADS + h) * TQ + first + row] = m + log(sum); }
 }
 ` + m.Sums("o") + eachTile + m.stageKeys() + m.stageValues() + m.StageSegments() + `workgroupBarrier();
 ` + m.Scores("ss", "q", "xs") + eachPair + `    pair[i].x = select(0.0, exp(score - tops[row]), ` + m.sees() + `);
@@ -115,11 +115,11 @@ workgroupBarrier();
 
 // queryGradBody is the body of the pass for the gradient of q.
 func (m matrixKernel) queryGradBody() string {
-	return m.queryBlock() + m.Stage("ws", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "packed(in5[at])") +
+	return m.queryBlock() + m.Stage("ws", "ROWS", "first", "TQ", "(b * TQ + place) * HEADS + h", "packed($in5[at])") +
 		`for (var row = lane; row < ROWS; row += LANES) {
   let number = (b * HEADS + h) * TQ + min(first + row, TQ - 1u);
-  ls[row] = in4[number];
-  es[row] = tmp0[number];
+  ls[row] = $in4[number];
+  es[row] = $tmp0[number];
 }
 workgroupBarrier();
 ` + m.Hold("q", "rs") + m.Hold("g", "ws") + m.Sums("dq") + `for (var t = ` + m.Start() + `; t < past; t += COLS) {
@@ -132,7 +132,7 @@ workgroupBarrier();
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
 }
 workgroupBarrier();
-` + m.Add("dq", "ps", "xs") + "}\n" + m.Store("dq", "out0", "TQ", "(b * TQ + place) * HEADS + h", "sum * SCALE")
+` + m.Add("dq", "ps", "xs") + "}\n" + m.Store("dq", "$out0", "TQ", "(b * TQ + place) * HEADS + h", "sum * SCALE")
 }
 
 // keyGradBody is the body of the pass for the gradients of k and v.
@@ -143,17 +143,17 @@ let kv = group / %[1]du %% KV;
 let b = group / %[1]du / KV;
 let mine = lane / SUBGROUP * HEIGHT;
 `, m.KeyBlocks()) + m.Last() + m.OwnSegments() +
-		m.Stage("rs", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>(in1[at])") +
-		m.Stage("ws", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>(in2[at])") + `workgroupBarrier();
+		m.Stage("rs", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>($in1[at])") +
+		m.Stage("ws", "ROWS", "first", "TK", "(b * TK + place) * KV + kv", "bitcast<vec2<f32>>($in2[at])") + `workgroupBarrier();
 ` + m.Hold("k", "rs") + m.Hold("v", "ws") + m.Sums("dk") + m.Sums("dv") + `for (var h = kv * GROUP; h < kv * GROUP + GROUP; h++) {
 for (var t = first; t < ` + m.End() + `; t += COLS) {
 workgroupBarrier();
-` + m.Stage("xs", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>(in0[at])") +
-		m.Stage("ys", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "packed(in5[at])") +
+` + m.Stage("xs", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "bitcast<vec2<f32>>($in0[at])") +
+		m.Stage("ys", "COLS", "t", "TQ", "(b * TQ + place) * HEADS + h", "packed($in5[at])") +
 		`for (var column = lane; column < COLS; column += LANES) {
   let number = (b * HEADS + h) * TQ + min(t + column, TQ - 1u);
   ls[column] = ` + m.LSE() + `;
-  es[column] = tmp0[number];
+  es[column] = $tmp0[number];
 }
 ` + m.StageSegments() + `workgroupBarrier();
 ` + m.Scores("ss", "k", "xs") + m.Scores("ts", "v", "ys") + eachPair +
@@ -165,8 +165,8 @@ workgroupBarrier();
 }
 workgroupBarrier();
 ` + m.Add("dk", "ds", "xs") + m.Add("dv", "ps", "ys") + "}\n}\n" +
-		m.Store("dk", "out1", "TK", "(b * TK + place) * KV + kv", "sum * SCALE") +
-		m.Store("dv", "out2", "TK", "(b * TK + place) * KV + kv", "sum")
+		m.Store("dk", "$out1", "TK", "(b * TK + place) * KV + kv", "sum * SCALE") +
+		m.Store("dv", "$out2", "TK", "(b * TK + place) * KV + kv", "sum")
 }
 
 // pass returns the kernel with the given body. vectors are the arrays that are bound as vec4, and scalars

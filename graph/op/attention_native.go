@@ -29,6 +29,7 @@ func (k attentionKernels) nativePass(text, function string, groups int, arrays .
 			arrays[i] = "0"
 		} else {
 			uses = append(uses, a)
+			arrays[i] = "$" + a
 		}
 	}
 	return graph.Pass{Native: true, Declarations: k.nativeConstants() + nativeAttention + text, Groups: groups, Workgroup: 1, Uses: uses,

@@ -79,7 +79,7 @@ func (r rowKernel) Sum(a string, row int, b string) string {
 // logsumexp and delta.
 func (r rowKernel) X(c, u int, array string) string { return r.unit("xs", c, u, array) }
 func (r rowKernel) Y(c, u int, array string) string { return r.unit("ys", c, u, array) }
-func (r rowKernel) E(c int) string                  { return r.scalar("es", c, "tmp0[numbers + c%d]") }
+func (r rowKernel) E(c int) string                  { return r.scalar("es", c, "$tmp0[numbers + c%d]") }
 func (r rowKernel) L(c int) string {
 	expr, _ := r.keyLSE("numbers + c%d")
 	return r.scalar("ls", c, expr)
@@ -94,10 +94,10 @@ func (r rowKernel) LSE() string {
 // OwnSegment emits the load of the segment of a row, given its position in the sequence. StageSegments emits the loads
 // of the segments of a tile's columns to workgroup memory.
 func (r rowKernel) OwnSegment(row int, at string) string {
-	return r.ifSegments("let own%d = %s[b * TK + min(%s, TK - 1u)];\n", row, r.segments, at)
+	return r.ifSegments("let own%d = $%s[b * TK + min(%s, TK - 1u)];\n", row, r.segments, at)
 }
 func (r rowKernel) StageSegments() string {
-	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
+	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = $%s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
 }
 
 // Result is the expression of unit x of the results in the dtype in which it is stored.
@@ -119,7 +119,7 @@ func (r rowKernel) Segment(c int) string {
 	if r.Tile > 0 {
 		return r.ifSegments("let segment%d = gs[jj + %du];\n", c, c)
 	}
-	return r.ifSegments("let segment%d = %s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
+	return r.ifSegments("let segment%d = $%s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
 }
 
 // Sees and Seen are the conditions, besides causality, for a row to attend to a column, where the row is a query or a

@@ -46,7 +46,7 @@ func (r rowKernel) openKeys(w *wgsl) {
     xs[x] = %s;
     ys[x] = %s;
   }
-  %s`, r.Start(), r.read("in1", "at"), r.read("in2", "at"), r.StageSegments())
+  %s`, r.Start(), r.read("$in1", "at"), r.read("$in2", "at"), r.StageSegments())
 		r.openTile(w, "past")
 	} else {
 		w.add("for (var j = %s; j < past; j += %du) {", r.Start(), r.ColumnsPerIteration())
@@ -55,7 +55,7 @@ func (r rowKernel) openKeys(w *wgsl) {
 		}
 		w.add("\n")
 	}
-	w.WriteString(r.CopyColumns("in1", "in2"))
+	w.WriteString(r.CopyColumns("$in1", "$in2"))
 	r.addSegments(w)
 }
 
@@ -89,7 +89,7 @@ func (r rowKernel) forwardBody() string {
 	var w wgsl
 	r.addQueries(&w)
 	w.add("var q: array<U, %[1]d>;\nvar o: array<U, %[1]d>;\n", r.N())
-	w.WriteString(r.Load("q", "in0"))
+	w.WriteString(r.Load("q", "$in0"))
 	for _, row := range r.Rows {
 		w.add("var m%[1]d = LOWEST;\nvar sum%[1]d = 0.0;\n", row)
 	}
@@ -101,7 +101,7 @@ func (r rowKernel) forwardBody() string {
 	}
 	for _, u := range r.Units() {
 		for _, c := range r.Cols {
-			w.add("{\nlet x = %s;\n", r.X(c, u, "in1"))
+			w.add("{\nlet x = %s;\n", r.X(c, u, "$in1"))
 			for _, row := range r.Rows {
 				w.add("s%d_%d += inner(%s, x);\n", row, c, r.At("q", row, u))
 			}
@@ -122,7 +122,7 @@ func (r rowKernel) forwardBody() string {
 	for _, u := range r.Units() {
 		w.add("{\n")
 		for _, c := range r.Cols {
-			w.add("let y%d = %s;\n", c, r.Y(c, u, "in2"))
+			w.add("let y%d = %s;\n", c, r.Y(c, u, "$in2"))
 		}
 		for _, row := range r.Rows {
 			w.add("%[1]s = %[1]s * keep%[2]d + %[3]s;\n", r.At("o", row, u), row, r.Sum("p", row, "y"))
@@ -134,9 +134,9 @@ func (r rowKernel) forwardBody() string {
 		for _, u := range r.Units() {
 			w.add("%s /= sum%d;\n", r.At("o", row, u), row)
 		}
-		w.add("if (i%[1]d < TQ && part == 0u) { out1[number%[1]d] = m%[1]d + log(sum%[1]d); }\n", row)
+		w.add("if (i%[1]d < TQ && part == 0u) { $out1[number%[1]d] = m%[1]d + log(sum%[1]d); }\n", row)
 	}
-	w.WriteString(r.Store(r.Result, "out0"))
+	w.WriteString(r.Store(r.Result, "$out0"))
 	return w.String()
 }
 
@@ -145,9 +145,9 @@ func (r rowKernel) queryGradBody() string {
 	var w wgsl
 	r.addQueries(&w)
 	w.add("var q: array<U, %[1]d>;\nvar g: array<U, %[1]d>;\nvar dq: array<U, %[1]d>;\n", r.N())
-	w.WriteString(r.Load("q", "in0") + r.Load("g", "in5"))
+	w.WriteString(r.Load("q", "$in0") + r.Load("g", "$in5"))
 	for _, row := range r.Rows {
-		w.add("let lse%[1]d = in4[number%[1]d];\nlet delta%[1]d = select(0.0, tmp0[number%[1]d], part == 0u);\n", row)
+		w.add("let lse%[1]d = $in4[number%[1]d];\nlet delta%[1]d = select(0.0, $tmp0[number%[1]d], part == 0u);\n", row)
 	}
 	r.openKeys(&w)
 	for _, row := range r.Rows {
@@ -155,7 +155,7 @@ func (r rowKernel) queryGradBody() string {
 			w.add("var s%[1]d_%[2]d = 0.0;\nvar dp%[1]d_%[2]d = -delta%[1]d;\n", row, c)
 		}
 	}
-	r.addProducts(&w, "in1", "in2", "q", "g")
+	r.addProducts(&w, "$in1", "$in2", "q", "g")
 	for _, row := range r.Rows {
 		for _, c := range r.Cols {
 			w.add("let ds%[1]d_%[2]d = exp(select(LOWEST, s%[1]d_%[2]d * SCALE - lse%[1]d, j + %[2]du <= seen%[1]d%[3]s)) * dp%[1]d_%[2]d;\n",
@@ -165,7 +165,7 @@ func (r rowKernel) queryGradBody() string {
 	for _, u := range r.Units() {
 		w.add("{\n")
 		for _, c := range r.Cols {
-			w.add("let x%d = %s;\n", c, r.X(c, u, "in1"))
+			w.add("let x%d = %s;\n", c, r.X(c, u, "$in1"))
 		}
 		for _, row := range r.Rows {
 			w.add("%s += %s;\n", r.At("dq", row, u), r.Sum("ds", row, "x"))
@@ -173,7 +173,7 @@ func (r rowKernel) queryGradBody() string {
 		w.add("}\n")
 	}
 	r.closeColumns(&w)
-	w.WriteString(r.Store(func(x string) string { return "dq[" + x + "] * SCALE" }, "out0"))
+	w.WriteString(r.Store(func(x string) string { return "dq[" + x + "] * SCALE" }, "$out0"))
 	return w.String()
 }
 
@@ -205,14 +205,14 @@ let numbers = (b * HEADS + h) * TQ;
   for (var x = lane; x < TILE * UNITS; x += LANES) {
     let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x %% UNITS; // past the end: masked later
     xs[x] = %s;
-    ys[x] = in5[at];
+    ys[x] = $in5[at];
   }
   for (var x = lane; x < TILE; x += LANES) {
     let c = numbers + min(t + x, TQ - 1u);
     ls[x] = %s;
-    es[x] = tmp0[c];
+    es[x] = $tmp0[c];
   }
-  %s`, r.Block(), r.End(), r.read("in0", "at"), r.LSE(), r.StageSegments())
+  %s`, r.Block(), r.End(), r.read("$in0", "at"), r.LSE(), r.StageSegments())
 		r.openTile(w, r.End())
 	} else {
 		w.add("for (var j = block * %du; j < %s; j += %du) {", r.Block(), r.End(), r.ColumnsPerIteration())
@@ -221,7 +221,7 @@ let numbers = (b * HEADS + h) * TQ;
 		}
 		w.add("\n")
 	}
-	w.WriteString(r.CopyColumns("in0", "in5"))
+	w.WriteString(r.CopyColumns("$in0", "$in5"))
 	r.addSegments(w)
 }
 
@@ -239,7 +239,7 @@ var k: array<U, %[3]d>;
 %[4]svar v: array<U, %[3]d>;
 var dk: array<U, %[3]d>;
 var dv: array<U, %[3]d>;
-%[5]s`, r.KeyBlocks(), r.Block(), r.N(), r.Load("k", "in1"), r.Load("v", "in2"))
+%[5]s`, r.KeyBlocks(), r.Block(), r.N(), r.Load("k", "$in1"), r.Load("v", "$in2"))
 	for _, row := range r.Rows {
 		w.WriteString(r.OwnSegment(row, fmt.Sprintf("first + %du * LINES", row)))
 	}
@@ -251,7 +251,7 @@ var dv: array<U, %[3]d>;
 			w.add("var s%[1]d_%[2]d = 0.0;\nvar dp%[1]d_%[2]d = -e%[2]d;\n", row, c)
 		}
 	}
-	r.addProducts(&w, "in0", "in5", "k", "v")
+	r.addProducts(&w, "$in0", "$in5", "k", "v")
 	for _, row := range r.Rows {
 		for _, c := range r.Cols {
 			w.add(`let p%[1]d_%[2]d = exp(select(LOWEST, s%[1]d_%[2]d * SCALE - l%[2]d, j + %[2]du >= first + %[1]du * LINES && j + %[2]du < TQ%[3]s));
@@ -262,7 +262,7 @@ let ds%[1]d_%[2]d = p%[1]d_%[2]d * dp%[1]d_%[2]d;
 	for _, u := range r.Units() {
 		w.add("{\n")
 		for _, c := range r.Cols {
-			w.add("let x%[1]d = %[2]s;\nlet y%[1]d = %[3]s;\n", c, r.X(c, u, "in0"), r.Y(c, u, "in5"))
+			w.add("let x%[1]d = %[2]s;\nlet y%[1]d = %[3]s;\n", c, r.X(c, u, "$in0"), r.Y(c, u, "$in5"))
 		}
 		for _, row := range r.Rows {
 			w.add("%s += %s;\n%s += %s;\n", r.At("dk", row, u), r.Sum("ds", row, "x"), r.At("dv", row, u), r.Sum("p", row, "y"))
@@ -270,8 +270,8 @@ let ds%[1]d_%[2]d = p%[1]d_%[2]d * dp%[1]d_%[2]d;
 		w.add("}\n")
 	}
 	r.closeColumns(&w)
-	w.WriteString("}\n" + r.Store(func(x string) string { return "dk[" + x + "] * SCALE" }, "out1"))
-	w.WriteString(r.Store(func(x string) string { return "dv[" + x + "]" }, "out2"))
+	w.WriteString("}\n" + r.Store(func(x string) string { return "dk[" + x + "] * SCALE" }, "$out1"))
+	w.WriteString(r.Store(func(x string) string { return "dv[" + x + "]" }, "$out2"))
 	return w.String()
 }
 

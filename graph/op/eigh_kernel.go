@@ -60,13 +60,13 @@ func (k eighKernel) native(l target.Limits) []graph.Pass {
 			Body: nativeBlock(k.blocks, k.n) + "    " + call + ";\n"}
 	}
 	first := graph.Pass{Native: true, Declarations: text, Workgroup: 1, Groups: k.batch, Uses: []string{"in0", "tmp0", "tmp1"},
-		Body: "    tridiagonal(tmp0 + (u64)group * N * N, tmp1 + (u64)group * 5 * N, in0 + (u64)group * N * N);\n"}
-	const z, numbers = "tmp2 + matrix * N * N", "tmp1 + matrix * 5 * N"
+		Body: "    tridiagonal($tmp0 + (u64)group * N * N, $tmp1 + (u64)group * 5 * N, $in0 + (u64)group * N * N);\n"}
+	const z, numbers = "$tmp2 + matrix * N * N", "$tmp1 + matrix * 5 * N"
 	return []graph.Pass{
 		first,
-		pass("basis("+z+", tmp0 + matrix * N * N, "+numbers+" + 2 * N, begin, end)", "tmp0", "tmp1", "tmp2"),
-		pass("diagonal(tmp3 + (u64)group * 4 * N, "+z+", "+numbers+", begin, end)", "tmp1", "tmp2", "tmp3"),
-		pass(fmt.Sprintf("sorted(out0 + matrix * N, out1 + matrix * N * N, tmp3 + matrix * %d * 4 * N, %s, tmp1[matrix * 5 * N + 4 * N], begin, end)", k.blocks, z),
+		pass("basis("+z+", $tmp0 + matrix * N * N, "+numbers+" + 2 * N, begin, end)", "tmp0", "tmp1", "tmp2"),
+		pass("diagonal($tmp3 + (u64)group * 4 * N, "+z+", "+numbers+", begin, end)", "tmp1", "tmp2", "tmp3"),
+		pass(fmt.Sprintf("sorted($out0 + matrix * N, $out1 + matrix * N * N, $tmp3 + matrix * %d * 4 * N, %s, $tmp1[matrix * 5 * N + 4 * N], begin, end)", k.blocks, z),
 			"tmp1", "tmp2", "tmp3", "out0", "out1"),
 	}
 }
@@ -86,7 +86,7 @@ let betas = off + N;
 let w = betas + N;
 var top = 0.0;
 for (var i = lane; i < N * N; i += LANES) {
-  let x = in0[base + i];
+  let x = $in0[base + i];
   let read = i % N <= i / N;
   // By the bits of the exponent: compilers may assume that no float is NaN.
   let finite = (bitcast<u32>(x) & 2139095040u) != 2139095040u;
@@ -97,9 +97,9 @@ let usable = unit > 1e-37 && unit < 3.3e38;
 for (var i = lane; i < N * N; i += LANES) {
   let row = max(i / N, i % N);
   let col = min(i / N, i % N);
-  tmp0[base + i] = select(0.0, in0[base + row * N + col] / unit, usable);
+  $tmp0[base + i] = select(0.0, $in0[base + row * N + col] / unit, usable);
 }
-if (lane == 0u) { tmp1[diagonal + 4u * N] = select(0.0, unit, usable); }
+if (lane == 0u) { $tmp1[diagonal + 4u * N] = select(0.0, unit, usable); }
 storageBarrier();
 for (var k = 0u; k + 1u < N; k++) {
   let count = N - 1u - k;
@@ -107,31 +107,31 @@ for (var k = 0u; k + 1u < N; k++) {
   let r = reflection(lane, v, N, count);
   let beta = r.x;
   if (lane == 0u) {
-    tmp1[off + k] = r.y;
-    tmp1[betas + k] = beta;
+    $tmp1[off + k] = r.y;
+    $tmp1[betas + k] = beta;
   }
   // w = β·A·v − (β/2·vᵀ(β·A·v))·v
   var vp = 0.0;
   for (var j = k + 1u + lane; j < N; j += LANES) {
     var p = 0.0;
-    for (var i = 0u; i < count; i++) { p += tmp0[v + i * N] * tmp0[base + (k + 1u + i) * N + j]; }
+    for (var i = 0u; i < count; i++) { p += $tmp0[v + i * N] * $tmp0[base + (k + 1u + i) * N + j]; }
     p *= beta;
-    tmp1[w + j] = p;
-    vp += p * tmp0[base + j * N + k];
+    $tmp1[w + j] = p;
+    vp += p * $tmp0[base + j * N + k];
   }
   let half = 0.5 * beta * total(lane, vp);
-  for (var j = k + 1u + lane; j < N; j += LANES) { tmp1[w + j] -= half * tmp0[base + j * N + k]; }
+  for (var j = k + 1u + lane; j < N; j += LANES) { $tmp1[w + j] -= half * $tmp0[base + j * N + k]; }
   storageBarrier();
   for (var j = k + 1u + lane; j < N; j += LANES) {
-    let vj = tmp0[base + j * N + k];
-    let wj = tmp1[w + j];
+    let vj = $tmp0[base + j * N + k];
+    let wj = $tmp1[w + j];
     for (var i = 0u; i < count; i++) {
-      tmp0[base + (k + 1u + i) * N + j] -= tmp0[v + i * N] * wj + tmp1[w + k + 1u + i] * vj;
+      $tmp0[base + (k + 1u + i) * N + j] -= $tmp0[v + i * N] * wj + $tmp1[w + k + 1u + i] * vj;
     }
   }
   storageBarrier();
 }
-for (var k = lane; k < N; k += LANES) { tmp1[diagonal + k] = tmp0[base + k * N + k]; }
+for (var k = lane; k < N; k += LANES) { $tmp1[diagonal + k] = $tmp0[base + k * N + k]; }
 `,
 	}
 }
@@ -143,12 +143,12 @@ func (k eighKernel) basis() graph.Pass {
 if (row >= N) { return; }
 let base = group / BLOCKS * N * N;
 let betas = (group / BLOCKS * 5u + 2u) * N;
-for (var c = 0u; c < N; c++) { tmp2[base + c * N + row] = select(0.0, 1.0, c == row); }
+for (var c = 0u; c < N; c++) { $tmp2[base + c * N + row] = select(0.0, 1.0, c == row); }
 for (var k = 0u; k + 2u <= N; k++) {
   var d = 0.0;
-  for (var c = k + 1u; c < N; c++) { d += tmp2[base + c * N + row] * tmp0[base + c * N + k]; }
-  d *= tmp1[betas + k];
-  for (var c = k + 1u; c < N; c++) { tmp2[base + c * N + row] -= d * tmp0[base + c * N + k]; }
+  for (var c = k + 1u; c < N; c++) { d += $tmp2[base + c * N + row] * $tmp0[base + c * N + k]; }
+  d *= $tmp1[betas + k];
+  for (var c = k + 1u; c < N; c++) { $tmp2[base + c * N + row] -= d * $tmp0[base + c * N + k]; }
 }
 `, "tmp0", "tmp1", "tmp2")
 }
@@ -166,8 +166,8 @@ let d = group * 4u * N;
 let e = d + N;
 let next = 2u * N;
 for (var i = lane; i < N; i += LANES) {
-  tmp3[d + i] = tmp1[group / BLOCKS * 5u * N + i];
-  tmp3[e + i] = tmp1[(group / BLOCKS * 5u + 1u) * N + i];
+  $tmp3[d + i] = $tmp1[group / BLOCKS * 5u * N + i];
+  $tmp3[e + i] = $tmp1[(group / BLOCKS * 5u + 1u) * N + i];
 }
 storageBarrier();
 for (var l = 0u; l + 1u < N; l++) {
@@ -175,34 +175,34 @@ for (var l = 0u; l + 1u < N; l++) {
     if (lane == 0u) {
       var i = l;
       while (i + 1u < N) {
-        let x = abs(tmp3[e + i]);
-        if (x <= 1e-8 || x <= 6e-8 * (abs(tmp3[d + i]) + abs(tmp3[d + i + 1u]))) { break; }
+        let x = abs($tmp3[e + i]);
+        if (x <= 1e-8 || x <= 6e-8 * (abs($tmp3[d + i]) + abs($tmp3[d + i + 1u]))) { break; }
         i++;
       }
       end = i;
     }
     let m = workgroupUniformLoad(&end);
     if (m == l) { break; }
-    let ahead = tmp3[d + l + 1u] - tmp3[d + l];
-    let el = tmp3[e + l];
+    let ahead = $tmp3[d + l + 1u] - $tmp3[d + l];
+    let el = $tmp3[e + l];
     let q = ahead / (2.0 * el);
     let shift = el / (q + select(1.0, -1.0, q < 0.0) * root(q, 1.0));
-    var g = tmp3[d + m] - tmp3[d + l] + shift;
+    var g = $tmp3[d + m] - $tmp3[d + l] + shift;
     var s = 1.0;
     var c = 1.0;
     var p = 0.0;
     var i = m;
     var upper = 0.0;
-    if (mine) { upper = tmp2[base + m * N + row]; }
+    if (mine) { upper = $tmp2[base + m * N + row]; }
     while (i > l) {
-      let x = tmp3[e + i - 1u];
+      let x = $tmp3[e + i - 1u];
       let f = s * x;
       let b = c * x;
       let r = root(f, g);
-      if (lane == 0u) { tmp3[e + next + i] = r; }
-      let di = tmp3[d + i] - p;
+      if (lane == 0u) { $tmp3[e + next + i] = r; }
+      let di = $tmp3[d + i] - p;
       if (r < 1e-18) { // the matrix falls apart here
-        if (lane == 0u) { tmp3[d + next + i] = di; }
+        if (lane == 0u) { $tmp3[d + next + i] = di; }
         break;
       }
       s = f / r;
@@ -211,26 +211,26 @@ for (var l = 0u; l + 1u < N; l++) {
       let fit = 1.5 - 0.5 * (s * s + c * c);
       s *= fit;
       c *= fit;
-      let t = (tmp3[d + i - 1u] - di) * s + 2.0 * c * b;
+      let t = ($tmp3[d + i - 1u] - di) * s + 2.0 * c * b;
       p = s * t;
       g = c * t - b;
-      if (lane == 0u) { tmp3[d + next + i] = di + p; }
+      if (lane == 0u) { $tmp3[d + next + i] = di + p; }
       if (mine) {
-        let lower = tmp2[base + (i - 1u) * N + row];
-        tmp2[base + i * N + row] = s * lower + c * upper;
+        let lower = $tmp2[base + (i - 1u) * N + row];
+        $tmp2[base + i * N + row] = s * lower + c * upper;
         upper = c * lower - s * upper;
       }
       i--;
     }
-    if (mine) { tmp2[base + i * N + row] = upper; }
+    if (mine) { $tmp2[base + i * N + row] = upper; }
     if (lane == 0u && i == l) {
-      tmp3[d + next + l] = tmp3[d + l] - p;
-      tmp3[e + next + l] = g;
+      $tmp3[d + next + l] = $tmp3[d + l] - p;
+      $tmp3[e + next + l] = g;
     }
     storageBarrier();
     for (var j = i + lane; j <= m; j += LANES) {
-      tmp3[d + j] = tmp3[d + next + j];
-      tmp3[e + j] = select(tmp3[e + next + j], 0.0, j == m);
+      $tmp3[d + j] = $tmp3[d + next + j];
+      $tmp3[e + j] = select($tmp3[e + next + j], 0.0, j == m);
     }
     storageBarrier();
   }
@@ -249,22 +249,22 @@ func (k eighKernel) sorted() graph.Pass {
 if (i >= N) { return; }
 let b = group / BLOCKS;
 let d = b * BLOCKS * 4u * N;
-let mine = tmp3[d + i];
+let mine = $tmp3[d + i];
 var rank = 0u;
 for (var j = 0u; j < N; j++) {
-  let other = tmp3[d + j];
+  let other = $tmp3[d + j];
   rank += u32(other > mine || (other == mine && j < i));
 }
 let at = b * N * N + i * N;
 var most = 0.0;
 var squares = 0.0;
 for (var r = 0u; r < N; r++) {
-  let x = tmp2[at + r];
+  let x = $tmp2[at + r];
   most = select(most, x, abs(x) > abs(most));
   squares += x * x;
 }
 let scale = select(1.0, -1.0, most < 0.0) / sqrt(squares); // rotations by small angles have made it a little longer
-out0[b * N + rank] = mine * tmp1[(b * 5u + 4u) * N];
-for (var r = 0u; r < N; r++) { out1[b * N * N + r * N + rank] = scale * tmp2[at + r]; }
+$out0[b * N + rank] = mine * $tmp1[(b * 5u + 4u) * N];
+for (var r = 0u; r < N; r++) { $out1[b * N * N + r * N + rank] = scale * $tmp2[at + r]; }
 `, "tmp1", "tmp2", "tmp3", "out0", "out1")
 }

@@ -134,8 +134,8 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Variant {
   let row = at / %du;
   let c = at %% %du;
   var sum = 0.0;
-  for (var i = 0u; i < %du; i++) { if (min(in0[i], %du) == row) { sum += in1[i * %du + c]; } }
-  out0[at] = sum;
+  for (var i = 0u; i < %du; i++) { if (min($in0[i], %du) == row) { sum += $in1[i * %du + c]; } }
+  $out0[at] = sum;
 `, embeddingGroup, o.Rows*width, width, width, count, o.Rows-1, width)
 	return graph.Variant{Name: "scan", Passes: []graph.Pass{{Body: body, Uses: []string{"in0", "in1", "out0"},
 		Workgroup: embeddingGroup, Groups: groupsOf(o.Rows * width)}}}
@@ -145,10 +145,10 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Variant {
 func (o *EmbeddingGradOp) native(count, width int) graph.Variant {
 	columns := max(16, (width/16+15)/16*16)
 	body := fmt.Sprintf(`  const u64 from = group * %[1]du, n = from + %[1]du < %[2]du ? %[1]du : %[2]du - from;
-  for (u64 row = 0; row < %[3]du; row++) memset(out0 + row * %[2]du + from, 0, 4 * n);
+  for (u64 row = 0; row < %[3]du; row++) memset($out0 + row * %[2]du + from, 0, 4 * n);
   for (u64 i = 0; i < %[4]du; i++) {
-    const u64 id = in0[i] < %[5]du ? in0[i] : %[5]du;
-    for (u64 c = from; c < from + n; c++) out0[id * %[2]du + c] += in1[i * %[2]du + c];
+    const u64 id = $in0[i] < %[5]du ? $in0[i] : %[5]du;
+    for (u64 c = from; c < from + n; c++) $out0[id * %[2]du + c] += $in1[i * %[2]du + c];
   }
 `, columns, width, o.Rows, count, o.Rows-1)
 	return graph.Variant{Name: "native", Passes: []graph.Pass{{Native: true, Body: body, Uses: []string{"in0", "in1", "out0"},
@@ -158,26 +158,26 @@ func (o *EmbeddingGradOp) native(count, width int) graph.Variant {
 // chains returns the variant that links equal ids to chains and then sums each chain from its first id. Its work grows
 // with the number of tokens, not with the vocabulary.
 func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant {
-	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { out0[at] = 0.0; }
+	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { $out0[at] = 0.0; }
 `, embeddingGroup, o.Rows*width, groupsOf((o.Rows*width+15)/16)*embeddingGroup)
 	// tmp0 holds the next position of the same id, count at the end; tmp1 reports whether a position is its id's first.
 	chain := fmt.Sprintf(`  let i = group * %[1]du + lane;
   if (i >= %[2]du) { return; }
-  let id = min(in0[i], %[3]du);
+  let id = min($in0[i], %[3]du);
   var next = %[2]du;
-  for (var j = i + 1u; j < %[2]du; j++) { if (min(in0[j], %[3]du) == id) { next = j; break; } }
+  for (var j = i + 1u; j < %[2]du; j++) { if (min($in0[j], %[3]du) == id) { next = j; break; } }
   var first = 1u;
-  for (var j = i; j > 0u; j--) { if (min(in0[j - 1u], %[3]du) == id) { first = 0u; break; } }
-  tmp0[i] = next;
-  tmp1[i] = first;
+  for (var j = i; j > 0u; j--) { if (min($in0[j - 1u], %[3]du) == id) { first = 0u; break; } }
+  $tmp0[i] = next;
+  $tmp1[i] = first;
 `, embeddingGroup, count, o.Rows-1)
 	sum := fmt.Sprintf(`  let at = group * %[1]du + lane;
   if (at >= %[2]du) { return; }
   let i = at / %[3]du;
   let c = at %% %[3]du;
-  if (tmp1[i] == 0u) { return; }
+  if ($tmp1[i] == 0u) { return; }
   var sum = 0.0;
-%[4]s  out0[min(in0[i], %[5]du) * %[3]du + c] = sum;
+%[4]s  $out0[min($in0[i], %[5]du) * %[3]du + c] = sum;
 `, embeddingGroup, count*width, width, walk(count, width, software), o.Rows-1)
 	return graph.Variant{
 		Name:    "chains",
@@ -194,18 +194,18 @@ func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant 
 // positions and a GPU's memory latency is long. Loads beyond the end of the chain are clamped and not added.
 func walk(count, width int, software bool) string {
 	if software {
-		return fmt.Sprintf("  for (var j = i; j < %du; j = tmp0[j]) { sum += in1[j * %du + c]; }\n", count, width)
+		return fmt.Sprintf("  for (var j = i; j < %du; j = $tmp0[j]) { sum += $in1[j * %du + c]; }\n", count, width)
 	}
 	const unroll = 4
 	var next, rows, adds strings.Builder
 	for q := range unroll {
 		if q > 0 {
-			fmt.Fprintf(&next, "    let j%d = tmp0[min(j%d, %du)];\n", q, q-1, count-1)
+			fmt.Fprintf(&next, "    let j%d = $tmp0[min(j%d, %du)];\n", q, q-1, count-1)
 		}
-		fmt.Fprintf(&rows, "    let x%d = in1[min(j%d, %du) * %du + c];\n", q, q, count-1, width)
+		fmt.Fprintf(&rows, "    let x%d = $in1[min(j%d, %du) * %du + c];\n", q, q, count-1, width)
 		fmt.Fprintf(&adds, "    sum += select(0.0, x%d, j%d < %du);\n", q, q, count)
 	}
-	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, unroll-1,
+	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = $tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, unroll-1,
 		count-1)
 }
 

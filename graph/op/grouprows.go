@@ -63,16 +63,16 @@ func (o *GroupRowsOp) Kernel(n *graph.Node) graph.Kernel {
 // native is a counting sort by one thread: its work is small beside that of the products that follow.
 func (o *GroupRowsOp) native(pairs int) graph.Variant {
 	body := fmt.Sprintf(`  const u64 pairs = %[1]du, experts = %[2]du;
-  memset(out2, 0, 4 * (experts + 1));
-  for (u64 p = 0; p < pairs; p++) out2[(in0[p] < experts ? in0[p] : experts - 1) + 1]++;
-  for (u64 e = 0; e < experts; e++) out2[e + 1] += out2[e];
+  memset($out2, 0, 4 * (experts + 1));
+  for (u64 p = 0; p < pairs; p++) $out2[($in0[p] < experts ? $in0[p] : experts - 1) + 1]++;
+  for (u64 e = 0; e < experts; e++) $out2[e + 1] += $out2[e];
   for (u64 p = pairs; p-- > 0;) {
-    const u64 e = in0[p] < experts ? in0[p] : experts - 1;
-    const u32 row = --out2[e + 1];
-    out0[row] = (u32)p, out1[p] = row;
+    const u64 e = $in0[p] < experts ? $in0[p] : experts - 1;
+    const u32 row = --$out2[e + 1];
+    $out0[row] = (u32)p, $out1[p] = row;
   }
-  for (u64 e = 0; e < experts; e++) out2[e] = out2[e + 1];
-  out2[experts] = (u32)pairs;
+  for (u64 e = 0; e < experts; e++) $out2[e] = $out2[e + 1];
+  $out2[experts] = (u32)pairs;
 `, pairs, o.Experts)
 	return graph.Variant{Name: "native", Passes: []graph.Pass{{Native: true, Body: body, Uses: []string{"in0", "out0", "out1", "out2"},
 		Workgroup: 1, Groups: 1}}}
@@ -91,13 +91,13 @@ func (o *GroupRowsOp) sort(pairs int) graph.Variant {
   let chunk = at %% %[3]du;
   let end = min((chunk + 1u) * %[4]du, %[5]du);
   var n = 0u;
-  for (var p = chunk * %[4]du; p < end; p++) { n += select(0u, 1u, min(in0[p], %[6]du) == e); }
-  tmp0[at] = n;
+  for (var p = chunk * %[4]du; p < end; p++) { n += select(0u, 1u, min($in0[p], %[6]du) == e); }
+  $tmp0[at] = n;
 `, embeddingGroup, o.Experts*chunks, chunks, sortChunk, pairs, o.Experts-1)
 	const lanes = 64
 	scan := fmt.Sprintf(`  for (var e = lane; e < %[1]du; e += %[2]du) {
     var n = 0u;
-    for (var c = 0u; c < %[3]du; c++) { n += tmp0[e * %[3]du + c]; }
+    for (var c = 0u; c < %[3]du; c++) { n += $tmp0[e * %[3]du + c]; }
     totals[e] = n;
   }
   workgroupBarrier();
@@ -106,29 +106,29 @@ func (o *GroupRowsOp) sort(pairs int) graph.Variant {
     for (var e = 0u; e < %[1]du; e++) {
       let n = totals[e];
       totals[e] = row;
-      out2[e] = row;
+      $out2[e] = row;
       row += n;
     }
-    out2[%[1]du] = row;
+    $out2[%[1]du] = row;
   }
   workgroupBarrier();
   for (var e = lane; e < %[1]du; e += %[2]du) {
     var row = totals[e];
     for (var c = 0u; c < %[3]du; c++) {
-      tmp1[e * %[3]du + c] = row;
-      row += tmp0[e * %[3]du + c];
+      $tmp1[e * %[3]du + c] = row;
+      row += $tmp0[e * %[3]du + c];
     }
   }
 `, o.Experts, lanes, chunks)
 	place := fmt.Sprintf(`  let p = group * %[1]du + lane;
   if (p >= %[2]du) { return; }
   let chunk = p / %[3]du;
-  let e = min(in0[p], %[4]du);
-  var row = tmp1[e * %[5]du + chunk];
-  for (var q = chunk * %[3]du; q < p; q++) { row += select(0u, 1u, min(in0[q], %[4]du) == e); }
+  let e = min($in0[p], %[4]du);
+  var row = $tmp1[e * %[5]du + chunk];
+  for (var q = chunk * %[3]du; q < p; q++) { row += select(0u, 1u, min($in0[q], %[4]du) == e); }
   row = min(row, %[6]du);
-  out0[row] = p;
-  out1[p] = row;
+  $out0[row] = p;
+  $out1[p] = row;
 `, embeddingGroup, pairs, sortChunk, o.Experts-1, chunks, pairs-1)
 	counts := graph.T(graph.U32, o.Experts*chunks)
 	return graph.Variant{Name: "sort", Scratch: []graph.Type{counts, counts}, Passes: []graph.Pass{

@@ -46,20 +46,20 @@ func householder(lanes int) string {
   storageBarrier();
   // In units of the largest element nothing over- or underflows.
   var top = 0.0;
-  for (var i = lane; i < count; i += LANES) { top = max(top, abs(tmp0[at + i * stride])); }
+  for (var i = lane; i < count; i += LANES) { top = max(top, abs($tmp0[at + i * stride])); }
   let unit = largest(lane, top);
   let scale = select(0.0, 1.0 / unit, unit > 1e-37);
   var squares = 0.0;
   for (var i = lane; i < count; i += LANES) {
-    let x = tmp0[at + i * stride] * scale;
+    let x = $tmp0[at + i * stride] * scale;
     squares += x * x;
   }
   let norm = sqrt(total(lane, squares));
-  let first = tmp0[at] * scale;
+  let first = $tmp0[at] * scale;
   storageBarrier();
   for (var i = lane; i < count; i += LANES) {
-    let x = tmp0[at + i * stride] * scale;
-    tmp0[at + i * stride] = x + select(0.0, select(norm, -norm, first < 0.0), i == 0u);
+    let x = $tmp0[at + i * stride] * scale;
+    $tmp0[at + i * stride] = x + select(0.0, select(norm, -norm, first < 0.0), i == 0u);
   }
   storageBarrier();
   return vec2<f32>(select(0.0, 1.0 / (norm * (norm + abs(first))), norm > 0.0), select(-norm, norm, first < 0.0) * unit);

@@ -121,15 +121,15 @@ const putRowsLanes = 64
 
 // variants store the rows of each sequence n at a position of a cache.
 func (s putRows) variants(l target.Limits, slots bool) []graph.Variant {
-	uses, position, cache := []string{"in1", "in2", "out0"}, "in2[0]", "n"
+	uses, position, cache := []string{"in1", "in2", "out0"}, "$in2[0]", "n"
 	if slots {
-		uses, position, cache = []string{"in1", "in2", "in3", "out0"}, "in2[n]", "in3[n]"
+		uses, position, cache = []string{"in1", "in2", "in3", "out0"}, "$in2[n]", "$in3[n]"
 	}
 	if l.Native {
 		return []graph.Variant{{Name: "native", Passes: []graph.Pass{{Native: true, Workgroup: 1, Groups: s.batch, Uses: uses, Body: fmt.Sprintf(`
   const u32 n = group, cache = %[6]s, position = %[5]s;
   const u32 from = position < %[2]du ? position : %[2]du, count = %[2]du - from < %[1]du ? %[2]du - from : %[1]du;
-  if (cache < %[4]du) memcpy(out0 + ((u64)cache * %[2]du + from) * %[3]du, in1 + (u64)n * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
+  if (cache < %[4]du) memcpy($out0 + ((u64)cache * %[2]du + from) * %[3]du, $in1 + (u64)n * %[1]du * %[3]du, (u64)count * %[3]du * sizeof(f32));
 `, s.rows, s.positions, s.width, s.caches, position, cache)}}}}
 	}
 	p := graph.Pass{Workgroup: putRowsLanes, Uses: uses, Inside: true}
@@ -145,7 +145,7 @@ if (x >= %du) { return; }
 let n = x / %[6]du;
 let at = min(%[8]s, %[3]du) + x / %[4]du %% %[5]du;
 let cache = %[9]s;
-if (at < %[3]du && cache < %[7]du) { out0[(cache * %[3]du + at) * %[4]du + x %% %[4]du] = in1[x]; }
+if (at < %[3]du && cache < %[7]du) { $out0[(cache * %[3]du + at) * %[4]du + x %% %[4]du] = $in1[x]; }
 `, putRowsLanes, total, s.positions, units, s.rows, s.rows*units, s.caches, position, cache)
 	return []graph.Variant{{Name: "naive", Passes: []graph.Pass{p}}}
 }

@@ -110,9 +110,9 @@ func qrNative(rows, cols, batch int, l target.Limits) []graph.Pass {
 	blocks := (cols + columnLanes - 1) / columnLanes
 	return []graph.Pass{
 		{Native: true, Declarations: text, Workgroup: 1, Groups: batch, Uses: []string{"in0", "tmp0", "tmp1"},
-			Body: "    f32 *const m = tmp0 + (u64)group * M * N;\n    memcpy(m, in0 + (u64)group * M * N, sizeof(f32) * M * N);\n    reflections(m, tmp1 + (u64)group * N);\n"},
+			Body: "    f32 *const m = $tmp0 + (u64)group * M * N;\n    memcpy(m, $in0 + (u64)group * M * N, sizeof(f32) * M * N);\n    reflections(m, $tmp1 + (u64)group * N);\n"},
 		{Native: true, Declarations: text, Workgroup: 1, Groups: batch * blocks, Uses: []string{"tmp0", "tmp1", "out0"},
-			Body: nativeBlock(blocks, cols) + "    factor(out0 + matrix * M * N, tmp0 + matrix * M * N, tmp1 + matrix * N, begin, end);\n"},
+			Body: nativeBlock(blocks, cols) + "    factor($out0 + matrix * M * N, $tmp0 + matrix * M * N, $tmp1 + matrix * N, begin, end);\n"},
 	}
 }
 
@@ -130,11 +130,11 @@ func qrReflections(rows, cols, batch int, l target.Limits) graph.Pass {
 		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\n", rows, cols) + householder(lanes) + fourRows("tmp0"),
 		Uses:         []string{"in0", "tmp0", "tmp1"}, Workgroup: lanes, Groups: batch, WorkgroupMemory: 4 * lanes,
 		Body: `let base = group * M * N;
-for (var i = base + lane; i < base + M * N; i += LANES) { tmp0[i] = in0[i]; }
+for (var i = base + lane; i < base + M * N; i += LANES) { $tmp0[i] = $in0[i]; }
 for (var k = 0u; k < N; k++) {
   let column = base + k;
   let beta = reflection(lane, column + k * N, N, M - k).x;
-  if (lane == 0u) { tmp1[group * N + k] = beta; }
+  if (lane == 0u) { $tmp1[group * N + k] = beta; }
   for (var j = k + 1u + lane; j < N; j += LANES) {
     var d = 0.0;
     for (var r = k; r < M; r += 4u) { d += dot(tmp0_four(column, r), tmp0_four(base + j, r)); }
@@ -158,14 +158,14 @@ func qrFactor(rows, cols, batch int) graph.Pass {
 if (j >= N) { return; }
 let base = group / BLOCKS * M * N;
 let betas = group / BLOCKS * N;
-let sign = select(1.0, -1.0, tmp1[betas + j] > 0.0 && tmp0[base + j * N + j] > 0.0);
-for (var r = 0u; r < M; r++) { out0[base + r * N + j] = select(0.0, sign, r == j); }
+let sign = select(1.0, -1.0, $tmp1[betas + j] > 0.0 && $tmp0[base + j * N + j] > 0.0);
+for (var r = 0u; r < M; r++) { $out0[base + r * N + j] = select(0.0, sign, r == j); }
 for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
   let k = left - 1u;
   let column = base + k;
   var d = 0.0;
   for (var r = k; r < M; r += 4u) { d += dot(tmp0_four(column, r), out0_four(base + j, r)); }
-  d *= tmp1[betas + k];
+  d *= $tmp1[betas + k];
   for (var r = k; r < M; r += 4u) { out0_put(base + j, r, out0_four(base + j, r) - d * tmp0_four(column, r)); }
 }
 `,
@@ -177,14 +177,14 @@ for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
 // are omitted.
 func fourRows(array string) string {
 	return fmt.Sprintf(`fn %[1]s_four(at: u32, r: u32) -> vec4<f32> {
-  let x = vec4<f32>(%[1]s[at + r * N], %[1]s[at + min(r + 1u, M - 1u) * N], %[1]s[at + min(r + 2u, M - 1u) * N], %[1]s[at + min(r + 3u, M - 1u) * N]);
+  let x = vec4<f32>($%[1]s[at + r * N], $%[1]s[at + min(r + 1u, M - 1u) * N], $%[1]s[at + min(r + 2u, M - 1u) * N], $%[1]s[at + min(r + 3u, M - 1u) * N]);
   return select(vec4<f32>(), x, vec4<u32>(r, r + 1u, r + 2u, r + 3u) < vec4<u32>(M));
 }
 fn %[1]s_put(at: u32, r: u32, x: vec4<f32>) {
-  %[1]s[at + r * N] = x.x;
-  if (r + 1u < M) { %[1]s[at + (r + 1u) * N] = x.y; }
-  if (r + 2u < M) { %[1]s[at + (r + 2u) * N] = x.z; }
-  if (r + 3u < M) { %[1]s[at + (r + 3u) * N] = x.w; }
+  $%[1]s[at + r * N] = x.x;
+  if (r + 1u < M) { $%[1]s[at + (r + 1u) * N] = x.y; }
+  if (r + 2u < M) { $%[1]s[at + (r + 2u) * N] = x.z; }
+  if (r + 3u < M) { $%[1]s[at + (r + 3u) * N] = x.w; }
 }
 `, array)
 }

@@ -95,7 +95,7 @@ func (o *TopKOp) Kernel(n *graph.Node) graph.Kernel {
     var id = 0u;
     var found = false;
     for (var e = 0u; e < %du; e++) {
-      let k = key(in0[row * %du + e]);
+      let k = key($in0[row * %du + e]);
       let after = i == 0u || k < last || (k == last && e > lastId);
       if (after && (!found || k > best)) {
         best = k;
@@ -105,8 +105,8 @@ func (o *TopKOp) Kernel(n *graph.Node) graph.Kernel {
     }
     last = best;
     lastId = id;
-    out0[row * %du + i] = in0[row * %du + id];
-    out1[row * %du + i] = id;
+    $out0[row * %du + i] = $in0[row * %du + id];
+    $out1[row * %du + i] = id;
   }
 `, group, rows, o.K, columns, columns, o.K, columns, o.K)
 	pass := graph.Pass{Declarations: topKKey, Body: body, Uses: []string{"in0", "out0", "out1"}, Workgroup: group, Groups: groupsOf(rows),
@@ -127,7 +127,7 @@ func (o *TopKOp) native(rows, columns int) graph.Pass {
 	share := max(1, nativeElements/(o.K*columns))
 	return graph.Pass{Native: true, Declarations: nativeDefine("K", o.K, "COLUMNS", columns) + nativeTopK, Workgroup: 1,
 		Groups: (rows + share - 1) / share, Uses: []string{"in0", "out0", "out1"}, Body: nativeRange(share, rows) +
-			"    for (u64 row = begin; row < end; row++) top(out0 + row * K, out1 + row * K, in0 + row * COLUMNS);\n"}
+			"    for (u64 row = begin; row < end; row++) top($out0 + row * K, $out1 + row * K, $in0 + row * COLUMNS);\n"}
 }
 
 // nativeElements is how many elements a workgroup on a CPU computes, so that it is worth handing to a thread.
