@@ -240,7 +240,7 @@ func (x Index) Expr() *scalar.Expr {
 	if x.konst != 0 || sum == nil {
 		add(scalar.U(uint32(x.konst)))
 	}
-	return sum.Below(uint64(x.bound))
+	return sum
 }
 
 // code is an atom as code.

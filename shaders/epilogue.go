@@ -36,16 +36,26 @@ func (e *epilogue) of(pass matmul.Pass) declared {
 	}
 	w, d := e.newWriter(), declared{}
 	own := map[string]matmul.Array{} // by memory
+	readers := map[string]string{}   // functions that read elements of floats, which the kernel may bind in fours
+	var held []scalar.Array
 	for i, b := range pass.Bindings {
-		if b.Operand != matmul.Scratch {
-			key := e.key(e.operands[b.Operand])
-			own[key], w.held[key] = pass.Arrays[i], pass.Arrays[i].Name
+		if b.Operand == matmul.Scratch {
+			continue
 		}
+		v := e.operands[b.Operand]
+		key := e.key(v)
+		own[key], w.held[key] = pass.Arrays[i], pass.Arrays[i].Name
+		a := array(v)
+		a.Name = pass.Arrays[i].Name
+		if b.Operand != matmul.Offsets {
+			readers[key] = "mm_at_" + strings.TrimPrefix(a.Name, "mm_")
+			held = append(held, scalar.Array{Name: readers[key], Type: a.Type, Len: v.Shape.Len()})
+		}
+		held = append(held, a)
 	}
 	w.Load = func(v *graph.Value, at []graph.Index) *scalar.Expr {
-		name, floats := strings.CutPrefix(own[e.key(v)].Name, "mm_")
-		if floats && len(name) == 1 { // the kernel reads these in fours, too
-			return scalar.Read("mm_at_"+name, v.DType.Scalar(), graph.Flatten(v.Shape, at).Expr())
+		if f := readers[e.key(v)]; f != "" {
+			return scalar.Read(f, v.DType.Scalar(), graph.Flatten(v.Shape, at).Expr())
 		}
 		return w.load(v, at)
 	}
@@ -53,13 +63,12 @@ func (e *epilogue) of(pass matmul.Pass) declared {
 		a, held := own[e.key(v)]
 		d.divided = d.divided || held && a.Type != array(v).Type.String()
 	}
-	row := graph.Var("row", e.g.Rows, fuse.Row)
-	f := e.function(w, row)
+	f := e.function(w, "mm_epilogue", graph.Var("row", e.g.Rows, fuse.Row), held)
 	d.args = w.args
 	for _, a := range w.bindings {
 		d.Arrays = append(d.Arrays, matmul.Array{Name: a.Name, Type: a.Type.String()})
 	}
-	d.Text = fmt.Sprintf("fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %v {\n%s\nreturn %s;\n}\n", f.Result.Type, scalar.WGSL(f.Body), f.Result)
+	d.Text = f.WGSL()
 	return d
 }
 
@@ -80,7 +89,7 @@ func (e *epilogue) native(pass matmul.Pass) (d declared) {
 	}
 	// What depends on i alone is known to be the same for all columns, which a vector has.
 	row := graph.Var("b", e.batch, fuse.Row).Times(e.m).Plus(graph.Var("i", e.m, fuse.Row)).Times(e.n).Plus(graph.Var("j", e.n, fuse.Row))
-	f := e.function(w, row)
+	f := e.function(w, "epilogue", row, held)
 	var arrays []scalar.Array
 	var places []int
 	var fetched strings.Builder
@@ -100,14 +109,10 @@ func (e *epilogue) native(pass matmul.Pass) (d declared) {
 	return d
 }
 
-// function is the epilogue as a function of acc, b, i and j, at a row of the group.
-func (e *epilogue) function(w *writer, row graph.Index) scalar.Function {
-	name := "mm_epilogue"
-	if e.lim.Native {
-		name = "epilogue"
-	}
-	acc, b, i, j := scalar.Var("acc", scalar.F32, fuse.Row), variable("b", fuse.Row, e.batch), variable("i", fuse.Row, e.m),
-		variable("j", fuse.Row, e.n)
+// function is the epilogue as a function of acc, b, i and j, at a row of the group. held are arrays of the pass.
+func (e *epilogue) function(w *writer, name string, row graph.Index, held []scalar.Array) scalar.Function {
+	acc := scalar.Var("acc", scalar.F32, fuse.Row)
+	b, i, j := variable("b", fuse.Row), variable("i", fuse.Row), variable("j", fuse.Row)
 	f := scalar.Function{Name: name, Parameters: []*scalar.Expr{acc, b, i, j}}
 	if !e.lim.Native {
 		let(&w.outer, "row", fuse.Row, b.Mul(number(e.m)).Add(i).Mul(number(e.n)).Add(j))
@@ -116,5 +121,8 @@ func (e *epilogue) function(w *writer, row graph.Index) scalar.Function {
 	f.Result = w.Value(e.first, graph.Unflatten(e.first.Shape, row))
 	stores := w.stores(e.others, row)
 	f.Body = append(w.outer, stores...)
+	if err := f.Check(append(held, w.bindings...), map[*scalar.Expr]int{b: e.batch, i: e.m, j: e.n}); err != nil {
+		panic(fmt.Sprintf("shaders: %s: %v", Label(e.g), err))
+	}
 	return f
 }

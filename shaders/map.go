@@ -32,7 +32,7 @@ func pairOf(pair, odd string, depth, n int, position func(graph.Index) graph.Ind
 		at = []graph.Index{position(first), position(first.Plus(graph.Const(1)))}
 	default:
 		at = []graph.Index{position(first), position(graph.Var(odd, n, depth))}
-		second := variable(pair, depth, pairs).Mul(number(2)).Add(number(1))
+		second := variable(pair, depth).Mul(number(2)).Add(number(1))
 		declare = []scalar.Stmt{scalar.Let{Name: odd, Value: scalar.Min(second, number(n-1))}}
 	}
 	return at, pairs, declare

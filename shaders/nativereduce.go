@@ -63,7 +63,7 @@ func (c *context) nativeParts() Kernel {
 	loop := scalar.Count("col", fuse.Column, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1))
 	var stores []scalar.Stmt
 	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows, fuse.Row), loop) {
-		stores = append(stores, scalar.Assign{To: w.scratch(i, acc.Type, g.Rows*parts, scalar.Group.Below(uint64(g.Rows*parts))),
+		stores = append(stores, scalar.Assign{To: w.scratch(i, acc.Type, g.Rows*parts, scalar.Group),
 			Value: acc})
 	}
 	first := w.nativePass(append(w.outer, stores...), g.Rows*parts)
@@ -81,7 +81,7 @@ func (c *context) nativeParts() Kernel {
 func (w *writer) fold(n *graph.Node, i, parts int, row graph.Index) {
 	t := n.Inputs[0].DType.Scalar()
 	acc := scalar.Var(fmt.Sprintf("whole%d", i), t, fuse.Row)
-	place := row.Expr().Mul(number(parts)).Add(variable("part", fuse.Column, parts))
+	place := row.Expr().Mul(number(parts)).Add(variable("part", fuse.Column))
 	next := folded(n, acc, w.scratch(i, t, w.c.g.Rows*parts, place))
 	loop := scalar.Count("part", fuse.Column, number(0), number(parts), number(1), scalar.Assign{To: acc, Value: next})
 	w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)}, loop)
@@ -149,7 +149,7 @@ func (c *context) indexes(row graph.Index) bool {
 // The variables of a block: its first row, the number of its rows, and a row in it.
 func (b rowBlock) top() *scalar.Expr   { return scalar.Var("top", scalar.U32, fuse.Row) }
 func (b rowBlock) count() *scalar.Expr { return scalar.Var("rows", scalar.U32, fuse.Row) }
-func (b rowBlock) r() *scalar.Expr     { return variable("r", fuse.Column, b.rows) }
+func (b rowBlock) r() *scalar.Expr     { return variable("r", fuse.Column) }
 
 // pass is the pass of a workgroup, by statements for each of its blocks and part.
 func (b rowBlock) pass(w *writer, parts int, body []scalar.Stmt) Pass {
@@ -223,7 +223,7 @@ func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body
 	g := c.g
 	w, count := c.newNativeWriter()
 	var stores []scalar.Stmt
-	part := variable("part", fuse.Row, parts)
+	part := variable("part", fuse.Row)
 	for i, n := range g.Phases()[0] {
 		in := n.Inputs[0]
 		x := w.Value(in, graph.Unflatten(in.Shape, g.Full(b.row, graph.Var("reduced", g.Cols, fuse.Row))))
@@ -231,7 +231,7 @@ func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body
 		body = append(body, b.accumulators(acc, neutral(n))...)
 		w.inner = append(w.inner, scalar.Assign{To: acc, Value: folded(n, acc, x)})
 		if parts > 1 {
-			to := w.scratch(i, x.Type, g.Rows*parts, part.Mul(number(g.Rows)).Add(b.top()).Add(b.r()).Below(uint64(g.Rows*parts)))
+			to := w.scratch(i, x.Type, g.Rows*parts, part.Mul(number(g.Rows)).Add(b.top()).Add(b.r()))
 			stores = append(stores, scalar.Assign{To: to, Value: acc})
 		} else {
 			w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: b.row}
@@ -256,7 +256,7 @@ func (c *context) wholeBlocks(b rowBlock, parts int) Pass {
 	for i, n := range g.Phases()[0] {
 		t := n.Inputs[0].DType.Scalar()
 		acc := b.accumulator(i, t)
-		from := variable("from", fuse.Row, parts).Mul(number(g.Rows)).Add(b.top()).Add(b.r()).Below(uint64(g.Rows * parts))
+		from := variable("from", fuse.Row).Mul(number(g.Rows)).Add(b.top()).Add(b.r())
 		declare = append(declare, b.accumulators(acc, neutral(n))...)
 		fold := b.each(scalar.Assign{To: acc, Value: folded(n, acc, w.scratch(i, t, g.Rows*parts, from))})
 		loops = append(loops, scalar.Count("from", fuse.Row, number(0), number(parts), number(1), fold))

@@ -69,7 +69,7 @@ func (c *context) splitKernel(s split) Kernel {
 
 // place is where a part lies in scratch memory: as they are written, the parts of a row together or the rows of a part.
 func (s split) place(rows int) *scalar.Expr {
-	row, part := variable("row", fuse.Row, rows), variable("part", fuse.Row, s.parts)
+	row, part := variable("row", fuse.Row), variable("part", fuse.Row)
 	if s.first.cooperative {
 		return row.Mul(number(s.parts)).Add(part)
 	}
@@ -80,7 +80,7 @@ func (c *context) partsPass(s split) Pass {
 	g, n, lanes := c.g, c.g.Rows*s.parts, s.first.invocations
 	phase, w := g.Phases()[0], c.newWriter()
 	var head []scalar.Stmt
-	part, groups := variable("part", fuse.Row, s.parts), ceil(n, lanes)
+	part, groups := variable("part", fuse.Row), ceil(n, lanes)
 	from, step := part, number(s.parts)
 	if s.first.cooperative {
 		let(&head, "row", fuse.Row, scalar.Group.Div(number(s.parts)))
@@ -88,7 +88,7 @@ func (c *context) partsPass(s split) Pass {
 		from, step, groups = part.Mul(number(lanes)).Add(scalar.Lane), number(s.parts*lanes), n
 	} else {
 		head = unless("id", scalar.Group.Mul(number(lanes)).Add(scalar.Lane), n)
-		id := variable("id", fuse.Row, n)
+		id := variable("id", fuse.Row)
 		let(&head, "row", fuse.Row, id.Rem(number(g.Rows)))
 		let(&head, "part", fuse.Row, id.Div(number(g.Rows)))
 	}

@@ -86,13 +86,11 @@ func (w *writer) let(depth int, x *scalar.Expr) *scalar.Expr {
 // let adds the declaration of a variable to statements, and returns the variable.
 func let(to *[]scalar.Stmt, name string, depth int, x *scalar.Expr) *scalar.Expr {
 	*to = append(*to, scalar.Let{Name: name, Value: x})
-	return scalar.Var(name, x.Type, depth).Below(x.Bound)
+	return scalar.Var(name, x.Type, depth)
 }
 
-// variable is a u32 of a kernel, below a bound.
-func variable(name string, depth, bound int) *scalar.Expr {
-	return scalar.Var(name, scalar.U32, depth).Below(uint64(bound))
-}
+// variable is a u32 of a kernel.
+func variable(name string, depth int) *scalar.Expr { return scalar.Var(name, scalar.U32, depth) }
 
 // number is a constant u32.
 func number(n int) *scalar.Expr { return scalar.U(uint32(n)) }
@@ -103,19 +101,19 @@ func (w *writer) pass(body []scalar.Stmt, invocations, groups int) Pass {
 	for _, a := range w.shared {
 		memory += 4 * a.Len
 	}
-	k := w.kernel(body, invocations, groups, false)
+	k := w.kernel(body, invocations, groups)
 	return Pass{WGSL: k.WGSL(), Args: w.args, Workgroup: [3]int{invocations, 1, 1}, Groups: k.Grid, WorkgroupMemory: memory}
 }
 
 // nativePass is the kernel of the statements on a CPU, by one invocation a workgroup.
 func (w *writer) nativePass(body []scalar.Stmt, groups int) Pass {
-	k := w.kernel(body, 1, groups, true)
+	k := w.kernel(body, 1, groups)
 	return Pass{WGSL: native.Kernel(k), Args: w.args, Workgroup: [3]int{1, 1, 1}, Groups: k.Grid, Inside: true}
 }
 
-func (w *writer) kernel(body []scalar.Stmt, invocations, groups int, inside bool) scalar.Kernel {
+func (w *writer) kernel(body []scalar.Stmt, invocations, groups int) scalar.Kernel {
 	k := scalar.Kernel{Bindings: w.bindings, Shared: w.shared, Lanes: invocations, Groups: groups, Grid: w.c.lim.Fold(groups), Body: body}
-	if err := k.Check(inside); err != nil {
+	if err := k.Check(); err != nil {
 		panic(fmt.Sprintf("shaders: %s: %v", Label(w.c.g), err))
 	}
 	return k

@@ -1,12 +1,15 @@
 package scalar
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // checker walks a kernel. It keeps the first mistake.
 type checker struct {
 	arrays map[string]Array
 	scopes []map[string]declared
-	inside bool
+	facts  []*Expr // that hold: Args[0] is below Args[1]
 	err    error
 }
 
@@ -14,10 +17,17 @@ type checker struct {
 type declared struct {
 	typ   Type
 	fixed bool
+	span  span  // of a fixed one
+	value *Expr // of one that Let declares
 }
 
-func (c *checker) push() { c.scopes = append(c.scopes, map[string]declared{}) }
-func (c *checker) pop()  { c.scopes = c.scopes[:len(c.scopes)-1] }
+// scope checks what is in a scope of its own, where some facts hold.
+func (c *checker) scope(facts []*Expr, check func()) {
+	known := c.facts
+	c.scopes, c.facts = append(c.scopes, map[string]declared{}), slices.Concat(known, facts)
+	check()
+	c.scopes, c.facts = c.scopes[:len(c.scopes)-1], known
+}
 
 func (c *checker) fail(format string, args ...any) {
 	if c.err == nil {
@@ -25,12 +35,11 @@ func (c *checker) fail(format string, args ...any) {
 	}
 }
 
-func (c *checker) declare(name string, t Type, assigned bool) {
-	scope := c.scopes[len(c.scopes)-1]
-	if _, twice := scope[name]; twice {
+func (c *checker) declare(name string, d declared) {
+	if _, twice := c.lookup(name); twice {
 		c.fail("the variable %s is declared twice", name)
 	}
-	scope[name] = declared{t, !assigned}
+	c.scopes[len(c.scopes)-1][name] = d
 }
 
 func (c *checker) lookup(name string) (declared, bool) {
@@ -48,20 +57,14 @@ func (c *checker) body(body []Stmt) {
 	}
 }
 
-func (c *checker) block(body []Stmt) {
-	c.push()
-	c.body(body)
-	c.pop()
-}
-
 func (c *checker) statement(s Stmt) {
 	switch s := s.(type) {
 	case Let:
 		c.expr(s.Value)
-		c.declare(s.Name, s.Value.Type, false)
+		c.declare(s.Name, declared{s.Value.Type, true, c.span(s.Value), s.Value})
 	case Declare:
 		c.expr(s.Value)
-		c.declare(s.Name, s.Value.Type, true)
+		c.declare(s.Name, declared{typ: s.Value.Type})
 	case Local:
 		if _, twice := c.arrays[s.Name]; twice {
 			c.fail("the array %s is declared twice", s.Name)
@@ -71,16 +74,30 @@ func (c *checker) statement(s Stmt) {
 		c.assign(s)
 	case For:
 		c.expr(s.From)
-		c.push()
-		c.declare(s.Name, U32, false)
-		c.expr(s.While)
-		c.expr(s.Next)
-		c.block(s.Body)
-		c.pop()
+		c.scope(nil, func() {
+			c.declare(s.Name, declared{typ: U32, fixed: true, span: c.turns(s)})
+			c.expr(s.While)
+			c.scope(c.assume(s.While, true), func() {
+				c.expr(s.Next)
+				c.body(s.Body)
+			})
+		})
 	case If:
 		c.expr(s.Condition)
-		c.block(s.Body)
+		c.scope(c.assume(s.Condition, true), func() { c.body(s.Body) })
+		if slices.Contains(s.Body, Stmt(Return{})) {
+			c.facts = slices.Concat(c.facts, c.assume(s.Condition, false))
+		}
 	}
+}
+
+// turns is the span of a loop's variable, whatever ends the loop: from its first value on, or down.
+func (c *checker) turns(s For) span {
+	from := c.span(s.From)
+	if x := s.Next; x.Kind == Operation && (x.Name == ">>" || x.Name == "/") && x.Args[0].Kind == Variable && x.Args[0].Name == s.Name {
+		return span{0, from.most}
+	}
+	return anything
 }
 
 func (c *checker) assign(s Assign) {
@@ -105,15 +122,16 @@ func (c *checker) expr(x *Expr) {
 		} else if d.typ != x.Type {
 			c.fail("the variable %s is %v, declared %v", x.Name, x.Type, d.typ)
 		}
-	case Element:
+	case Element, Call:
 		a, ok := c.arrays[x.Name]
 		switch {
+		case !ok && x.Kind == Call: // a built-in function
 		case !ok:
 			c.fail("the array %s is not declared", x.Name)
 		case a.Type != x.Type:
 			c.fail("%v is %v, of an array of %v", x, x.Type, a.Type)
-		case c.inside && x.Args[0].Bound > uint64(a.Len):
-			c.fail("%v may be any element below %d, of an array of %d", x, x.Args[0].Bound, a.Len)
+		case c.span(x.Args[0]).most >= uint64(a.Len):
+			c.fail("%v may be element %d, of an array of %d", x, c.span(x.Args[0]).most, a.Len)
 		}
 	}
 }

@@ -49,26 +49,19 @@ type Expr struct {
 	Args []*Expr
 	// Depth is how many loops deep the innermost variable lies that the value depends on.
 	Depth int
-	// Bound is an exclusive upper bound of the value of a U32.
-	Bound uint64
 }
 
-const unbounded = 1 << 32
-
-// make completes an expression: its depth, and its bound if that is not known.
+// make completes an expression by its depth.
 func (e Expr) make() *Expr {
 	for _, a := range e.Args {
 		e.Depth = max(e.Depth, a.Depth)
-	}
-	if e.Bound == 0 || e.Bound > unbounded {
-		e.Bound = unbounded
 	}
 	return &e
 }
 
 // U is a constant u32.
 func U(n uint32) *Expr {
-	return Expr{Kind: Constant, Type: U32, Bits: n, Bound: uint64(n) + 1}.make()
+	return Expr{Kind: Constant, Type: U32, Bits: n}.make()
 }
 
 // I is a constant i32.
@@ -86,13 +79,6 @@ func F(x float64) *Expr {
 // Var is a variable. Its depth is the number of the loops around its declaration, its own included.
 func Var(name string, t Type, depth int) *Expr {
 	return Expr{Kind: Variable, Type: t, Name: name, Depth: depth}.make()
-}
-
-// Below is the u32 with an upper bound that the caller knows, exclusive.
-func (x *Expr) Below(bound uint64) *Expr {
-	c := *x
-	c.Bound = min(c.Bound, bound)
-	return &c
 }
 
 // At is an element of an array of the type.
@@ -117,30 +103,7 @@ func (x *Expr) Neg() *Expr {
 func operation(op string, x, y *Expr, result Type, types ...Type) *Expr {
 	want(op, x, types...)
 	want(op, y, x.Type)
-	return Expr{Kind: Operation, Type: result, Name: op, Args: []*Expr{x, y}, Bound: operationBound(op, x, y)}.make()
-}
-
-// operationBound is the bound of an operation of u32s; 0: unknown.
-func operationBound(op string, x, y *Expr) uint64 {
-	if x.Type != U32 {
-		return 0
-	}
-	most, other := x.Bound-1, y.Bound-1
-	switch {
-	case op == "+":
-		return most + other + 1
-	case op == "*" && (most == 0 || other < unbounded/most):
-		return most*other + 1
-	case op == "/" && y.Kind == Constant && y.Bits > 0:
-		return most/uint64(y.Bits) + 1
-	case op == "%" && y.Kind == Constant && y.Bits > 0:
-		return min(x.Bound, uint64(y.Bits))
-	case op == ">>" && y.Kind == Constant:
-		return most>>(y.Bits&31) + 1
-	case op == "&":
-		return min(x.Bound, y.Bound)
-	}
-	return 0
+	return Expr{Kind: Operation, Type: result, Name: op, Args: []*Expr{x, y}}.make()
 }
 
 func arithmetic(op string, x, y *Expr) *Expr { return operation(op, x, y, x.Type, F32, I32, U32) }
@@ -192,7 +155,7 @@ func (x *Expr) Either(y *Expr) *Expr { return operation("||", x, y, Bool, Bool) 
 func Select(no, yes, condition *Expr) *Expr {
 	want("select", yes, no.Type)
 	want("the condition of select", condition, Bool)
-	return Expr{Kind: Choice, Type: no.Type, Args: []*Expr{no, yes, condition}, Bound: max(no.Bound, yes.Bound)}.make()
+	return Expr{Kind: Choice, Type: no.Type, Args: []*Expr{no, yes, condition}}.make()
 }
 
 // To converts to another type. A condition becomes 1 or 0.
@@ -200,14 +163,7 @@ func (x *Expr) To(t Type) *Expr {
 	if t == Bool {
 		panic("scalar: a conversion to bool")
 	}
-	e := Expr{Kind: Conversion, Type: t, Args: []*Expr{x}}
-	switch x.Type {
-	case Bool:
-		e.Bound = 2
-	case U32:
-		e.Bound = x.Bound
-	}
-	return e.make()
+	return Expr{Kind: Conversion, Type: t, Args: []*Expr{x}}.make()
 }
 
 // As is the bits of x as another type.
@@ -240,20 +196,7 @@ func Apply(function string, args ...*Expr) *Expr {
 		want(function, a, types...)
 		want(function, a, args[0].Type)
 	}
-	return Expr{Kind: Call, Type: args[0].Type, Name: function, Args: args, Bound: callBound(function, args)}.make()
-}
-
-// callBound is the bound of a function of u32s; 0: unknown.
-func callBound(function string, args []*Expr) uint64 {
-	switch function {
-	case "min":
-		return min(args[0].Bound, args[1].Bound)
-	case "max":
-		return max(args[0].Bound, args[1].Bound)
-	case "clamp":
-		return max(min(args[0].Bound, args[2].Bound), min(args[1].Bound, args[2].Bound))
-	}
-	return 0
+	return Expr{Kind: Call, Type: args[0].Type, Name: function, Args: args}.make()
 }
 
 func Min(x, y *Expr) *Expr { return Apply("min", x, y) }

@@ -58,17 +58,12 @@ func TestParentheses(t *testing.T) {
 	}
 }
 
-// Depth and bounds follow from the parts.
+// The depth follows from the parts.
 func TestProperties(t *testing.T) {
-	row, col := scalar.Var("row", scalar.U32, 1).Below(10), scalar.Var("col", scalar.U32, 2).Below(8)
+	row, col := scalar.Var("row", scalar.U32, 1), scalar.Var("col", scalar.U32, 2)
 	at := row.Mul(scalar.U(8)).Add(col)
-	assert.Equal(t, uint64(80), at.Bound)
 	assert.Equal(t, 2, at.Depth)
 	assert.Equal(t, 1, scalar.At("b0", scalar.F32, row).Depth)
-	assert.Equal(t, uint64(8), at.Rem(scalar.U(8)).Bound)
-	assert.Equal(t, uint64(20), at.Div(scalar.U(4)).Bound)
-	assert.Equal(t, uint64(4), scalar.Min(at, scalar.U(3)).Bound)
-	assert.Equal(t, uint64(1<<32), at.Sub(scalar.U(1)).Bound, "it wraps")
 	assert.True(t, at.Uses("col"))
 	assert.False(t, at.Uses("co"))
 }
@@ -110,9 +105,10 @@ func TestCheck(t *testing.T) {
 		want string
 		body []scalar.Stmt
 	}{
-		{"", []scalar.Stmt{loop(scalar.Assign{To: b0(i.Below(10)), Value: one})}},
-		{"b0[i] may be any element below 11, of an array of 10", []scalar.Stmt{loop(scalar.Assign{To: b0(i.Below(11)), Value: one})}},
-		{"the variable i is not declared", []scalar.Stmt{scalar.Assign{To: b0(i.Below(10)), Value: one}}},
+		{"", []scalar.Stmt{loop(scalar.Assign{To: b0(i), Value: one})}},
+		{"b0[i + 1u] may be element 10, of an array of 10", []scalar.Stmt{loop(scalar.Assign{To: b0(i.Add(scalar.U(1))), Value: one})}},
+		{"the variable i is not declared", []scalar.Stmt{scalar.Assign{To: b0(i), Value: one}}},
+		{"the variable i is declared twice", []scalar.Stmt{loop(loop())}},
 		{"the array b2 is not declared", []scalar.Stmt{scalar.Assign{To: scalar.At("b2", scalar.F32, scalar.U(0)), Value: one}}},
 		{"b0[0u] is f32, the value 1u is u32", []scalar.Stmt{scalar.Assign{To: b0(scalar.U(0)), Value: scalar.U(1)}}},
 		{"b1[0u] is f32, of an array of u32", []scalar.Stmt{scalar.Let{Name: "x", Value: scalar.At("b1", scalar.F32, scalar.U(0))}}},
@@ -121,7 +117,7 @@ func TestCheck(t *testing.T) {
 			scalar.Assign{To: f("x"), Value: one}}},
 		{"the variable x is u32, declared f32", []scalar.Stmt{scalar.Let{Name: "x", Value: one}, scalar.Let{Name: "y", Value: u("x")}}},
 	} {
-		err := scalar.Kernel{Bindings: arrays, Lanes: 1, Groups: 1, Grid: [3]int{1, 1, 1}, Body: c.body}.Check(true)
+		err := scalar.Kernel{Bindings: arrays, Lanes: 1, Groups: 1, Grid: [3]int{1, 1, 1}, Body: c.body}.Check()
 		if c.want == "" {
 			assert.NoError(t, err)
 		} else {
@@ -143,4 +139,65 @@ func TestSums(t *testing.T) {
 	assert.Empty(t, loop(scalar.Assign{To: acc, Value: acc.Add(acc.Mul(x))}).Sums())
 	n := u("n")
 	assert.Empty(t, loop(scalar.Assign{To: n, Value: n.Add(u("i"))}).Sums(), "sums of integers have one value")
+}
+
+// The check finds the largest index that a kernel may have from its declarations and conditions, and from nothing else.
+func TestRanges(t *testing.T) {
+	n := scalar.U
+	i, j, x := u("i"), u("j"), u("x")
+	read := scalar.Let{Name: "x", Value: scalar.At("b1", scalar.U32, n(0))}
+	store := func(at *scalar.Expr) scalar.Stmt {
+		return scalar.Assign{To: scalar.At("b0", scalar.F32, at), Value: scalar.F(1)}
+	}
+	count := func(name string, below *scalar.Expr, body ...scalar.Stmt) scalar.Stmt {
+		return scalar.Count(name, 1, n(0), below, n(1), body...)
+	}
+	both := func(at *scalar.Expr) []scalar.Stmt {
+		return []scalar.Stmt{count("i", n(6), count("j", n(10), store(at)))}
+	}
+	unless := func(condition *scalar.Expr) scalar.Stmt {
+		return scalar.If{Condition: condition, Body: []scalar.Stmt{scalar.Return{}}}
+	}
+	const unknown = math.MaxUint32
+	for _, c := range []struct {
+		most uint32
+		body []scalar.Stmt
+	}{
+		{59, both(i.Mul(n(10)).Add(j))}, {14, both(i.Add(j))}, {9, both(scalar.Max(i, j))}, {5, both(scalar.Min(i, j))},
+		{2, both(i.Div(n(2)))}, {3, both(j.Rem(n(4)))}, {5, both(i.Rem(n(7)))}, {2, both(j.Right(2))}, {3, both(j.And(n(3)))},
+		{40, both(i.Left(3))}, {9, both(n(9).Sub(i))}, {unknown, both(i.Sub(j))}, {unknown, both(i.Mul(n(1 << 31)))},
+		{9, both(scalar.Select(i, j, i.Less(j)))}, {1, both(i.Less(j).To(scalar.U32))}, {7, both(scalar.Apply("clamp", j, n(2), n(7)))},
+		{unknown, []scalar.Stmt{read, store(x)}}, {4, []scalar.Stmt{read, store(scalar.Min(x, n(4)))}},
+		{7, []scalar.Stmt{read, unless(x.AtLeast(n(8))), store(x)}},
+		{7, []scalar.Stmt{read, scalar.If{Condition: x.Less(n(8)), Body: []scalar.Stmt{store(x)}}}},
+		{unknown, []scalar.Stmt{read, scalar.If{Condition: x.Less(n(8)), Body: []scalar.Stmt{store(n(0))}}, store(x)}},
+		{7, []scalar.Stmt{read, unless(x.AtLeast(n(8)).Either(x.AtLeast(n(10)))), store(x)}},
+		{unknown, []scalar.Stmt{scalar.Declare{Name: "x", Value: n(3)}, unless(x.AtLeast(n(8))), scalar.Assign{To: x, Value: n(9)}, store(x)}},
+		{4, []scalar.Stmt{store(scalar.Group)}}, {2, []scalar.Stmt{store(scalar.Lane)}},
+		{16, []scalar.Stmt{scalar.For{Name: "i", From: n(16), While: i.More(n(0)), Next: i.Right(1), Body: []scalar.Stmt{store(i)}}}},
+		// the rows of the last block end with the last row
+		{49, []scalar.Stmt{scalar.Let{Name: "i", Value: scalar.Group.Mul(n(12))}, scalar.Let{Name: "x", Value: scalar.Min(n(12), n(50).Sub(i))},
+			count("j", x, store(i.Add(j)))}},
+		{149, []scalar.Stmt{scalar.Let{Name: "i", Value: scalar.Group.Mul(n(12))}, scalar.Let{Name: "x", Value: scalar.Min(n(12), n(50).Sub(i))},
+			count("j", x, store(n(100).Add(i).Add(j)))}},
+		{unknown, []scalar.Stmt{scalar.Let{Name: "i", Value: scalar.Group.Mul(n(13))}, scalar.Let{Name: "x", Value: n(50).Sub(i)},
+			count("j", x, store(i.Add(j)))}},
+	} {
+		for _, size := range []int{int(c.most), int(c.most) + 1} {
+			err := scalar.Kernel{Bindings: []scalar.Array{{Name: "b0", Type: scalar.F32, Len: size}, {Name: "b1", Type: scalar.U32, Len: 1}},
+				Lanes: 3, Groups: 5, Grid: [3]int{5, 1, 1}, Body: c.body}.Check()
+			assert.Equal(t, size > int(c.most), err == nil, "%v in an array of %d: %v", c.body, size, err)
+		}
+	}
+}
+
+// A function's arguments are below bounds, and it reads arrays of a template by functions of that.
+func TestFunctionsAreChecked(t *testing.T) {
+	i := u("i")
+	f := scalar.NewFunction("f", func(let func(*scalar.Expr) *scalar.Expr) *scalar.Expr {
+		return let(scalar.Read("at", scalar.F32, i.Add(scalar.U(1)))).Add(f("acc"))
+	}, f("acc"), i)
+	array := scalar.Array{Name: "at", Type: scalar.F32, Len: 8}
+	assert.NoError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 7}))
+	assert.EqualError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 8}), "at(i + 1u) may be element 8, of an array of 8")
 }

@@ -122,20 +122,29 @@ func accumulation(s Assign) (sum Sum, ok bool) {
 }
 
 // Check returns an error for a kernel that reads or assigns a variable or an array that is not declared, declares a name
-// twice in one scope, assigns a value of another type, or whose index may lie outside its array. Where inside is false,
-// indices are not checked: the device checks them.
-func (k Kernel) Check(inside bool) error {
-	c := &checker{arrays: map[string]Array{}, inside: inside}
-	for _, a := range append(append([]Array{}, k.Bindings...), k.Shared...) {
+// twice, assigns a value of another type, or whose index may lie outside its array.
+func (k Kernel) Check() error {
+	return check(append(append([]Array{}, k.Bindings...), k.Shared...), k.Body, nil, map[*Expr]int{Group: k.Groups, Lane: k.Lanes})
+}
+
+// check checks statements and the expression behind them, with arrays and with variables below bounds.
+func check(arrays []Array, body []Stmt, last *Expr, below map[*Expr]int) error {
+	c := &checker{arrays: map[string]Array{}}
+	for _, a := range arrays {
 		if _, twice := c.arrays[a.Name]; twice {
 			return fmt.Errorf("the array %s is declared twice", a.Name)
 		}
 		c.arrays[a.Name] = a
 	}
-	c.push()
-	c.declare(Group.Name, U32, false)
-	c.declare(Lane.Name, U32, false)
-	c.body(k.Body)
+	c.scope(nil, func() {
+		for x, n := range below {
+			c.declare(x.Name, declared{typ: x.Type, fixed: true, span: anything.below(uint64(n))})
+		}
+		c.body(body)
+		if last != nil {
+			c.expr(last)
+		}
+	})
 	return c.err
 }
 
@@ -148,13 +157,24 @@ type Function struct {
 	Result     *Expr
 }
 
+// Check is that of a kernel, for a function with arrays. Those that the function reads by a template's function have the
+// name of that. Parameters are below bounds.
+func (f Function) Check(arrays []Array, below map[*Expr]int) error {
+	for _, p := range f.Parameters {
+		if _, bounded := below[p]; !bounded {
+			below[p] = 0
+		}
+	}
+	return check(arrays, f.Body, f.Result, below)
+}
+
 // NewFunction returns the function that f computes of its parameters; let names an expression.
 func NewFunction(name string, f func(let func(*Expr) *Expr) *Expr, parameters ...*Expr) Function {
 	fn := Function{Name: name, Parameters: parameters}
 	fn.Result = f(func(x *Expr) *Expr {
 		v := fmt.Sprintf("x%d", len(fn.Body)+1)
 		fn.Body = append(fn.Body, Let{v, x})
-		return Var(v, x.Type, 0).Below(x.Bound)
+		return Var(v, x.Type, 0)
 	})
 	return fn
 }

@@ -161,13 +161,6 @@ func (f Function) WGSL() string {
 	return w.String()
 }
 
-// WGSL is statements as the body of a function.
-func WGSL(body []Stmt) string {
-	w := &wgsl{indent: "  "}
-	w.body(body)
-	return w.String()
-}
-
 // wgsl writes statements.
 type wgsl struct {
 	strings.Builder
