@@ -123,8 +123,11 @@ func (c *checker) together(x, y *Expr) (n uint64, ok bool) {
 			bounds = below.Args
 		}
 		for _, b := range bounds {
-			if b.Kind == Operation && b.Name == "-" && b.Args[0].Kind == Constant && b.Args[1].same(x) && c.span(x).most <= uint64(b.Args[0].Bits) {
-				return uint64(b.Args[0].Bits), true
+			if b.Kind != Operation || b.Name != "-" || b.Args[0].Kind != Constant || !b.Args[1].same(x) {
+				continue
+			}
+			if n = uint64(b.Args[0].Bits); c.span(x).most <= n {
+				return n, true
 			}
 		}
 	}
