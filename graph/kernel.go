@@ -108,8 +108,8 @@ type Variant struct {
 }
 
 // Pass is one dispatch of a template. The storage arrays in0…, out0…, tmp0… that it names in Uses are declared for it
-// with their element types, and so is the entry point. Its text calls them $in0…, since two inputs may be one. An array of 16-bit floats is declared as array<u32>, two a word,
-// or array<vec2<u32>> where it is among Vec4. Body runs with
+// with their element types, and so is the entry point. Its text calls them $in0…, since two inputs may be one. An array
+// of 16-bit floats is declared as array<u32>, two a word, or array<vec2<u32>> where it is among Vec4. Body runs with
 //
 //	group: u32  the flat index of the workgroup, < Groups (folded over the dispatch dimensions for it)
 //	lane: u32   the index of the invocation in its workgroup, < Workgroup
