@@ -23,7 +23,7 @@ const (
 // budgets are the most lines of Go, without tests, of each folder and all below it; the longest key that fits a file
 // counts it. Whoever raises one decides that the room may grow.
 var budgets = map[string]int{
-	"graph":               4700,
+	"graph":               4900,
 	"graph/model":         4950,
 	"graph/op":            7900,
 	"shaders":             6000,
