@@ -227,6 +227,16 @@ func TestDamageFallsBack(t *testing.T) {
 	listing := func(name, size string) func(string) error {
 		return overwrite(fmt.Sprintf(`{"version":1,"step":20,"files":[{"name":%q,"size":%s,"sha256":%q}]}`, name, size, sum))
 	}
+	digit := func(at int) func(string) error { // of the checksum that the manifest lists first
+		return func(dir string) error {
+			path := filepath.Join(dir, manifestFile)
+			text, err := os.ReadFile(path)
+			const key = `"sha256": "`
+			at += bytes.Index(text, []byte(key)) + len(key)
+			text[at] = map[bool]byte{true: '1', false: '0'}[text[at] == '0']
+			return errors.Join(err, os.WriteFile(path, text, 0o644))
+		}
+	}
 	for name, c := range map[string]struct {
 		damage func(dir string) error
 		want   string
@@ -261,14 +271,16 @@ func TestDamageFallsBack(t *testing.T) {
 		"lists nothing":  {overwrite(`{"version":1,"step":20,"files":[]}`), "does not list config.json"},
 		"huge manifest": {func(d string) error { return os.Truncate(filepath.Join(d, manifestFile), 1<<40) },
 			"at most 16777216 are allowed"},
-		"path traversal": {listing("../step-10/state.json", "1"), `file "../step-10/state.json" is not a name within the checkpoint`},
-		"absolute path":  {listing("/etc/passwd", "1"), "is not a name within"},
-		"backslashes":    {listing(`..\x`, "1"), "is not a name within"},
-		"parent":         {listing("..", "1"), "is not a name within"},
-		"lists itself":   {listing(manifestFile, "1"), "listed twice, or is the manifest itself"},
-		"huge size":      {listing("state.json", "9223372036854775807"), "the manifest has 9223372036854775807"},
-		"size of 2^64":   {listing("state.json", "18446744073709551616"), "cannot unmarshal number"},
-		"negative size":  {listing("state.json", "-1"), "size is -1"},
+		"path traversal":            {listing("../step-10/state.json", "1"), `file "../step-10/state.json" is not a name within the checkpoint`},
+		"absolute path":             {listing("/etc/passwd", "1"), "is not a name within"},
+		"backslashes":               {listing(`..\x`, "1"), "is not a name within"},
+		"parent":                    {listing("..", "1"), "is not a name within"},
+		"lists itself":              {listing(manifestFile, "1"), "listed twice, or is the manifest itself"},
+		"huge size":                 {listing("state.json", "9223372036854775807"), "the manifest has 9223372036854775807"},
+		"size of 2^64":              {listing("state.json", "18446744073709551616"), "cannot unmarshal number"},
+		"negative size":             {listing("state.json", "-1"), "size is -1"},
+		"first digit of a checksum": {digit(0), ": altered: sha256 is "},
+		"last digit of a checksum":  {digit(63), ": altered: sha256 is "},
 		"bad checksum": {overwrite(`{"version":1,"step":20,"files":[{"name":"state.json","size":1,"sha256":"00"}]}`),
 			"expected 64 hexadecimal digits"},
 		"everything lost": {func(d string) error {

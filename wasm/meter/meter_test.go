@@ -69,6 +69,10 @@ func TestCosts(t *testing.T) {
 		{"a table's fill", function(i, nil, w.Const(0), w.RefNull(), w.Get(0), w.TableFill()), 1, 3 + 16 + 1},
 		{"a return early", function(i, i, w.Get(0), w.If(w.Empty, w.Const(5), w.Return), w.Const(1), w.Call(0)), 1, 2 + 2 + 1 + 4},
 		{"a call", function(i, i, w.Get(0), w.If(w.Empty, w.Const(5), w.Return), w.Const(1), w.Call(0)), 0, 2 * (2 + 2 + 1 + 4)},
+		{"a call with eight results", &w.Module{Funcs: []w.Func{
+			{Export: "f", Params: i, Body: w.Seq(w.Call(1), w.Repeat(8, []byte{w.Drop}))},
+			{Results: w.Repeat(8, i), Body: w.Repeat(8, w.Const(1))},
+		}}, 0, 4 + 8/4 + 8 + 8/4 + 8},
 		{"a tail call", function(i, i, w.Get(0), w.If(w.Empty, w.Const(5), w.Return), w.Const(1), w.ReturnCall(0)), 0, 2 * (2 + 2 + 1 + 4)},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,7 +3,9 @@
 package control
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -11,29 +13,59 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// TestMemberProcess is the member process of TestAStoppedProcess.
-func TestMemberProcess(t *testing.T) {
-	address := os.Getenv("GPUPIPE_TEST_CONTROL")
-	if address == "" {
-		t.Skip("the member process of another test")
+// The environment of a member process.
+const (
+	memberAddress   = "GPUPIPE_TEST_CONTROL" // of the coordinator; its presence makes this program a member process
+	memberAuthority = "GPUPIPE_TEST_AUTHORITY"
+)
+
+func TestMain(m *testing.M) {
+	if address := os.Getenv(memberAddress); address != "" {
+		if err := memberProcess(address); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
-	a, err := identity.OpenAuthority(os.Getenv("GPUPIPE_TEST_AUTHORITY"))
-	require.NoError(t, err)
-	r := &run{t: t, lease: testLease, authority: a, notes: &notes{}}
-	c, _ := r.connect(joining{addresses: []string{address}, setup: func(c *Client) { c.Handle("echo", echo) }})
+	os.Exit(m.Run())
+}
+
+// memberProcess is the member of TestAStoppedProcess, until its process is killed.
+func memberProcess(coordinator string) error {
+	a, err := identity.OpenAuthority(os.Getenv(memberAuthority))
+	if err != nil {
+		return err
+	}
+	credentials, err := a.Member("m")
+	if err != nil {
+		return err
+	}
+	c := NewClient(ClientOptions{Build: testBuild})
+	c.Handle("echo", echo)
+	n, err := transport.Listen("", transport.Options{Self: credentials.Identity().ID, TLS: credentials.TLS(), Identify: credentials.Identify,
+		Receive: func(string, transport.Message) {}, Sessions: c.Sessions(), Silence: testLease})
+	if err != nil {
+		return err
+	}
+	peer := transport.Peer{ID: identity.CoordinatorID, Addresses: []string{coordinator}}
+	if err := c.Connect(context.Background(), n, peer, nil); err != nil {
+		return err
+	}
 	<-c.done
+	return nil
 }
 
 // A process that is stopped is lost within the lease and a second, and returns when it continues.
 func TestAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestMemberProcess$")
-	cmd.Env = append(os.Environ(), "GPUPIPE_TEST_CONTROL="+r.address(), "GPUPIPE_TEST_AUTHORITY="+r.path)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), memberAddress+"="+r.address(), memberAuthority+"="+r.path)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	r.changes.eventually(t, "joined ")
