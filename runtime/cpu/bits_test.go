@@ -4,6 +4,8 @@ package cpu_test
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -109,21 +111,37 @@ func trained(t *testing.T, o cpu.Options, graphs map[string]*graph.Graph) map[st
 	return out
 }
 
-// The weights have the same bits on any number of threads, and whichever other programs there are.
+// The weights have the same bits on any number of threads, whichever other programs there are, and whether kernels are
+// compiled together or alone.
 func TestTrainingHasEqualBits(t *testing.T) {
 	cache := t.TempDir()
-	alone := map[string]*graph.Graph{"train": training(t)}
-	first := trained(t, cpu.Options{Threads: 1, CacheDir: cache}, alone)
+	one := map[string]*graph.Graph{"train": training(t)}
+	first := trained(t, cpu.Options{Threads: 1, CacheDir: cache}, one)
 	for _, threads := range []int{2, 3, 8} {
-		assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: threads, CacheDir: cache}, alone)), "%d threads", threads)
+		assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: threads, CacheDir: cache}, one)), "%d threads", threads)
 	}
 	both := map[string]*graph.Graph{"train": training(t), "norms": norms(t)}
 	assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: 2, CacheDir: cache}, both)), "with another program")
-	assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: 2}, both)), "compiled again")
+	command, runs := alone(t)
+	assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: 2, Compiler: command}, both)), "compiled alone")
+	assert.Greater(t, runs(), 30)
 	for name, bytes := range first {
 		for _, x := range exec.Decode(graph.F32, []byte(bytes)) {
 			require.Less(t, x*x, 100.0, "%s diverges", name)
 		}
+	}
+}
+
+// alone writes a compiler that refuses several units at once, so it gets each kernel alone.
+func alone(t *testing.T) (command string, runs func() int) {
+	t.Helper()
+	command = filepath.Join(t.TempDir(), "cc")
+	text := "#!/bin/sh\ncase \"$*\" in *1.c*) exit 1;; esac\necho >> $0.runs\nexec cc \"$@\"\n"
+	require.NoError(t, os.WriteFile(command, []byte(text), 0o755))
+	return command, func() int {
+		lines, err := os.ReadFile(command + ".runs")
+		require.NoError(t, err)
+		return len(lines)
 	}
 }
 

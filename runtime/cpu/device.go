@@ -123,7 +123,7 @@ func (d *Device) Close() error {
 	d.queue.close()
 	d.owner.FreeAll((*loaded).free, (*buffer).free)
 	d.owner.Close()
-	d.kernels.free()
+	d.kernels.libraries.free()
 	C.gp_pool_free(d.pool)
 	return nil
 }

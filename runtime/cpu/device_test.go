@@ -316,7 +316,7 @@ func TestCFlags(t *testing.T) {
 func TestKeptFileThatDoesNotLoad(t *testing.T) {
 	dir := t.TempDir()
 	kept := func() []string {
-		files, err := filepath.Glob(filepath.Join(dir, "kernel-*"))
+		files, err := filepath.Glob(filepath.Join(dir, "library-*"))
 		require.NoError(t, err)
 		return files
 	}

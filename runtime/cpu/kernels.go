@@ -16,98 +16,131 @@ import (
 
 // kernels is what has been compiled. The device's lock guards it.
 type kernels struct {
-	compiler *cc.Compiler
-	parallel int // compilers at once
-	made     map[base.Key]*kernel
+	compiler  *cc.Compiler
+	parallel  int // compilers at once
+	made      map[base.Key]kernel
+	libraries libraries
 }
 
 func newKernels(c *cc.Compiler, parallel int) kernels {
-	return kernels{compiler: c, parallel: parallel, made: map[base.Key]*kernel{}}
+	return kernels{compiler: c, parallel: parallel, made: map[base.Key]kernel{}}
 }
 
 // compilation is a kernel being compiled, or one that is there already.
 type compilation struct {
+	source string
 	done   chan struct{}
-	kernel *kernel
+	kernel kernel
 	err    error
 }
 
 // batch is the compilations of one program.
 type batch struct {
-	ctx     context.Context
 	started map[base.Key]*compilation
-	slots   chan struct{} // holds one value for each compiler that runs
-	running sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []*compilation
+}
+
+// A run of the compiler takes so many kernels: with more of them the linker's share is as small.
+const fewestAtOnce, mostAtOnce = 2, 8
+
+// take returns the next kernels for one of several compilers. They are few at the end, so that all compilers end at once.
+func (b *batch) take(compilers int) []*compilation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.waiting), mostAtOnce, max(fewestAtOnce, (len(b.waiting)+compilers-1)/compilers))
+	taken := b.waiting[:n]
+	b.waiting = b.waiting[n:]
+	return taken
 }
 
 // compile returns the kernels of a program's shaders. Each distinct source is compiled once, several at once.
-func (d *Device) compile(p *device.Program) ([]*kernel, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	b := &batch{ctx: ctx, started: map[base.Key]*compilation{}, slots: make(chan struct{}, d.kernels.parallel)}
-	defer func() {
-		cancel()
-		b.running.Wait()
-		for key, c := range b.started {
-			if c.kernel != nil {
-				d.kernels.made[key] = c.kernel
-			}
-		}
-	}()
+func (d *Device) compile(p *device.Program) ([]kernel, error) {
+	b := &batch{started: map[base.Key]*compilation{}}
 	begun := map[*device.Shader]*compilation{}
 	if _, err := base.Compile(d.owner, p, func(s *device.Shader) (*compilation, error) {
-		begun[s] = d.start(b, s)
+		begun[s] = d.add(b, s)
 		return nil, nil
 	}); err != nil {
 		return nil, err
 	}
-	return base.Compile(d.owner, p, func(s *device.Shader) (*kernel, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for range d.kernels.parallel {
+		running.Go(func() {
+			for some := b.take(d.kernels.parallel); len(some) > 0; some = b.take(d.kernels.parallel) {
+				d.kernels.build(ctx, some)
+			}
+		})
+	}
+	defer func() {
+		cancel()
+		running.Wait()
+		for key, c := range b.started {
+			if c.err == nil {
+				d.kernels.made[key] = c.kernel
+			}
+		}
+	}()
+	return base.Compile(d.owner, p, func(s *device.Shader) (kernel, error) {
 		c := begun[s]
 		<-c.done
 		return c.kernel, c.err
 	})
 }
 
-// start begins to compile a shader.
-func (d *Device) start(b *batch, s *device.Shader) *compilation {
+// add adds a shader to a batch, unless its kernel is there.
+func (d *Device) add(b *batch, s *device.Shader) *compilation {
 	key := base.KeyOf(s)
 	if c := b.started[key]; c != nil {
 		return c
 	}
-	c := &compilation{done: make(chan struct{}), kernel: d.kernels.made[key]}
-	if c.kernel != nil {
+	c := &compilation{source: s.WGSL, done: make(chan struct{})}
+	b.started[key] = c
+	if k, ok := d.kernels.made[key]; ok {
+		c.kernel = k
 		close(c.done)
 		return c
 	}
-	b.started[key] = c
-	b.running.Go(func() {
-		defer close(c.done)
-		b.slots <- struct{}{}
-		defer func() { <-b.slots }()
-		if b.ctx.Err() != nil {
-			c.err = device.ErrClosed
-			return
-		}
-		c.kernel, c.err = build(b.ctx, d.kernels.compiler, s.WGSL)
-	})
+	b.waiting = append(b.waiting, c)
 	return c
 }
 
-// build compiles and loads a kernel. A kept library that does not load, because the system changed, is made again.
-func build(ctx context.Context, compiler *cc.Compiler, source string) (*kernel, error) {
-	unit, symbol := native.Unit(source, cc.Unit)
-	library, kept, err := compiler.Compile(ctx, unit, symbol)
-	if err != nil {
-		return nil, refusal(compiler, err)
+// build compiles and loads kernels, with one run of the compiler if none of them is kept.
+func (k *kernels) build(ctx context.Context, some []*compilation) {
+	sources := make([]cc.Source, len(some))
+	for i, c := range some {
+		sources[i].Unit, sources[i].Symbol = native.Unit(c.source, cc.Unit)
 	}
-	k, err := load(library, symbol)
-	if err == nil || !kept {
-		return k, err
+	var results []cc.Result
+	if ctx.Err() == nil {
+		results = k.compiler.CompileAll(ctx, sources)
 	}
-	library, again := compiler.Again(ctx, unit, symbol)
+	for i, c := range some {
+		if ctx.Err() != nil {
+			c.err = device.ErrClosed
+		} else {
+			c.kernel, c.err = k.load(ctx, sources[i], results[i])
+		}
+		close(c.done)
+	}
+}
+
+// load loads a compiled kernel. A kept library that does not load, because the system changed, is made again.
+func (k *kernels) load(ctx context.Context, s cc.Source, r cc.Result) (kernel, error) {
+	if r.Err != nil {
+		return nil, refusal(k.compiler, r.Err)
+	}
+	made, err := k.libraries.load(r.Library, s.Symbol)
+	if err == nil || !r.Kept {
+		return made, err
+	}
+	library, again := k.compiler.Again(ctx, s.Unit, s.Symbol)
 	if again != nil {
 		return nil, fmt.Errorf("%w; compiling it again: %w", err, again)
 	}
-	return load(library, symbol)
+	return k.libraries.load(library, s.Symbol)
 }
 
 // refusal makes a compiler's refusal of a source a validation error.
@@ -117,11 +150,4 @@ func refusal(compiler *cc.Compiler, err error) error {
 		return device.Invalid("%s: %v", compiler, source)
 	}
 	return err
-}
-
-// free unloads all kernels.
-func (k *kernels) free() {
-	for _, made := range k.made {
-		made.free()
-	}
 }

@@ -10,40 +10,61 @@ package cpu
 import "C"
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// kernel is a loaded library and its function.
-type kernel struct{ library, function unsafe.Pointer }
+// kernel is the function of a kernel, in one of the loaded libraries.
+type kernel unsafe.Pointer
 
-// load loads a library from memory: what was checked is what runs, whatever happens to files. Systems without memory
-// files, or where such files may not be executed, load it from a private file.
-func load(library []byte, symbol string) (*kernel, error) {
-	handle, inMemory := fromMemory(library)
+// libraries are the loaded libraries, by their SHA-256. Kernels that were compiled together share one.
+type libraries struct {
+	mu     sync.Mutex
+	loaded map[[sha256.Size]byte]unsafe.Pointer
+}
+
+// load loads a library from memory, unless it is loaded: what was checked is what runs, whatever happens to files. Systems
+// without memory files, or where such files may not be executed, load it from a private file.
+func (l *libraries) load(library []byte, symbol string) (kernel, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sum := sha256.Sum256(library)
+	handle := l.loaded[sum]
 	if handle == nil {
-		var onDisk error
-		if handle, onDisk = fromFile(library); onDisk != nil {
-			return nil, fmt.Errorf("the system does not load compiled code: %w; from a file: %w", inMemory, onDisk)
+		var inMemory, onDisk error
+		if handle, inMemory = fromMemory(library); handle == nil {
+			if handle, onDisk = fromFile(library); onDisk != nil {
+				return nil, fmt.Errorf("the system does not load compiled code: %w; from a file: %w", inMemory, onDisk)
+			}
 		}
+		if l.loaded == nil {
+			l.loaded = map[[sha256.Size]byte]unsafe.Pointer{}
+		}
+		l.loaded[sum] = handle
 	}
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
-	k := &kernel{library: handle, function: C.dlsym(handle, name)}
-	if k.function == nil {
-		k.free()
+	k := kernel(C.dlsym(handle, name))
+	if k == nil {
 		return nil, fmt.Errorf("the compiled library lacks %s", symbol)
 	}
 	return k, nil
 }
 
-func (k *kernel) free() { C.dlclose(k.library) }
+// free unloads all libraries.
+func (l *libraries) free() {
+	for _, handle := range l.loaded {
+		C.dlclose(handle)
+	}
+}
 
 const mfdExec = 0x10 // MFD_EXEC, since Linux 6.3
 

@@ -47,7 +47,7 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 }
 
 // bind makes the list of commands.
-func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
+func (l *loaded) bind(p *device.Program, compiled []kernel) error {
 	if len(p.Commands) == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (l *loaded) bind(p *device.Program, compiled []*kernel) error {
 			l.free()
 			return l.d.owner.Named("load", p.Shaders[c.Shader].Label, err)
 		}
-		l.commands[i].kernel = C.gp_kernel(compiled[c.Shader].function)
+		l.commands[i].kernel = C.gp_kernel(compiled[c.Shader])
 		args = args[len(c.Args):]
 	}
 	return nil

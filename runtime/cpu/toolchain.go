@@ -24,11 +24,12 @@ func FindToolchain(cache string) (*Toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := build(context.Background(), t.compiler, trial)
-	if err != nil {
-		return nil, fmt.Errorf("the C compiler does not work: %w", err)
+	k, c := newKernels(t.compiler, 1), &compilation{source: trial, done: make(chan struct{})}
+	k.build(context.Background(), []*compilation{c})
+	if c.err != nil {
+		return nil, fmt.Errorf("the C compiler does not work: %w", c.err)
 	}
-	k.free()
+	k.libraries.free()
 	return t, nil
 }
 

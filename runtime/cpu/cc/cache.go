@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	lockPrefix = ".lock-" // of the names of files that are locked while a unit is compiled
-	lockPause  = 2 * time.Millisecond
-	maxCache   = 128 << 20 // bytes of libraries: some ten thousand
+	libraryPrefix = "library-" // of the names of libraries' files
+	lockPrefix    = ".lock-"   // of the names of files that are locked while a unit is compiled
+	lockPause     = 2 * time.Millisecond
+	maxCache      = 128 << 20 // bytes: the code of some ten thousand units
 )
 
 // MakeCache makes a folder for Options.Cache, or checks that only the user may write to it. It removes what killed
@@ -31,6 +32,65 @@ func MakeCache(dir string) error {
 	return nil
 }
 
+// Source is a translation unit and the function that it defines.
+type Source struct{ Unit, Symbol string }
+
+// Result is what Compile returns for a source.
+type Result struct {
+	Library []byte
+	Kept    bool
+	Err     error
+}
+
+// CompileAll is Compile for several sources. One run of the compiler makes those that are not kept: it compiles each unit on
+// its own, as Compile does, and links them to one library.
+func (c *Compiler) CompileAll(ctx context.Context, sources []Source) []Result {
+	results := make([]Result, len(sources))
+	c.together(ctx, sources, results)
+	for i, s := range sources {
+		if r := &results[i]; r.Library == nil {
+			r.Library, r.Kept, r.Err = c.Compile(ctx, s.Unit, s.Symbol)
+		}
+	}
+	return results
+}
+
+// together sets the results of the sources that are kept, and of others, which it compiles at once. It omits units that
+// another compiler makes, and all that are not kept if the compiler refuses one.
+func (c *Compiler) together(ctx context.Context, sources []Source, results []Result) {
+	f, err := c.chosen(ctx)
+	if err != nil {
+		return
+	}
+	var missing []int
+	var units []Source
+	var paths []string
+	for i, s := range sources {
+		path := c.path(s.Unit, f)
+		if results[i].Library = c.use(path); results[i].Library != nil {
+			results[i].Kept = true
+			continue
+		}
+		release, ok := tryHold(path)
+		if !ok {
+			continue
+		}
+		defer release()
+		missing, units, paths = append(missing, i), append(units, s), append(paths, path)
+	}
+	if len(units) < 2 {
+		return
+	}
+	library, err := c.build(ctx, units, f)
+	if err != nil {
+		return
+	}
+	c.keep(library, paths...)
+	for _, i := range missing {
+		results[i].Library = library
+	}
+}
+
 // Compile returns the shared library of a translation unit that defines the function symbol, and reports whether it was
 // kept. A unit that the compiler refuses is a *SourceError. Of several compilers with one cache, in one process or in
 // several, one compiles a unit, and the others wait for its library.
@@ -40,11 +100,11 @@ func (c *Compiler) Compile(ctx context.Context, unit, symbol string) (library []
 		return nil, false, err
 	}
 	path := c.path(unit, f)
-	if library := codecache.Use(path); library != nil {
+	if library := c.use(path); library != nil {
 		return library, true, nil
 	}
 	defer hold(ctx, path)()
-	if library := codecache.Use(path); library != nil {
+	if library := c.use(path); library != nil {
 		return library, true, nil
 	}
 	library, err = c.Again(ctx, unit, symbol)
@@ -57,14 +117,34 @@ func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	library, err := c.build(ctx, unit, symbol, f)
+	library, err := c.build(ctx, []Source{{unit, symbol}}, f)
 	if err != nil {
 		return nil, err
 	}
-	if path := c.path(unit, f); path != "" {
-		_ = codecache.Write(path, library) // on a full disk the next process compiles again
-	}
+	c.keep(library, c.path(unit, f))
 	return library, nil
+}
+
+// keep writes a library, and to the files of its units the library's name. On a full disk the next process compiles again.
+func (c *Compiler) keep(library []byte, paths ...string) {
+	if c.cache == "" {
+		return
+	}
+	name := libraryPrefix + digest(string(library))
+	if codecache.Write(filepath.Join(c.cache, name), library) != nil {
+		return
+	}
+	for _, path := range paths {
+		_ = codecache.Write(path, []byte(name))
+	}
+}
+
+// use returns the kept library of a unit; nil if there is none.
+func (c *Compiler) use(path string) []byte {
+	if name := codecache.Use(path); name != nil {
+		return codecache.Use(filepath.Join(c.cache, string(name)))
+	}
+	return nil
 }
 
 // Accepts reports whether the compiler makes a library of a unit. A refusal is kept too, so each is compiled once.
@@ -91,19 +171,39 @@ func hold(ctx context.Context, path string) (release func()) {
 	if path == "" {
 		return func() {}
 	}
-	lock := filepath.Join(filepath.Dir(path), lockPrefix+filepath.Base(path))
-	l := flock.New(lock)
+	l := lock(path)
 	if ok, err := l.TryLockContext(ctx, lockPause); !ok || err != nil {
 		l.Close()
 		return func() {}
 	}
+	return releasing(l)
+}
+
+// tryHold is hold, but does not wait: it reports whether no other compiler makes the file.
+func tryHold(path string) (release func(), ok bool) {
+	if path == "" {
+		return func() {}, true
+	}
+	l := lock(path)
+	if ok, err := l.TryLock(); !ok || err != nil {
+		l.Close()
+		return nil, false
+	}
+	return releasing(l), true
+}
+
+func lock(path string) *flock.Flock {
+	return flock.New(filepath.Join(filepath.Dir(path), lockPrefix+filepath.Base(path)))
+}
+
+func releasing(l *flock.Flock) func() {
 	return func() {
-		os.Remove(lock)
+		os.Remove(l.Path())
 		l.Close()
 	}
 }
 
-// path returns the file of a unit's library; "" without a cache.
+// path returns the file that names a unit's library; "" without a cache.
 func (c *Compiler) path(unit string, f *flags) string { return c.file("kernel", unit, f.String()) }
 
 // file returns the file of what the parts and the compiler determine; "" without a cache.
@@ -111,6 +211,10 @@ func (c *Compiler) file(kind string, parts ...string) string {
 	if c.cache == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(c.identity + "\x00" + strings.Join(parts, "\x00")))
-	return filepath.Join(c.cache, kind+"-"+hex.EncodeToString(sum[:20]))
+	return filepath.Join(c.cache, kind+"-"+digest(c.identity+"\x00"+strings.Join(parts, "\x00")))
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:20])
 }

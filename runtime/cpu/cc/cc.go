@@ -1,8 +1,9 @@
 // Package cc compiles C with the machine's compiler and keeps the results on disk.
 //
-// A Compiler turns one translation unit into one shared library. Each kernel is a library of its own: linking is part of
-// the call that compiles, which costs about 4 ms of 20, and programs that have a kernel in common share its file. So
-// there is one kind of cached file, and no file depends on which other kernels a program has.
+// A Compiler turns translation units into shared libraries. Each kernel is a unit of its own, so its code does not depend on
+// the units that are compiled beside it. One run of the compiler makes a library of several units, which saves a tenth of
+// the time: the driver and the linker run once. The file of a unit in the cache names the library that has its code, so programs
+// that have a kernel in common share it.
 package cc
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -107,36 +109,60 @@ func (c *Compiler) String() string { return strings.Join(c.command, " ") }
 // Version returns the first line that the compiler prints about itself.
 func (c *Compiler) Version() string { return c.version }
 
-// build runs the compiler and checks that its result is a complete library.
-func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags) ([]byte, error) {
+// build runs the compiler and checks that its result is a complete library. A single unit is its standard input.
+func (c *Compiler) build(ctx context.Context, units []Source, flags *flags) ([]byte, error) {
 	scratch, err := c.scratch.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer c.scratch.leave()
-	f, err := os.CreateTemp(scratch, "library-")
+	dir, err := os.MkdirTemp(scratch, "library-")
 	if err != nil {
 		return nil, err
 	}
-	f.Close()
-	defer os.Remove(f.Name())
-	ctx, cancel := context.WithTimeout(ctx, maxCompile)
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(len(units))*maxCompile)
 	defer cancel()
-	args := slices.Concat(flags.compile, []string{"-x", "c", "-", "-o", f.Name()}, flags.link, c.last)
-	if _, err := c.run(ctx, scratch, unit, args...); err != nil {
+	input, files := units[0].Unit, []string{"-"}
+	if len(units) > 1 {
+		input = ""
+		if files, err = write(dir, units); err != nil {
+			return nil, err
+		}
+	}
+	out := filepath.Join(dir, "library")
+	if err := os.WriteFile(out, nil, 0o600); err != nil {
 		return nil, err
 	}
-	library, err := os.ReadFile(f.Name())
-	if err == nil {
-		err = check(library, symbol)
+	if _, err := c.run(ctx, scratch, input, slices.Concat(flags.compile, []string{"-x", "c"}, files, []string{"-o", out}, flags.link,
+		c.last)...); err != nil {
+		return nil, err
 	}
-	if errors.Is(err, errUndefined) {
-		return nil, &SourceError{Line: fmt.Sprintf("%s: error: the source does not define %s", Unit, symbol)}
+	library, err := os.ReadFile(out)
+	for _, u := range units {
+		if err == nil {
+			err = check(library, u.Symbol)
+		}
+		if errors.Is(err, errUndefined) {
+			return nil, &SourceError{Line: fmt.Sprintf("%s: error: the source does not define %s", Unit, u.Symbol)}
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s reported success, but its result is unusable: %w", c, err)
 	}
 	return library, nil
+}
+
+// write writes each unit to a file.
+func write(dir string, units []Source) (files []string, err error) {
+	for i, u := range units {
+		file := filepath.Join(dir, fmt.Sprintf("%d.c", i))
+		if err := os.WriteFile(file, []byte(u.Unit), 0o600); err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
 }
 
 // run runs the compiler with input and returns what it prints to both streams.

@@ -96,31 +96,119 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// A kept file that is damaged anywhere is compiled again.
+// A kept file that is damaged anywhere is written again: of a library, or of a unit with the name of its library.
 func TestDamagedCache(t *testing.T) {
 	command, runs := script(t, genuine)
 	dir := t.TempDir()
 	c := opened(t, Options{Command: command, Cache: dir})
 	require.NoError(t, compile(c, unit))
-	files, err := filepath.Glob(filepath.Join(dir, "kernel-*"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	whole, err := os.ReadFile(files[0])
-	require.NoError(t, err)
-	flipped := append([]byte{}, whole...)
-	flipped[len(flipped)/2] ^= 1
-	for _, damaged := range [][]byte{nil, whole[:10], whole[:len(whole)-1], flipped} {
-		require.NoError(t, os.WriteFile(files[0], damaged, 0o600))
-		before := runs()
-		library, kept, err := c.Compile(context.Background(), unit, symbol)
+	for _, kind := range []string{"kernel-*", libraryPrefix + "*"} {
+		files, err := filepath.Glob(filepath.Join(dir, kind))
 		require.NoError(t, err)
-		assert.False(t, kept)
-		assert.Equal(t, before+1, runs())
-		require.NoError(t, check(library, symbol))
-		repaired, err := os.ReadFile(files[0])
+		file := files[len(files)-1]
+		whole, err := os.ReadFile(file)
 		require.NoError(t, err)
-		assert.True(t, string(whole) == string(repaired))
+		flipped := append([]byte{}, whole...)
+		flipped[len(flipped)/2] ^= 1
+		for _, damaged := range [][]byte{nil, whole[:10], whole[:len(whole)-1], flipped} {
+			require.NoError(t, os.WriteFile(file, damaged, 0o600))
+			before := runs()
+			library, kept, err := c.Compile(context.Background(), unit, symbol)
+			require.NoError(t, err)
+			assert.False(t, kept)
+			assert.Equal(t, before+1, runs())
+			require.NoError(t, check(library, symbol))
+			repaired, err := os.ReadFile(file)
+			require.NoError(t, err)
+			assert.True(t, string(whole) == string(repaired))
+		}
+		require.NoError(t, os.Remove(file))
+		require.NoError(t, compile(c, unit))
+		assert.FileExists(t, file)
 	}
+}
+
+// several returns sources of which one may be wrong.
+func several(n, wrong int) (sources []Source) {
+	for i := range n {
+		s := Source{Symbol: fmt.Sprintf("f%d", i)}
+		s.Unit = fmt.Sprintf("#line 1 %q\nstatic int twice(int x) { return x * 2; }\nint %s(void) { return twice(%d); }\n", Unit, s.Symbol, i)
+		if i == wrong {
+			s.Unit += "oops\n"
+		}
+		sources = append(sources, s)
+	}
+	return sources
+}
+
+// One run of the compiler makes the library of several units. Each of them is then kept, also beside others.
+func TestCompileAll(t *testing.T) {
+	command, runs := script(t, genuine)
+	for _, cache := range []string{"", t.TempDir()} {
+		c := opened(t, Options{Command: command, Cache: cache})
+		_, err := c.chosen(context.Background())
+		require.NoError(t, err)
+		before := runs()
+		for _, r := range c.CompileAll(context.Background(), several(3, -1)) {
+			require.NoError(t, r.Err)
+			assert.False(t, r.Kept)
+			for _, s := range several(3, -1) {
+				require.NoError(t, check(r.Library, s.Symbol))
+			}
+		}
+		assert.Equal(t, before+1, runs())
+		if cache == "" {
+			continue
+		}
+		for i, r := range c.CompileAll(context.Background(), several(5, -1)) {
+			require.NoError(t, check(r.Library, fmt.Sprintf("f%d", i)))
+			assert.Equal(t, i < 3, r.Kept)
+		}
+		assert.Equal(t, before+2, runs())
+		_, kept, err := c.Compile(context.Background(), several(5, -1)[4].Unit, "f4")
+		require.NoError(t, err)
+		assert.True(t, kept)
+		assert.Equal(t, before+2, runs())
+	}
+}
+
+// A unit that the compiler refuses has its own error, and the others have libraries.
+func TestCompileAllWithAMistake(t *testing.T) {
+	for i, r := range opened(t, Options{}).CompileAll(context.Background(), several(4, 2)) {
+		if i != 2 {
+			require.NoError(t, r.Err)
+			require.NoError(t, check(r.Library, fmt.Sprintf("f%d", i)))
+			continue
+		}
+		var refusal *SourceError
+		require.ErrorAs(t, r.Err, &refusal)
+		assert.Contains(t, refusal.Line, Unit+":3:")
+	}
+}
+
+// A unit that another compiler is making is not made beside others, but awaited.
+func TestCompileAllWaits(t *testing.T) {
+	command, runs := script(t, genuine)
+	c := opened(t, Options{Command: command, Cache: t.TempDir()})
+	f, err := c.chosen(context.Background())
+	require.NoError(t, err)
+	sources := several(3, -1)
+	release := hold(context.Background(), c.path(sources[1].Unit, f))
+	library, err := opened(t, Options{Command: command}).Again(context.Background(), sources[1].Unit, sources[1].Symbol)
+	require.NoError(t, err)
+	before := runs()
+	done := make(chan []Result)
+	go func() { done <- c.CompileAll(context.Background(), sources) }()
+	for c.use(c.path(sources[2].Unit, f)) == nil {
+		time.Sleep(time.Millisecond)
+	}
+	c.keep(library, c.path(sources[1].Unit, f))
+	release()
+	for i, r := range <-done {
+		require.NoError(t, r.Err)
+		assert.Equal(t, i == 1, r.Kept)
+	}
+	assert.Equal(t, before+1, runs())
 }
 
 // Without room for the cache, everything is compiled and nothing is kept.

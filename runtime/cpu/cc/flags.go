@@ -81,7 +81,7 @@ func (c *Compiler) choose(ctx context.Context) (*flags, error) {
 	for _, cpu := range native(c.cpu) {
 		for _, link := range links() {
 			f := &flags{slices.Concat(common, cpu), link}
-			if _, err = c.build(ctx, trial, trialSymbol, f); err == nil || ctx.Err() != nil {
+			if _, err = c.build(ctx, []Source{{trial, trialSymbol}}, f); err == nil || ctx.Err() != nil {
 				return f, err
 			}
 		}
