@@ -47,8 +47,8 @@ func memberProcess(coordinator string) error {
 	}
 	c := NewClient(ClientOptions{Build: testBuild})
 	c.Handle("echo", echo)
-	n, err := transport.Listen("", transport.Options{Self: credentials.Identity().ID, TLS: credentials.TLS(), Identify: credentials.Identify,
-		Receive: func(string, transport.Message) {}, Sessions: c.Sessions(), Silence: testLease})
+	n, err := transport.Listen("", transport.Options{Self: credentials.Identity().ID, TLS: credentials.TLS(),
+		Identify: credentials.Identify, Receive: func(string, transport.Message) {}, Sessions: c.Sessions(), Silence: testLease})
 	if err != nil {
 		return err
 	}
