@@ -29,7 +29,7 @@ var budgets = map[string]int{
 	"shaders":             6000,
 	"optim":               2900,
 	"optim/outer":         500,
-	"runtime":             16000,
+	"runtime":             16200,
 	"wasm":                7500,
 	"pipeline/config":     3200,
 	"pipeline/train":      6350,
