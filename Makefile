@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop release site gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop release site wheel wheel-test gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -172,6 +172,13 @@ site: ## the documentation as a site in build/site (development only: fetches Sp
 	build/site-venv/bin/pip install --quiet --disable-pip-version-check -r .ci/site/requirements.txt
 	build/site-venv/bin/sphinx-build -q -W --keep-going -c .ci/site -d build/site-cache . build/site
 	@echo "build/site is built; to see it: python3 -m http.server -d build/site, then http://localhost:8000"
+
+wheel: setup-build ## Python wheels with the program inside, for the targets that this machine has a C compiler for
+	@$(PAGE)
+	@.ci/wheel.sh
+
+wheel-test: wheel ## install the wheel of this machine in a clean environment, train, uninstall; PYTHONS=... names interpreters
+	@.ci/wheel-test.sh $(PYTHONS)
 
 gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
 	@.ci/gpu-bundle.sh

@@ -26,6 +26,7 @@ type Report interface {
 
 // Start is what a run prints before it begins.
 type Start struct {
+	Dir        string            `json:"dir"`     // of the run
 	Config     string            `json:"config"`  // as YAML, all defaults written out
 	Changed    []string          `json:"changed"` // its values that differ from the defaults, as "key: value"
 	Ranks      []engine.RankPlan `json:"ranks"`   // the pipeline's stages on their devices

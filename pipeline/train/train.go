@@ -293,8 +293,8 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.deployment.engine.Ranks(), Parameters: t.job.model.Count(),
-		Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
+	s := Start{Dir: c.Run.Dir, Config: string(c.YAML()), Changed: c.At(0).Changed(), Ranks: t.deployment.engine.Ranks(),
+		Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
 		Precision: layout.DescribePrecision(c.Train.DType(), t.deployment.devices), Data: t.job.corpus.sizes(), FirstStep: t.step,
 		Steps: c.Train.Steps}
 	for i, dev := range t.deployment.devices {

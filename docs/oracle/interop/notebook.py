@@ -20,16 +20,15 @@ def main():
     with open(os.path.join(FOLDER, "train.ipynb")) as f:
         cells = ["".join(c["source"]) for c in json.load(f)["cells"] if c["cell_type"] == "code"]
     os.chdir(FOLDER)
-    sys.path.insert(0, FOLDER)
-    import gpupipe
-    gpupipe.PROGRAM = os.environ["GPUPIPE"]
+    sys.path.insert(0, os.path.join(FOLDER, "../../cmd/python"))
     names = {}
     for cell in cells:
         value = execute(cell.replace("runs/notebook", os.path.join(os.environ["SCRATCH"], "run")), names)
-    steps = names["steps"]
-    assert len(steps) == 60 and steps[-1]["loss"] < steps[0]["loss"] - 2, steps
+    losses = names["run"].metrics()["loss"]
+    assert len(losses) == 60 and losses[-1] < losses[0] - 2, losses
+    assert "validation loss" in names["run"].plot().svg and len(names["run"].metrics().to_pandas()) == 60
     assert value.startswith("In the beginning") and len(value) > 40, value
-    print(f"{len(cells)} cells; loss {steps[0]['loss']:.2f} to {steps[-1]['loss']:.2f}")
+    print(f"{len(cells)} cells; loss {losses[0]:.2f} to {losses[-1]:.2f}")
 
 
 main()

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# wheel.sh [TARGET...]: builds wheels with the program inside in build/wheel, of this revision. Targets: linux-amd64,
+# linux-arm64, windows-amd64, darwin-arm64; by default those for which this machine has a C compiler. Wheels for Linux run
+# where glibc is 2.34 or later.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+have() { command -v "$1" >/dev/null 2>&1; }
+found=()
+[ "$(uname -sm)" != "Linux x86_64" ] || found+=(linux-amd64)
+! have aarch64-linux-gnu-gcc || found+=(linux-arm64)
+! have x86_64-w64-mingw32-gcc || found+=(windows-amd64)
+[ "$(uname -sm)" != "Darwin arm64" ] || found+=(darwin-arm64)
+TARGETS=("${@:-${found[@]}}")
+REVISION=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
+# A tag v1.2.3 is the version; other commits are of the version to come.
+VERSION=$(git describe --tags --exact-match 2>/dev/null | sed -n 's/^v\([0-9.]*\)$/\1/p' || true)
+VERSION=${VERSION:-0.1.dev$(git rev-list --count HEAD 2>/dev/null || echo 0)}
+
+# glibc FILE: the newest version of glibc that a program asks for.
+glibc() { grep -ao 'GLIBC_2\.[0-9]*' "$1" | sort -uV | tail -1 | cut -d. -f2; }
+
+rm -rf build/wheel
+mkdir -p build/wheel/programs
+for target in "${TARGETS[@]}"; do
+	program=build/wheel/programs/gpupipe-$target
+	case $target in
+	linux-amd64) platform=manylinux_2_34_x86_64 cc=gcc ;;
+	linux-arm64) platform=manylinux_2_34_aarch64 cc=aarch64-linux-gnu-gcc ;;
+	windows-amd64) platform=win_amd64 cc=x86_64-w64-mingw32-gcc ;;
+	darwin-arm64) platform=macosx_12_0_arm64 cc=cc ;;
+	*) echo "wheel: found the target $target, expected linux-amd64, linux-arm64, windows-amd64 or darwin-arm64" >&2; exit 2 ;;
+	esac
+	echo "wheel: $VERSION for $target" >&2
+	CGO_ENABLED=1 CC=$cc GOOS=${target%-*} GOARCH=${target#*-} go build -buildvcs=false \
+		-ldflags "-s -w -X github.com/gpupipe/gpupipe/internal/version.revision=$REVISION" -o "$program" ./cmd/gpupipe
+	if [[ $target == linux-* ]] && [ "$(glibc "$program")" -gt 34 ]; then
+		echo "wheel: the program for $target asks for glibc 2.$(glibc "$program"), and the wheel promises 2.34" >&2
+		exit 1
+	fi
+	python3 cmd/python/wheel.py --program "$program" --platform "$platform" --version "$VERSION" --out build/wheel
+done
+rm -r build/wheel/programs
