@@ -3,6 +3,7 @@ package replicas
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/gpupipe/gpupipe/optim/outer"
@@ -33,16 +34,18 @@ func (p *Pipeline) landing(step int) bool {
 
 // exchange lands and sends what the plan has after a step. The pipelines of all replicas are empty.
 func (p *Pipeline) exchange(step int) error {
-	for f := range p.fragments {
-		if lands, ok := p.flights[f]; ok && (lands <= step || step == p.plan.Last) {
+	sent := p.plan.Sent(step)
+	for f, fragment := range p.fragments {
+		sends := slices.Contains(sent, f)
+		if lands, ok := p.flights[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
 			if err := p.land(f); err != nil {
-				return fmt.Errorf("exchange of %s: %w", p.fragments[f].name, err)
+				return fmt.Errorf("exchange of %s: %w", fragment.name, err)
 			}
 		}
-	}
-	for _, f := range p.plan.Sent(step) {
-		if err := p.send(f, step); err != nil {
-			return fmt.Errorf("exchange of %s: %w", p.fragments[f].name, err)
+		if sends {
+			if err := p.send(f, step); err != nil {
+				return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+			}
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
 		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
 	for i, r := range m.Replicas {
-		p.ReplicaLosses = append(p.ReplicaLosses, r.Loss)
+		p.ReplicaLosses = append(p.ReplicaLosses, metrics.Number(r.Loss))
 		if r.Overflowed && !m.Overflowed {
 			t.recorder.noteStep(eventSkipped, step, "step %d: the gradient of replica %d is too large for f16 with a loss scale of %.0f: it skipped its share of the batch, and halves its scale", step, i, r.Scale)
 		}

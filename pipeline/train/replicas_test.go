@@ -123,6 +123,22 @@ func TestResumeWithOtherReplicas(t *testing.T) {
 	}
 }
 
+// A resumed run with shorter periods sends fragments whose exchanges have not landed: they land first.
+func TestResumeWithShorterPeriods(t *testing.T) {
+	dir := t.TempDir()
+	o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+	o.StopAfter = 4
+	_, err := train.Run(t.Context(), independent(t, dir, "pipeline.outer.late=4"), o)
+	require.NoError(t, err)
+	o.StopAfter, o.Resume = 0, true
+	res, err := train.Run(t.Context(), independent(t, dir, "pipeline.local_steps=1", "pipeline.outer.late=0"), o)
+	require.NoError(t, err)
+	all := tensorsOf(t, res)
+	assert.Equal(t, all["replicas/0/weights/model.norm.weight"], all["replicas/1/weights/model.norm.weight"])
+	assert.Equal(t, all["outer/base/model.norm.weight"], all["replicas/1/weights/model.norm.weight"])
+	assert.Less(t, *res.ValLoss, 5.3)
+}
+
 // Replicas that average gradients do not become replicas that train on their own, or the other way around.
 func TestResumeRefusesOtherLocalSteps(t *testing.T) {
 	for _, keys := range [][2]string{{"pipeline.local_steps=4", "pipeline.local_steps=0"}, {"pipeline.local_steps=0", "pipeline.local_steps=4"}} {

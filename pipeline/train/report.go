@@ -59,9 +59,9 @@ type Progress struct {
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"routing,omitempty"`
 	// ReplicaLosses are the losses of replicas that train on their own; Loss is their mean.
-	ReplicaLosses []float64       `json:"replica_losses,omitempty"`
-	system        []metrics.Value // how the step used the machines; the time comes first
-	asked         bool            // hooks have the step's measurements
+	ReplicaLosses []metrics.Number `json:"replica_losses,omitempty"`
+	system        []metrics.Value  // how the step used the machines; the time comes first
+	asked         bool             // hooks have the step's measurements
 }
 
 // values are the measurements by their names in metrics.jsonl.
@@ -79,7 +79,7 @@ func (p Progress) values() []metrics.Value {
 		values = append(values, routingValues(r)...)
 	}
 	for i, loss := range p.ReplicaLosses {
-		values = append(values, metrics.Value{Name: fmt.Sprintf("replicas.%d/loss", i), Value: loss})
+		values = append(values, metrics.Value{Name: fmt.Sprintf("replicas.%d/loss", i), Value: float64(loss)})
 	}
 	return values
 }

@@ -27,6 +27,7 @@ var replicaRuns = []string{
 	"replicas=1 local_steps=3 outer.wire=f32 outer.late=0 optimizer.name=adamw",
 	"replicas=2 local_steps=3 outer.wire=int8 outer.late=1 optimizer.name=muon train.precision=f16",
 	"replicas=3 local_steps=2 outer.wire=int4 outer.late=1 optimizer.name=muon model.tie_embeddings=true",
+	"replicas=4 local_steps=8 outer.wire=int4 outer.late=5 optimizer.name=muon",
 	"replicas=2 local_steps=3 outer.wire=int4 outer.late=1 train.batch_schedule={0:12,5:24}",
 	"replicas=2 local_steps=3 outer.wire=int4 outer.late=1 model.moe={experts:4,top_k:2,d_ff:6,dense_first:1,score:sigmoid,balance:{bias:0.01,aux:0.1}}",
 }
@@ -45,13 +46,17 @@ func overridesOf(setting string, more ...string) []string {
 	return append(all, more...)
 }
 
-// Replicas that train on their own have the same bits on one stage and on two, and if the run was stopped and resumed, also
+// Replicas that train on their own have the same bits on one stage and on several, and if the run was stopped and resumed, also
 // while pipelines are full.
 func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
 	for i, setting := range sample(t, 3, replicaRuns) {
 		t.Run(setting, func(t *testing.T) {
 			one := weightsOf(t, overridesOf(setting)...)
-			two := weightsOf(t, overridesOf(setting, "pipeline.stages=2")...)
+			stages := "pipeline.stages=2"
+			if !strings.Contains(setting, "delay=1") {
+				stages = fmt.Sprint("pipeline.stages=", 2+i%2)
+			}
+			staged := weightsOf(t, overridesOf(setting, stages)...)
 			c := traintest.Demo(t, t.TempDir(), overridesOf(setting, fmt.Sprint("pipeline.stages=", 1+i%2))...)
 			runtest.Until(t, c, 3)
 			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
@@ -60,7 +65,7 @@ func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
 			require.NoError(t, err)
 			resumed := traintest.Files(t, runtest.Until(t, c, 0).Checkpoint)
 			for file := range one {
-				assert.True(t, one[file] == two[file], "%s on two stages", file)
+				assert.True(t, one[file] == staged[file], "%s with %s", file, stages)
 				assert.True(t, one[file] == resumed[file], "%s after it was resumed", file)
 			}
 		})
