@@ -64,7 +64,7 @@ func (p *progress) rank(l engine.RankPlan, several bool) {
 		software = ": computes on the CPU"
 	}
 	if several {
-		p.labeled(l.Name, fmt.Sprintf("%s; microbatches in flight %d", l.Chunks(), l.Slots))
+		p.column(l.Name, max(labelWidth, len(l.Name)+2), fmt.Sprintf("%s; microbatches in flight %d", l.Chunks(), l.Slots))
 	}
 	p.labeled("device", fmt.Sprintf("%s, %s (%s%s)", l.Device.Name, l.Device.Hardware(), l.Device.Kind, software))
 	m := l.Memory

@@ -68,11 +68,13 @@ STALE = [
 REPLICAS = [
     # model, run, batch_size, microbatches, grad_clip, optimizer, pipeline
     ("gqa", "muon-2-every-3", 4, 2, 0.5, MUON, {"replicas": 2, "local_steps": 3}),
-    ("gqa", "adamw-2-every-8-late", 4, 2, 0.5, ADAMW, {"replicas": 2, "local_steps": 8, "outer": {"late": 5, "momentum": 0.9}}),
+    ("gqa", "adamw-2-every-8-late", 4, 2, 0.5, ADAMW,
+     {"replicas": 2, "local_steps": 8, "outer": {"late": 5, "momentum": 0.9, "correction": "plain"}}),
     ("gqa", "muon-4-int4-late-feedback", 8, 4, 0.5, MUON,
      {"replicas": 4, "local_steps": 4, "outer": {"wire": "int4", "late": 2, "correction": "error_feedback"}}),
     ("tied", "adamw-3-every-step-bf16", 6, 3, 0.5, ADAMW, {"replicas": 3, "local_steps": 1, "outer": {"wire": "bf16"}}),
-    ("tied", "muon-2-eager", 4, 4, 0.5, MUON, {"replicas": 2, "local_steps": 4, "outer": {"late": 4, "correction": "eager"}}),
+    ("tied", "muon-2-eager", 4, 4, 0.5, MUON,
+     {"replicas": 2, "local_steps": 4, "outer": {"late": 4, "correction": "eager"}}),
     ("tied", "muon-2-int8-stale", 8, 8, 0.5, MUON,
      {"replicas": 2, "local_steps": 5, "outer": {"wire": "int8", "late": 3}, "delay": 1, "stale_microbatches": 1}),
     ("tied", "muon-2-int2", 4, 2, 0.5, MUON, {"replicas": 2, "local_steps": 6, "outer": {"wire": "int2"}}),

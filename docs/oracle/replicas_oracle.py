@@ -59,7 +59,7 @@ class Exchanges:
 
     def __init__(self, p, replicas, config, steps):
         pipeline = config["pipeline"]
-        outer = {"lr": 0.7, "momentum": 0.6, "wire": "f32", "late": 0, "correction": "plain", **pipeline.get("outer", {})}
+        outer = {"lr": 0.7, "momentum": 0.6, "wire": "f32", "late": 0, "correction": "error_feedback", **pipeline.get("outer", {})}
         self.replicas, self.period, self.last = replicas, pipeline["local_steps"], steps
         self.lr, self.momentum, self.wire = outer["lr"], outer["momentum"], outer["wire"]
         self.late, self.correction = outer["late"], outer["correction"]
@@ -99,7 +99,9 @@ class Exchanges:
             for k in names:
                 self.residues[i][k] = x[k] - messages[i][k]
                 total[k] = total[k] + messages[i][k]
-        ahead = self.late / self.period * (n - 1) / n if self.correction == "error_feedback" else 0.0
+        ahead = 0.5 * self.late / self.period * (n - 1) / n * (1 - self.momentum) / self.lr
+        if self.correction != "error_feedback":
+            ahead = 0.0
         before, target = {k: self.base[k] for k in names}, {}
         for k in names:
             g = total[k] / n

@@ -15,23 +15,28 @@ type Correction struct {
 
 func never(Config, int) float64 { return 0 }
 
+// others is the a of error feedback.
+func others(c Config, replicas int) float64 {
+	return 0.5 * c.Lateness * float64(replicas-1) / float64(replicas) * (1 - c.Momentum) / c.LR
+}
+
 // Corrections is the table of corrections of late exchanges, the default one first.
+//
+// With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while the
+// exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step is
+// η/(1 − μ) times the mean move of the replicas in a period; half of it, since the moves of two periods agree only in part.
+// It is the error feedback of delayed updates, x = y + a·(y − y_before), one level up.
 //
 // With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and the
 // shares of the others when the exchange lands (Kale et al., Eager Updates For Overlapped Communication and Computation in
 // DiLoCo, arXiv:2502.12996, section 3). For an outer optimizer without momentum the weights are those of the paper: the
 // sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the last, plus Δ_t,i/K.
-//
-// With "error_feedback" the base is ahead of the outer weights by the share of the outer step that is under way while
-// replicas train on it, and that others contribute: a = lateness·(K − 1)/K, the step being taken for the last one. It is
-// the error feedback of delayed updates, x = y + a·(y − y_before), one level up.
 func Corrections() []Correction {
 	return []Correction{
+		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", share: never, ahead: others},
 		{Name: "plain", About: "a replica keeps all steps it has made since it sent", ahead: never, share: never},
 		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", ahead: never,
 			estimates: true, share: func(c Config, replicas int) float64 { return c.LR * (1 + c.Momentum) / float64(replicas) }},
-		{Name: "error_feedback", About: "the outer step under way is taken for the last one", share: never,
-			ahead: func(c Config, replicas int) float64 { return c.Lateness * float64(replicas-1) / float64(replicas) }},
 	}
 }
 
