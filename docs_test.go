@@ -116,7 +116,7 @@ func TestModelsAreDocumented(t *testing.T) {
 		_, err := config.Parse("docs/MODELS.md", []byte(example), []string{"data.train=[a.txt]", "run.dir=run"})
 		assert.NoError(t, err, example)
 	}
-	classes, err := os.ReadFile("graph/model/hfclass.go")
+	classes, err := os.ReadFile("graph/model/families.go")
 	require.NoError(t, err)
 	found := regexp.MustCompile(`name: "(\w+)"`).FindAllStringSubmatch(string(classes), -1)
 	require.NotEmpty(t, found)

@@ -46,30 +46,6 @@ type ggufArch struct {
 	names       map[string]string // of tensors in layers, where they differ from ggufNames
 }
 
-func ggufArchs() []ggufArch {
-	postNorm := func(c *Config) { c.Norm.QK, c.Norm.Place = QKFull, NormPost }
-	headNorm := func(c *Config) { c.Norm.QK = QKHead }
-	return []ggufArch{
-		{name: "llama", classes: []string{"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"}, interleaved: true,
-			scaling: true, normalized: 1, set: func(*Config) {}},
-		{name: "smollm3", classes: []string{"SmolLM3ForCausalLM"}, interleaved: true, set: func(c *Config) {
-			c.Attention.Rope = []int{1, 1, 1, 0}[:min(max(c.NLayers, 1), 4)]
-		}},
-		{name: "qwen3", classes: []string{"Qwen3ForCausalLM"}, set: headNorm},
-		{name: "qwen3moe", classes: []string{"Qwen3MoeForCausalLM"}, normalized: 1, set: headNorm},
-		{name: "olmo2", classes: []string{"Olmo2ForCausalLM", "Olmo3ForCausalLM"}, derivedHead: true, ownHead: true, window: true,
-			set: postNorm, names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
-		{name: "olmoe", classes: []string{"OlmoeForCausalLM"}, derivedHead: true, ownHead: true, normalized: -1,
-			set: func(c *Config) { c.Norm.QK = QKFull }},
-		{name: "dots1", classes: []string{"Dots1ForCausalLM"}, ownHead: true, set: func(c *Config) {
-			c.Norm.QK, c.MoE.Score = QKHead,
-				SigmoidScore
-		}},
-		{name: "glm4moe", classes: []string{"Glm4MoeForCausalLM"}, set: func(c *Config) { c.MoE.Score = SigmoidScore },
-			names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
-	}
-}
-
 // ggufNames are the names of a layer's tensors.
 var ggufNames = map[string]string{
 	"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",

@@ -20,59 +20,6 @@ type hfPart struct {
 	write func(c Config, out map[string]any)
 }
 
-// hfClasses lists the classes. The first one that has a model exports it.
-func hfClasses() []hfClass {
-	perExpert := []hfName{{own: "mlp.experts.", theirs: "mlp.experts.%d."}}
-	return []hfClass{
-		{name: "LlamaForCausalLM", kind: "llama", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfDivisible,
-			hfOnly("mlp_bias", false)}},
-		{name: "MistralForCausalLM", kind: "mistral", parts: []hfPart{hfSizes, hfDense, hfRope, hfWindow},
-			absent: map[string]any{"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072}},
-		{name: "Qwen3ForCausalLM", kind: "qwen3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfHeadNorm, hfSwitchedWindow,
-			hfLayerTypes(lastLocal)},
-			absent: map[string]any{"head_dim": 128, "sliding_window": 4096, "num_key_value_heads": 32, "max_window_layers": 28,
-				"max_position_embeddings": 32768}},
-		{name: "Olmo2ForCausalLM", kind: "olmo2", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfFullNorm, hfPostNorm},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "pad_token_id": 1}},
-		{name: "Olmo3ForCausalLM", kind: "olmo3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRopeOfKinds, hfFullNorm, hfPostNorm,
-			hfWindow, hfLayerTypes(threeLocal)},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 500000.0, "pad_token_id": 1}},
-		{name: "SmolLM3ForCausalLM", kind: "smollm3", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfRopeLayers, hfSwitchedWindow,
-			hfLayerTypes(localWithoutRope),
-			hfOnly("mlp_bias", false)}, absent: map[string]any{"num_key_value_heads": 4, "tie_word_embeddings": true, "rope_theta": 2e6,
-			"pad_token_id": 128004, "max_position_embeddings": 32768}},
-		{name: "NanoChatForCausalLM", kind: "nanochat", parts: []hfPart{hfSizes, hfBias, hfDense, hfRope, hfNanoChat},
-			absent: map[string]any{"hidden_act": "relu2", "final_logit_softcapping": 15.0, "pad_token_id": 1},
-			names: []hfName{{own: "mlp.up_proj.", theirs: "mlp.fc1."}, {own: "mlp.down_proj.", theirs: "mlp.fc2."},
-				{own: "self_attn.q_proj.", halves: true}, {own: "self_attn.k_proj.", halves: true}}},
-		{name: "OlmoeForCausalLM", kind: "olmoe", parts: []hfPart{hfSizes, hfBias, hfOnly("clip_qkv", nil), hfRope, hfFullNorm,
-			hfExperts("num_experts", "num_local_experts", "intermediate_size"), hfNormalize},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096,
-				"pad_token_id": 1}, names: perExpert},
-		{name: "Qwen3MoeForCausalLM", kind: "qwen3_moe", parts: []hfPart{hfSizes, hfBias, hfRope, hfHeadNorm, hfSwitchedWindow,
-			hfExperts("num_experts", "num_local_experts", "moe_intermediate_size"), hfNormalize, hfDenseLayers},
-			absent: map[string]any{"num_key_value_heads": 4, "sliding_window": 4096, "num_experts": 128, "num_experts_per_tok": 8,
-				"moe_intermediate_size": 768, "max_position_embeddings": 32768}, names: perExpert},
-		{name: "MixtralForCausalLM", kind: "mixtral",
-			parts: []hfPart{hfSizes, hfRope, hfWindow, hfExperts("num_local_experts", "num_experts", "intermediate_size"), hfNormalized},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-				"rope_theta": 1e6, "max_position_embeddings": 131072},
-			names: []hfName{{own: "mlp.gate.", theirs: "block_sparse_moe.gate."},
-				{own: "mlp.experts.gate_proj.", theirs: "block_sparse_moe.experts.%d.w1."},
-				{own: "mlp.experts.up_proj.", theirs: "block_sparse_moe.experts.%d.w3."},
-				{own: "mlp.experts.down_proj.", theirs: "block_sparse_moe.experts.%d.w2."}}},
-		{name: "Glm4MoeForCausalLM", kind: "glm4_moe", parts: []hfPart{hfSizes, hfBias, hfRope, hfOptionalHeadNorm,
-			hfExperts("n_routed_experts", "num_local_experts", "moe_intermediate_size"), hfNormalize, hfSharedExperts},
-			absent: map[string]any{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "n_routed_experts": 128, "num_experts_per_tok": 8,
-				"n_shared_experts":      1,
-				"first_k_dense_replace": 1, "moe_intermediate_size": 1408, "norm_topk_prob": true, "partial_rotary_factor": 0.5,
-				"max_position_embeddings": 131072}, names: perExpert},
-		{name: "Dots1ForCausalLM", kind: "dots1", parts: []hfPart{hfSizes, hfBias, hfRope, hfHeadNorm, hfWindow, hfLayerTypes(lastLocal),
-			hfExperts("n_routed_experts", "num_local_experts", "moe_intermediate_size"), hfNormalize, hfSharedExperts},
-			absent: map[string]any{"sliding_window": 4096, "max_window_layers": 62, "moe_intermediate_size": 1408}, names: perExpert},
-	}
-}
-
 // hfSizes are the keys of every class.
 var hfSizes = hfPart{func(h *hfKeys, c *Config) {
 	c.VocabSize, c.DModel, c.NLayers, c.NHeads = h.int("vocab_size"), h.int("hidden_size"), h.int("num_hidden_layers"),

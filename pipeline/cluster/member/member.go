@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -103,34 +104,34 @@ func (m *Member) Request(ctx context.Context, name string, request []byte) ([]by
 	defer cancel(nil)
 	m.current.setCancel(cancel)
 	defer m.current.setCancel(nil)
-	switch name {
-	case protocol.Measure:
-		return answer(ctx, request, m.measure)
-	case protocol.Connect:
-		return answer(ctx, request, m.connect)
-	case protocol.Probe:
-		return answer(ctx, request, m.probe)
-	case protocol.Plan:
-		return answer(ctx, request, m.plan)
-	case protocol.Load:
-		return answer(ctx, request, m.load)
-	case protocol.Release:
-		return answer(ctx, request, m.release)
+	answer := m.answers()[name]
+	if answer == nil {
+		return nil, fmt.Errorf("unknown request %q", name)
 	}
-	return nil, fmt.Errorf("unknown request %q", name)
+	return answer(ctx, request)
+}
+
+// answers is the table of requests.
+func (m *Member) answers() map[string]control.Handler {
+	return map[string]control.Handler{
+		protocol.Measure: answer(m.measure), protocol.Connect: answer(m.connect), protocol.Probe: answer(m.probe),
+		protocol.Plan: answer(m.plan), protocol.Load: answer(m.load), protocol.Release: answer(m.release),
+	}
 }
 
 // answer decodes a request, serves it and encodes the reply.
-func answer[Q, A any](ctx context.Context, request []byte, serve func(context.Context, Q) (A, error)) ([]byte, error) {
-	var q Q
-	if err := json.Unmarshal(request, &q); err != nil {
-		return nil, fmt.Errorf("request: %w", err)
+func answer[Q, A any](serve func(context.Context, Q) (A, error)) control.Handler {
+	return func(ctx context.Context, request []byte) ([]byte, error) {
+		var q Q
+		if err := json.Unmarshal(request, &q); err != nil {
+			return nil, fmt.Errorf("request: %w", err)
+		}
+		a, err := serve(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(a)
 	}
-	a, err := serve(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(a)
 }
 
 // measure measures the model on devices of this machine.

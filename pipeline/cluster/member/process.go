@@ -94,7 +94,10 @@ func (p *Process) ID() string { return p.member.options.ID }
 
 // handle registers the coordinator's requests.
 func (p *Process) handle(c *control.Client) {
-	for _, name := range []string{protocol.Measure, protocol.Connect, protocol.Probe, protocol.Plan, protocol.Load} {
+	for name := range p.member.answers() {
+		if name == protocol.Release {
+			continue
+		}
 		c.Handle(name, func(ctx context.Context, request []byte) ([]byte, error) { return p.member.Request(ctx, name, request) })
 	}
 	// It may end a request in progress.
