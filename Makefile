@@ -8,9 +8,10 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
 export GOTOOLCHAIN := auto
 # Go's compiler takes a fifth less without tables for debuggers, which no program here keeps, and a third less where it
-# collects no garbage below a GiB.
+# collects no garbage below a GiB. Some tests wait for processes or for time to pass, so two cores have three at once.
 ifeq ($(findstring -dwarf=false,$(GOFLAGS)),)
-export GOFLAGS := $(strip $(GOFLAGS) -gcflags=all=-dwarf=false '-toolexec=env GOGC=off GOMEMLIMIT=1GiB')
+export GOFLAGS := $(strip $(GOFLAGS) -gcflags=all=-dwarf=false '-toolexec=env GOGC=off GOMEMLIMIT=1GiB' \
+	$(if $(filter 1 2,$(shell nproc 2>/dev/null)),-p=3))
 endif
 # lavapipe wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(or $(TMPDIR),/tmp)
