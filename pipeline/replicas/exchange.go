@@ -87,14 +87,14 @@ func (p *Pipeline) messages(r *replica, number, f, at int, late bool) (all []ten
 	if err != nil {
 		return nil, err
 	}
-	outputs, estimate := m.message(), []byte(nil)
+	var residue, estimate []byte
+	outputs := m.message()
 	if !p.config.Exact() {
 		outputs = append(outputs, outer.ResidueName)
 	}
 	if p.config.Estimates() {
 		outputs = append(outputs, outer.EstimateName)
 	}
-	residue := make([]byte, 0, len(weights))
 	err = fragment.each(func(piece, n, from, to int) error {
 		in := tensors{outer.BaseName: p.base[f][from:to], outer.WeightsName: weights[from:to]}
 		if !p.config.Exact() {

@@ -11,12 +11,12 @@ import (
 // with a block.
 type fragment struct {
 	name   string // of the layer
-	params []slice
+	params []span
 	blocks int
 }
 
-// slice is the place of a parameter in a fragment, in bytes.
-type slice struct {
+// span is the place of a parameter in a fragment, in bytes.
+type span struct {
 	param    model.Parameter
 	from, to int
 }
@@ -33,7 +33,7 @@ func fragmentsOf(m model.Model) []fragment {
 		layer := m.UnitScope(model.UnitOf(m, p))
 		f := &fragments[slices.IndexFunc(fragments, func(f fragment) bool { return f.name == layer })]
 		from := f.blocks * blockBytes
-		f.params = append(f.params, slice{p, from, from + int(p.Type.Bytes())})
+		f.params = append(f.params, span{p, from, from + int(p.Type.Bytes())})
 		f.blocks += (p.Type.Shape.Len() + outer.BlockSize - 1) / outer.BlockSize
 	}
 	return fragments
@@ -56,7 +56,7 @@ func (f fragment) pieces() (sizes []int) {
 }
 
 // place finds a parameter.
-func place(fragments []fragment, param string) (f int, s slice, ok bool) {
+func place(fragments []fragment, param string) (f int, s span, ok bool) {
 	for f := range fragments {
 		for _, s := range fragments[f].params {
 			if s.param.Name == param {
@@ -64,5 +64,5 @@ func place(fragments []fragment, param string) (f int, s slice, ok bool) {
 			}
 		}
 	}
-	return 0, slice{}, false
+	return 0, span{}, false
 }

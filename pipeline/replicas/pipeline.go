@@ -46,7 +46,7 @@ type replica struct {
 	engine  *engine.Engine
 	machine *machine
 	// By fragment:
-	residue [][]byte
+	residue [][]byte // nil: messages are exact
 	sent    [][]byte // nil: nothing that has not landed
 }
 
@@ -58,9 +58,11 @@ func New(o Options) *Pipeline {
 		p.outer, p.momentum, p.base = append(p.outer, f.zeros()), append(p.momentum, f.zeros()), append(p.base, f.zeros())
 	}
 	for _, e := range o.Engines {
-		r := &replica{engine: e, sent: make([][]byte, len(p.fragments))}
-		for _, f := range p.fragments {
-			r.residue = append(r.residue, f.zeros())
+		r := &replica{engine: e, sent: make([][]byte, len(p.fragments)), residue: make([][]byte, len(p.fragments))}
+		for i, f := range p.fragments {
+			if !p.config.Exact() {
+				r.residue[i] = f.zeros()
+			}
 		}
 		p.replicas = append(p.replicas, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -77,14 +78,14 @@ func (p *Pipeline) State() (vs []Variable) {
 }
 
 // inHost is a parameter's place in a matrix, as a variable.
-func (s slice) inHost(prefix string, replica int, matrix []byte) Variable {
+func (s span) inHost(prefix string, replica int, matrix []byte) Variable {
 	data := matrix[s.from:s.to]
 	return Variable{prefix + s.param.Name, s.param.Type, func() (device.Pending, error) { return hostData(data), nil },
 		func(x []byte) error { copy(data, x); return nil }, false, replica}
 }
 
 // weights is a version of a parameter of a replica, as a variable.
-func (r *replica) weights(i int, prefix string, s slice, v engine.Version) Variable {
+func (r *replica) weights(i int, prefix string, s span, v engine.Version) Variable {
 	name := s.param.Name
 	return Variable{ofReplica(i, prefix+name), s.param.Type, func() (device.Pending, error) { return r.engine.ReadWeights(name, v) },
 		func(data []byte) error { return r.engine.WriteWeights(name, v, data) }, false, i}
@@ -118,7 +119,7 @@ func (p *Pipeline) Restore(s Saved, at Position) (fresh int, err error) {
 		case err != nil:
 			return 0, err
 		case data == nil && !v.optional:
-			return 0, fmt.Errorf("tensor %q is missing, expected %v", v.Name, v.Type)
+			return 0, usererror.Errorf("the checkpoint has no tensor %q, expected %v", v.Name, v.Type)
 		case data != nil:
 			if err := v.write(data); err != nil {
 				return 0, err
@@ -139,7 +140,7 @@ func (p *Pipeline) restoreFlights(at Position) error {
 	for _, flight := range at.Flights {
 		f := flight.Fragment
 		if f < 0 || f >= len(p.fragments) {
-			return fmt.Errorf("state.json: found an exchange of fragment %d, expected 0 to %d", f, len(p.fragments)-1)
+			return usererror.Errorf("state.json: found an exchange of fragment %d, expected 0 to %d", f, len(p.fragments)-1)
 		}
 		p.flights[f] = flight.Lands
 		for _, r := range p.replicas {

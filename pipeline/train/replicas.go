@@ -70,24 +70,21 @@ func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices 
 	return e, layout.MarkTooLarge(err)
 }
 
-// upload writes the initial state to the pipeline.
+// upload writes the initial state to the pipeline. at is where a checkpoint's replicas are that train on their own.
 func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
-	p, ok := d.engine.(replicated)
-	if !ok {
-		return w.UploadPipeline(d.engine, d.job.secondVersion())
-	}
 	if err := w.UploadPipeline(d.engine, d.job.secondVersion()); err != nil || at == nil {
 		return err
 	}
-	fresh, err := p.Restore(savedReplicas{w}, *at)
+	fresh, err := d.engine.(replicated).Restore(savedReplicas{w}, *at)
 	if err != nil {
-		return usererror.New(err)
+		return err
 	}
-	if n := d.job.config.Pipeline.Replicas; fresh > 0 {
-		d.job.options.Report.Note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d begin at the shared weights "+
-			"with a fresh optimizer", at.Count, n, fresh)
+	n, note := d.job.config.Pipeline.Replicas, d.job.options.Report.Note
+	if fresh > 0 {
+		note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d begin at the shared weights with a fresh optimizer",
+			at.Count, n, fresh)
 	} else if n < at.Count {
-		d.job.options.Report.Note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d end", at.Count, n, at.Count-n)
+		note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d end", at.Count, n, at.Count-n)
 	}
 	return nil
 }
@@ -97,7 +94,8 @@ type savedReplicas struct{ source *weights.Source }
 
 // Tensor implements replicas.Saved.
 func (s savedReplicas) Tensor(name string, t graph.Type) ([]byte, error) {
-	return s.source.StateTensor(name, t)
+	data, err := s.source.StateTensor(name, t)
+	return data, usererror.New(err)
 }
 
 // addReplicas adds the state of replicas to a checkpoint.
