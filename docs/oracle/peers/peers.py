@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Compares the training speed of gpupipe's device cpu:0 with PyTorch's and JAX's: `make peers`.
 
-    peers.py [--works A B A-moe B-moe smollm2-135m]
-             [--optimizers adamw muon] [--peers NAME...] [--turns N] [--seconds S] [--threads N]
+    peers.py [--works A B A-moe B-moe smollm2-135m] [--optimizers adamw muon]
+             [--peers NAME...] [--turns N] [--seconds S] [--threads N]
 
 Every peer trains the same model from the same weights on the same tokens in a process of its own, without end, and
 prints a line after each step. All but one are stopped by SIGSTOP. The peers take turns; in a turn one continues, the
 time of its steps is measured by its lines, without the two first, and it is stopped again. All have the same cores and
-the same number of threads. The losses of the first steps must be equal, else nothing is comparable and the exit code
-is 1. "gpupipe, dense" trains the dense model that has a mixture's multiplications, from weights of its own. Standard
-output is a table in Markdown.
+the same number of threads. The losses of the first steps must be equal among the peers of a precision, else nothing is
+comparable and the exit code is 1. PyTorch computes in bf16 by autocast, gpupipe by train.precision. "gpupipe, dense"
+trains the dense model that has a mixture's multiplications, from weights of its own. Standard output is a table in
+Markdown.
 """
 import argparse
 import json
@@ -29,12 +30,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "peers"
 GPUPIPE = ROOT / "bin" / "gpupipe"
-PEERS = {"PyTorch": ["torch_peer.py"], "PyTorch, compiled": ["torch_peer.py", "--compile"], "JAX": ["jax_peer.py"],
+PEERS = {"PyTorch": ["torch_peer.py"], "PyTorch, compiled": ["torch_peer.py", "--compile"],
+         "PyTorch, max-autotune": ["torch_peer.py", "--max-autotune"], "JAX": ["jax_peer.py"],
          "PyTorch, grouped_mm": ["torch_peer.py", "--grouped"], "gpupipe": None, "gpupipe, dense": None}
-DENSE_PEERS = ["PyTorch", "PyTorch, compiled", "JAX", "gpupipe"]
+PEERS |= {f"{name}, bf16": command and [*command, "--bf16"] for name, command in PEERS.items() if name != "JAX"}
+DENSE_PEERS = ["PyTorch", "PyTorch, compiled", "JAX", "gpupipe",
+               "PyTorch, bf16", "PyTorch, compiled, bf16", "PyTorch, max-autotune, bf16", "gpupipe, bf16"]
 MIXTURE_PEERS = ["PyTorch", "PyTorch, grouped_mm", "gpupipe", "gpupipe, dense"]
 COMPARED_STEPS = 3
-LOSS_TOLERANCE = 1e-4  # relative
+LOSS_TOLERANCES = {"f32": 1e-4, "bf16": 1e-3}  # relative, among the peers of a precision
 FIRST_STEPS_TIMEOUT = 900.0  # seconds, compilation included
 STEP_TIMEOUT = 300.0
 LEAST_BUSY = 0.9  # cores busy for each thread, on an idle machine; JAX, which does not spin, has less there
@@ -164,11 +168,17 @@ class Peer:
         self.process.wait()
 
 
+def precision_of(peer):
+    return "bf16" if peer.endswith(", bf16") else "f32"
+
+
 def start(peer, name, optimizer, weights, threads):
     folder, w = BUILD / name, work.WORKS[name]
     if PEERS[peer] is None:
         more = {"train.steps": 10_000_000, "run.dir": fresh(folder / f"{optimizer}-{peer.replace(', ', '-')}")}
-        trained = name.removesuffix("-moe") if peer == "gpupipe, dense" else name
+        trained = name.removesuffix("-moe") if "dense" in peer else name
+        if precision_of(peer) == "bf16":
+            more["train.precision"] = "bf16"
         if trained == name:
             more["init.from"] = weights
         command = [GPUPIPE, "train", "--device", "cpu:0", "--json",
@@ -204,10 +214,10 @@ def measure(name, optimizer, weights, o):
     return peers
 
 
-def losses_differ(peers):
-    """Returns the largest relative difference between the peers' losses of the same step."""
-    same = [p.losses for p in peers if p.name != "gpupipe, dense"]
-    return max((max(losses) - min(losses)) / min(losses) for losses in zip(*same))
+def losses_differ(peers, precision):
+    """Returns the largest relative difference between the losses of the same step of the peers of a precision."""
+    same = [p.losses for p in peers if precision_of(p.name) == precision and "dense" not in p.name]
+    return max(((max(losses) - min(losses)) / min(losses) for losses in zip(*same)), default=0)
 
 
 def cpu_times():
@@ -217,7 +227,7 @@ def cpu_times():
 
 
 def rows(name, optimizer, peers):
-    """Lines of the table. Ratios are to the PyTorch, eager or compiled, with the higher median."""
+    """Lines of the table. Ratios are to the PyTorch, eager or compiled, of any precision, with the highest median."""
     pytorch = [p for p in peers if p.name.startswith("PyTorch")]
     best = max(pytorch, key=lambda p: statistics.median(p.rates), default=None)
     for p in peers:
@@ -257,15 +267,16 @@ def main():
             table += rows(name, optimizer, peers)
             disturbed += [f"{p.name} ({name}, {optimizer})" for p in peers
                           if p.name != "JAX" and statistics.median(p.cores) < LEAST_BUSY * o.threads]
-            difference = losses_differ(peers)
-            failed = failed or difference > LOSS_TOLERANCE
-            say(f"{name}, {optimizer}: losses of the first {COMPARED_STEPS} steps differ by {difference:.1e}, "
-                f"at most {LOSS_TOLERANCE:.0e}")
+            for precision, most in LOSS_TOLERANCES.items():
+                difference = losses_differ(peers, precision)
+                failed = failed or difference > most
+                say(f"{name}, {optimizer}, {precision}: losses of the first {COMPARED_STEPS} steps differ by "
+                    f"{difference:.1e}, at most {most:.0e}")
     stolen, ticks = (y - x for x, y in zip(before, cpu_times()))
     print(HEADER)
     print("\n".join(table))
     print(f"\n{o.turns} turns of {o.seconds:g} s, {o.threads} threads each. "
-          "Ratios are to the faster of eager and compiled. "
+          "Ratios are to the fastest PyTorch. "
           f"Time stolen by other machines: {100 * stolen / ticks:.1f} %.")
     if disturbed:
         print(f"\n**Not valid: other work kept cores from {', '.join(disturbed)}.**")

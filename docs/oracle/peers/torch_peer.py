@@ -168,7 +168,7 @@ def config(job):
 
 
 def main():
-    job = work.Job("--compile", "--grouped")
+    job = work.Job("--compile", "--max-autotune", "--grouped", "--bf16")
     torch.set_num_threads(job.args.threads)
     model = Llama(config(job), job.seq_len)
     weights = {k.removeprefix("model."): torch.from_numpy(v) for k, v in job.weights().items()}
@@ -181,13 +181,16 @@ def main():
     optimizers = [torch.optim.AdamW([
         {"params": [p for p in rest if p.dim() >= 2], "weight_decay": work.WEIGHT_DECAY},
         {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}], **work.ADAMW, fused=True)]
-    wrap = partial(torch.compile, dynamic=False) if job.args.compile else lambda f: f
+    wrap = lambda f: f
+    if job.args.compile or job.args.max_autotune:
+        wrap = partial(torch.compile, dynamic=False, mode="max-autotune" if job.args.max_autotune else None)
     if muon:
         optimizers.append(Muon(muon, wrap(orthogonalize)))
     loss_of = wrap(model)
 
     def step(inputs, targets):
-        loss = loss_of(torch.from_numpy(inputs), torch.from_numpy(targets))
+        with torch.autocast("cpu", torch.bfloat16, enabled=job.args.bf16):
+            loss = loss_of(torch.from_numpy(inputs), torch.from_numpy(targets))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), work.GRAD_CLIP)
         for o in optimizers:
