@@ -80,10 +80,15 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	p.completeStaleness()
 	switch {
 	case p.ErrorFeedback && !given("correction"):
-		p.Correction = optim.CorrectionErrorFeedback
-	case p.Correction == optim.CorrectionErrorFeedback && !given("error_feedback"):
-		p.ErrorFeedback = true
+		p.Correct(optim.CorrectionErrorFeedback)
+	case !given("error_feedback"):
+		p.Correct(p.Correction)
 	}
+}
+
+// Correct chooses a correction, of which error_feedback is another name for one.
+func (p *Pipeline) Correct(correction string) {
+	p.Correction, p.ErrorFeedback = correction, correction == optim.CorrectionErrorFeedback
 }
 
 // HasScheduleFile reports whether the schedule is a file, and not one of schedule.Families.
@@ -271,7 +276,7 @@ func (c Config) validateCorrection() error {
 		return Invalid("pipeline.error_feedback", p.ErrorFeedback, "%v, as pipeline.correction is %s", !p.ErrorFeedback, p.Correction)
 	case p.Correction != optim.CorrectionNone && p.Delay == 0:
 		reason := "pipeline.delay"
-		if p.StaleMicrobatches == StaleNumber(0) {
+		if p.StaleMicrobatches == 0 {
 			reason = "pipeline.stale_microbatches"
 		}
 		return Invalid("pipeline.correction", p.Correction, "none: it corrects delayed updates, and %s is 0", reason)

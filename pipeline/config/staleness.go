@@ -9,22 +9,35 @@ import (
 )
 
 // StaleMicrobatches is a number of microbatches of each batch and replica, or StaleAuto or StaleAll.
-type StaleMicrobatches string
+type StaleMicrobatches int
 
-// The words that StaleMicrobatches may be.
+// What StaleMicrobatches may be besides a number of at least 0.
 const (
-	StaleAuto StaleMicrobatches = "auto" // as few as cost nothing: stages − 1, and the depth. On one stage all
-	StaleAll  StaleMicrobatches = "all"
+	StaleAuto StaleMicrobatches = -1 - iota // as few as cost nothing: stages − 1, and the depth. On one stage all
+	StaleAll
 )
+
+// String is the text of the value in YAML.
+func (s StaleMicrobatches) String() string {
+	switch s {
+	case StaleAuto:
+		return "auto"
+	case StaleAll:
+		return "all"
+	}
+	return strconv.Itoa(int(s))
+}
 
 // DecodeYAML accepts a number of at least 0 and the words.
 func (s *StaleMicrobatches) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
 	var number int
-	switch word := StaleMicrobatches(n.Value); {
-	case word == StaleAuto || word == StaleAll:
-		*s = word
+	switch {
+	case n.Value == StaleAuto.String():
+		*s = StaleAuto
+	case n.Value == StaleAll.String():
+		*s = StaleAll
 	case n.ShortTag() == "!!int" && n.Decode(&number) == nil && number >= 0:
-		*s = StaleNumber(number)
+		*s = StaleMicrobatches(number)
 	default:
 		return d.Errorf(n, key, "found %s, expected auto, all or a number of microbatches", strictyaml.Describe(n))
 	}
@@ -32,10 +45,12 @@ func (s *StaleMicrobatches) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key
 }
 
 // MarshalYAML writes a number as such.
-func (s StaleMicrobatches) MarshalYAML() (any, error) { return numberOrText(string(s)), nil }
-
-// StaleNumber is a number of stale microbatches.
-func StaleNumber(n int) StaleMicrobatches { return StaleMicrobatches(strconv.Itoa(n)) }
+func (s StaleMicrobatches) MarshalYAML() (any, error) {
+	if s < 0 {
+		return s.String(), nil
+	}
+	return int(s), nil
+}
 
 // Stale is how many microbatches of each batch and replica read weights that lack the update of the batch before.
 func (c Config) Stale() int {
@@ -48,11 +63,7 @@ func (c Config) Stale() int {
 	case s == StaleAuto:
 		return p.leastStale()
 	default:
-		n, err := strconv.Atoi(string(s))
-		if err != nil {
-			panic(err) // DecodeYAML accepts no other text
-		}
-		return n
+		return int(s)
 	}
 }
 
@@ -93,7 +104,7 @@ func (c Config) KeepStale(saved Config) (Config, error) {
 			n-(c.Pipeline.Stages-1), n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
 	}
 	if n != c.Stale() {
-		c.Pipeline.StaleMicrobatches = StaleNumber(n)
+		c.Pipeline.StaleMicrobatches = StaleMicrobatches(n)
 	}
 	return c, nil
 }
@@ -115,10 +126,10 @@ func (p Pipeline) atDepth() string {
 func (p *Pipeline) completeStaleness() {
 	if p.HasScheduleFile() && p.StaleMicrobatches == StaleAuto {
 		if s, err := schedule.Read(p.Schedule); err == nil { // validation reports the error
-			p.StaleMicrobatches = StaleNumber(s.Stale)
+			p.StaleMicrobatches = StaleMicrobatches(s.Stale)
 		}
 	}
-	if p.Stages == 1 && p.StaleMicrobatches == StaleNumber(0) {
+	if p.Stages == 1 && p.StaleMicrobatches == 0 {
 		p.Delay = 0
 	}
 }
@@ -139,7 +150,7 @@ func (c Config) validateStaleness() error {
 	}
 	const key = "pipeline.stale_microbatches"
 	if p.Delay == 0 {
-		if found == StaleNumber(0) {
+		if found == 0 {
 			return nil
 		}
 		return Invalid(key, found, "auto: without pipeline.delay no microbatch is stale")

@@ -137,7 +137,7 @@ func variants(c config.Config) (vs []config.Config) {
 		}
 		if v.Pipeline.Delay == 0 {
 			v.Pipeline.StaleMicrobatches = config.StaleAuto
-			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = optim.CorrectionNone, false
+			v.Pipeline.Correct(optim.CorrectionNone)
 		}
 		vs = append(vs, v)
 	}

@@ -89,7 +89,7 @@ func (t *trainer) checkLargestRemote(ctx context.Context) error {
 	r.Report = measuring{report: r.Report}
 	c := r.Config
 	r.restale = func(stale int) (*optim.Optimizer, error) { // the run's own number is chosen later
-		c.Pipeline.StaleMicrobatches = config.StaleNumber(stale)
+		c.Pipeline.StaleMicrobatches = config.StaleMicrobatches(stale)
 		return layout.NewOptimizer(c, j.model, nil)
 	}
 	e, err := j.options.Remote(ctx, r)

@@ -83,7 +83,7 @@ func (j *job) restale(stale int) (*optim.Optimizer, error) {
 	if stale == j.config.Stale() {
 		return j.optimizer, nil
 	}
-	j.config.Pipeline.StaleMicrobatches = config.StaleNumber(stale)
+	j.config.Pipeline.StaleMicrobatches = config.StaleMicrobatches(stale)
 	err := j.makeOptimizer(context.Background())
 	return j.optimizer, err
 }

@@ -128,7 +128,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	differ = append(differ, j.hooks.Differences(s.Hooks)...)
 	current := j.config
 	for _, c := range []*config.Config{&saved, &current} { // auto is another number on other stages
-		c.Pipeline.StaleMicrobatches = config.StaleNumber(c.Stale())
+		c.Pipeline.StaleMicrobatches = config.StaleMicrobatches(c.Stale())
 	}
 	old, now := flatten(saved), flatten(current)
 	all := maps.Clone(old)

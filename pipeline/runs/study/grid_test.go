@@ -72,8 +72,8 @@ func TestEachRunHasItsConfig(t *testing.T) {
 func TestModesOfPartOfTheBatch(t *testing.T) {
 	g, err := grid(t, smallBase+twoOptimizers+"set: {train.batch_size: 4, train.microbatches: 4}\nmodes: [sync, delay-1of2, delay-1of4+error_feedback]\ndir: s\n")
 	require.NoError(t, err)
-	for mode, want := range map[string]config.StaleMicrobatches{"sync": config.StaleAuto, "delay-1of2": "2",
-		"delay-1of4+error_feedback": "1"} {
+	for mode, want := range map[string]config.StaleMicrobatches{"sync": config.StaleAuto, "delay-1of2": 2,
+		"delay-1of4+error_feedback": 1} {
 		c, err := g.Config(Run{"adamw", mode, 1, 0.001, 1})
 		require.NoError(t, err)
 		assert.Equal(t, want, c.Pipeline.StaleMicrobatches, mode)
