@@ -8,7 +8,7 @@ import (
 )
 
 type exportCommand struct {
-	From   string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From   string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
 	Out    string `help:"Folder to create, or the file with --format gguf." required:"" placeholder:"PATH"`
 	Format string `help:"hf: a folder for transformers. gguf: a file for llama.cpp." enum:"hf,gguf" default:"hf"`
 	stepFlag

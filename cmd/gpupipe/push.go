@@ -16,7 +16,7 @@ import (
 )
 
 type pushCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
 	To   string `arg:"" name:"repository" help:"org/name on the Hugging Face Hub, with @branch or without; it is made if there is none."`
 	stepFlag
 	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`

@@ -7,7 +7,7 @@ import (
 )
 
 type topKCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, or a folder in Hugging Face's layout."`
+	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
 	stepFlag
 	Data      []string `hub:"data" help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`

@@ -43,20 +43,20 @@ type Config struct {
 // Init is the source of the initial weights.
 type Init struct {
 	Seed uint64 `yaml:"seed" help:"Seed of random initial weights. Unused with init.from."`
-	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's layout. Its tokenizer.json is the default of data.tokenizer."`
+	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's layout, a GGUF file, or a model of the Hub, hf:org/name@revision. Its tokenizer is the default of data.tokenizer."`
 	// ExtendVocab is omitted where it is false, as in runs from before it existed.
 	ExtendVocab bool `yaml:"extend_vocab,omitempty" help:"Let the model have more tokens than init.from: those of data.tokenizer, or model.vocab_size. A new row of the embedding, and of the head, is the mean of the others."`
 }
 
 // Data is the text to train on. Package data defines the formats of files, by the ends of their names.
 type Data struct {
-	Train       []string `yaml:"train,flow" help:"Files to train on, globs, or folders that datasets saved: .jsonl and .json have objects with the text in a field, .parquet and .arrow a column, .bin are llm.c shards, all others are text; .gz and .zst are decompressed."`
+	Train       []string `yaml:"train,flow" help:"Files to train on, globs, folders that datasets saved, or data sets of the Hub, hf:datasets/org/name/path@revision:split: .jsonl and .json have objects with the text in a field, .parquet and .arrow a column, .bin are llm.c shards, all others are text; .gz and .zst are decompressed."`
 	Mix         []Source `yaml:"mix,omitempty" help:"Sources to draw training windows from, instead of data.train."`
 	Val         []string `yaml:"val,flow" help:"Files of the validation split."`
 	ValFraction float64  `yaml:"val_fraction" help:"Share of the training tokens to hold out for validation. Unused with data.val."`
 	Aligned     []string `yaml:"aligned,flow,omitempty" help:"Safetensors files with one row for each training token, for hooks."`
 	Field       string   `yaml:"field" help:"Field of JSON objects, or column of .parquet and .arrow, that has the text; names of nested columns are joined by dots."`
-	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder."`
+	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, its folder, or a model of the Hub, hf:org/name."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
 
