@@ -165,6 +165,12 @@ func (c *costs) chunkTime(device int, p Chunk, recompute bool) Time {
 	return t
 }
 
+// atLeast is a time that a stage of one chunk takes at least on a device.
+func (c *costs) atLeast(device int, p Chunk) float64 {
+	t := c.chunkTime(device, p, false)
+	return (t.Forward + t.Backward) * float64(c.devices[device].ranks)
+}
+
 // transfer is the time on a device's link of an activation, or its gradient, at the boundary before a unit.
 func (c *costs) transfer(device, unit int) float64 {
 	if c.Schedule.Stages == 1 || unit == 0 || unit == len(c.Units) {

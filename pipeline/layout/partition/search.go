@@ -144,23 +144,23 @@ func (c *costs) search() (layout, error) {
 func (c *costs) fastest(orders [][]int) (best layout) {
 	slowest, spread := math.Inf(1), math.Inf(1)
 	for _, order := range orders {
-		seconds := func(s int, p Chunk) float64 {
+		seconds := func(s int, p Chunk, most float64) float64 {
+			if c.atLeast(order[s], p) > most {
+				return math.Inf(1)
+			}
 			x := c.stage(s, order[s], []Chunk{p})
-			if x.over > 0 {
+			if x.over > 0 || x.seconds > most {
 				return math.Inf(1)
 			}
 			return x.seconds
 		}
-		_, t := c.sweep(seconds, math.Max)
+		_, t := c.sweep(func(s int, p Chunk) float64 { return seconds(s, p, slowest) }, math.Max)
 		period := max(t, c.overLinks(order, t*float64(len(order))))
 		if math.IsInf(t, 1) || period > slowest {
 			continue
 		}
 		cut, even := c.sweep(func(s int, p Chunk) float64 {
-			x := seconds(s, p)
-			if x > t {
-				return math.Inf(1)
-			}
+			x := seconds(s, p, t)
 			return x * x
 		}, func(a, b float64) float64 { return a + b })
 		if period < slowest || even < spread {
