@@ -165,7 +165,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		good + "tune_seeds: []\n":                                                          "g.yaml:10: tune_seeds: found []",
 		good + "tuning: none\n":                                                            `g.yaml:10: tuning: found "none", expected synchronous, each or both`,
 		good + "stages: [0]\n":                                                             "g.yaml:10: stages: found [0]",
-		good + "stages: [4]\n":                                                             "g.yaml:10: pipeline.stages: found 4",
+		good + "stages: [5]\n":                                                             "g.yaml:10: pipeline.stages: found 5",
 		good + "set: {optimizer.lr: 1}\n":                                                  "g.yaml:10: optimizer.lr is varied by the study: set lrs in the grid instead",
 		good + "set: {init.seed: 1}\n":                                                     "g.yaml:10: init.seed is varied by the study: set seeds",
 		good + "set: {train: {steps: 4}}\n":                                                "g.yaml:10: train: expected a key with its section",
