@@ -40,6 +40,9 @@ type cardHead struct {
 	DataSets []string `yaml:"datasets,omitempty"`
 }
 
+// cardMark is in each card.
+const cardMark = "Trained with [gpupipe](https://github.com/gpupipe/gpupipe)"
+
 // writeCard writes the model card of an export into its folder, and the plot of its run's losses. It returns their names.
 func writeCard(n hub.Name, license string, e inference.Exported, dir string) (names []string, err error) {
 	head := cardHead{Library: "transformers", Task: "text-generation", Tags: []string{"gpupipe"}, License: license}
@@ -83,8 +86,8 @@ func cardText(n hub.Name, head cardHead, rows [][2]string, settings string, plot
 		panic(err) // texts always marshal
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\n%s---\n\n# %s\n\nTrained with [gpupipe](https://github.com/gpupipe/gpupipe).\n\n| | |\n| --- | --- |\n", front,
-		filepath.Base(n.ID))
+	fmt.Fprintf(&b, "---\n%s---\n\n# %s\n\n%s.\n\n| | |\n| --- | --- |\n", front,
+		filepath.Base(n.ID), cardMark)
 	for _, r := range rows {
 		fmt.Fprintf(&b, "| %s | %s |\n", r[0], r[1])
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/hub/client"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"go.yaml.in/yaml/v3"
@@ -86,7 +87,7 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 		return nil
 	}
 	s := &status{app: a}
-	c, err := a.hub(s, "downloading")
+	c, err := a.hub(s, "downloading", false)
 	if err != nil {
 		return err
 	}
@@ -103,14 +104,17 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	return nil
 }
 
-// hub returns a client of the Hub that shows on a status line what it does.
-func (a *app) hub(s *status, what string) (*client.Client, error) {
-	o, err := client.FromEnvironment()
+// hub returns a client of the Hub that shows on a status line what it does. explicit says that the command needs a token.
+func (a *app) hub(s *status, what string, explicit bool) (*client.Client, error) {
+	o, err := client.FromEnvironment(explicit)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	began := time.Now()
+	var began time.Time
 	o.Progress = func(done, total int64) {
+		if began.IsZero() {
+			began = time.Now()
+		}
 		rate := float64(done) / max(1e-3, time.Since(began).Seconds())
 		s.say("%s: %d%% of %s, %s/s", what, 100*done/max(1, total), inBytes(total), inBytes(int64(rate)))
 	}
@@ -201,6 +205,9 @@ func request(key, text, use string) []keyed {
 	return []keyed{{client.Request{Name: n, Need: need}, key}}
 }
 
+// ofRuns are the sections of the file of a sweep or study that have keys of a config.
+var ofRuns = []string{"base", "set", "keys"}
+
 // inYAML are the requests for the names in a document.
 func inYAML(n *yaml.Node, key, use string) (found []keyed) {
 	switch n.Kind {
@@ -209,7 +216,10 @@ func inYAML(n *yaml.Node, key, use string) (found []keyed) {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			child := n.Content[i].Value
-			if key != "" {
+			switch {
+			case key == "" && slices.Contains(ofRuns, child):
+				child = ""
+			case key != "":
 				child = key + "." + child
 			}
 			found = append(found, inYAML(n.Content[i+1], child, use)...)
@@ -225,28 +235,41 @@ func inYAML(n *yaml.Node, key, use string) (found []keyed) {
 // inFile are the requests for the names in a config, in the config of a run folder, or in the file of a sweep or study and
 // its base.
 func inFile(path, use string) []keyed {
-	if kept, err := configIn(path); err == nil {
-		path = kept
-	} else if f, err := runs.OpenFile(path); err == nil {
+	if f, err := runs.OpenFile(path); err == nil {
 		path = f.Path
+	} else if path, err = configIn(path); err != nil {
+		return nil
 	}
-	text, err := strictyaml.ReadSmall(path)
+	n, err := readYAML(path)
 	if err != nil {
 		return nil
 	}
-	var n yaml.Node
+	found := inYAML(n, "", use)
 	var of struct {
 		Base string `yaml:"base"`
 	}
-	if err := yaml.Unmarshal(text, &n); err != nil {
-		return nil
+	if n.Decode(&of) != nil || of.Base == "" { // none, or a config in the file
+		return found
 	}
-	found := inYAML(&n, "", use)
-	if err := n.Decode(&of); err == nil && of.Base != "" {
-		if !filepath.IsAbs(of.Base) {
-			of.Base = filepath.Join(filepath.Dir(path), of.Base)
-		}
-		found = append(found, inFile(of.Base, use)...)
+	base, err := userpath.Expand(of.Base)
+	if err != nil {
+		return found
+	}
+	if !filepath.IsAbs(base) {
+		base = filepath.Join(filepath.Dir(path), base)
+	}
+	if n, err = readYAML(base); err == nil {
+		found = append(found, inYAML(n, "", use)...)
 	}
 	return found
+}
+
+// readYAML reads a document.
+func readYAML(path string) (*yaml.Node, error) {
+	text, err := strictyaml.ReadSmall(path)
+	if err != nil {
+		return nil, err
+	}
+	n := new(yaml.Node)
+	return n, yaml.Unmarshal(text, n)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,7 @@ func onHub(t *testing.T, model, dataset string) *hubserver.Server {
 	t.Cleanup(s.Close)
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_ENDPOINT", s.URL())
-	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"} {
+	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_IMPLICIT_TOKEN"} {
 		t.Setenv(name, "")
 	}
 	files := map[string][]byte{"README.md": []byte("---\nlicense: mit\n---\n")}
@@ -46,9 +47,9 @@ func TestNamesOfTheHub(t *testing.T) {
 	dir := t.TempDir()
 	s := onHub(t, "o/m", "o/d")
 	tuned := filepath.Join(dir, "tuned")
-	args := []string{"train", "--device", "null", "--set", "init.from=hf:o/m", "--set", "data.train=[hf:datasets/o/d]", "--set",
-		"data.val=[hf:datasets/o/d:validation]", "--set", "train.steps=2", "--set", "run.dir=" + tuned}
-	code, _, errs := command(args...)
+	file := filepath.Join(dir, "run.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("init: {from: hf:o/m}\ndata: {train: ['hf:datasets/o/d']}\nrun: {dir: "+tuned+"}\n"), 0o666))
+	code, _, errs := command("train", file, "--device", "null", "--set", "data.val=[hf:datasets/o/d:validation]", "--set", "train.steps=2")
 	require.Equal(t, exitOK, code, errs)
 	text, err := os.ReadFile(filepath.Join(tuned, "config.yaml"))
 	require.NoError(t, err)
@@ -64,6 +65,34 @@ func TestNamesOfTheHub(t *testing.T) {
 	require.Equal(t, exitOK, code, errs)
 	assert.Len(t, s.Requests(), before, "what is in the cache under its commit is not asked for")
 	assert.Empty(t, s.Leaks())
+}
+
+func TestNamesInFiles(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, text := range map[string]string{
+		"base.yaml":       "base: base.yaml\ninit: {from: hf:o/m}\ndata: {train: ['hf:datasets/o/d'], tokenizer: hf:o/t}\n",
+		"run/config.yaml": "init: {from: hf:o/run}\n",
+		"sweep.yaml":      "base: $HERE/base.yaml\nset: {data.aligned: 'hf:datasets/o/aligned'}\nkeys: {init.from: [hf:o/a, hf:o/b]}\n",
+		"inline.yaml":     "base: {data: {aligned: 'hf:datasets/o/aligned'}, init: {from: hf:o/m}}\n",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+	}
+	t.Setenv("HERE", ".")
+	const base = "init.from hf:o/m 0, data.train hf:datasets/o/d 2, data.tokenizer hf:o/t 1"
+	for path, want := range map[string]string{
+		"base.yaml":   base + ", " + base,
+		"run":         "init.from hf:o/run 0",
+		"sweep.yaml":  "data.aligned hf:datasets/o/aligned 3, init.from hf:o/a 0, init.from hf:o/b 0, " + base,
+		"inline.yaml": "data.aligned hf:datasets/o/aligned 3, init.from hf:o/m 0",
+		"none.yaml":   "",
+	} {
+		var got []string
+		for _, k := range inFile(path, "config") {
+			got = append(got, fmt.Sprintf("%s %s %d", k.key, k.Name.Text(), k.Need))
+		}
+		assert.Equal(t, want, strings.Join(got, ", "), path)
+	}
 }
 
 func TestCommandsTakeNamesOfTheHub(t *testing.T) {

@@ -54,6 +54,16 @@ func (c *pushCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	s := &status{app: a}
+	defer s.clear()
+	h, err := a.hub(s, "uploading", true)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := h.CheckToken(n); err != nil {
+		return usererror.New(err)
+	}
 	dir, err := os.MkdirTemp("", "gpupipe-push-")
 	if err != nil {
 		return usererror.New(err)
@@ -71,7 +81,7 @@ func (c *pushCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	address, err := c.upload(a, n, out, append(slices.Clone(e.Files), files...), e)
+	address, err := c.upload(a, h, n, out, append(slices.Clone(e.Files), files...), e)
 	if err != nil {
 		return err
 	}
@@ -83,14 +93,7 @@ func (c *pushCommand) Run(a *app) error {
 }
 
 // upload makes a commit of files in a folder.
-func (c *pushCommand) upload(a *app, n hub.Name, dir string, files []string, e inference.Exported) (string, error) {
-	s := &status{app: a}
-	defer s.clear()
-	h, err := a.hub(s, "uploading")
-	if err != nil {
-		return "", err
-	}
-	defer h.Close()
+func (c *pushCommand) upload(a *app, h *client.Client, n hub.Name, dir string, files []string, e inference.Exported) (string, error) {
 	var uploads []client.Upload
 	for _, name := range files {
 		uploads = append(uploads, client.Upload{Path: name, File: filepath.Join(dir, name)})
@@ -99,7 +102,8 @@ func (c *pushCommand) upload(a *app, n hub.Name, dir string, files []string, e i
 	if e.Step != nil {
 		message = fmt.Sprintf("Step %d of %s", *e.Step, filepath.Base(runOf(e.Model)))
 	}
-	address, err := h.Push(a.ctx, n, uploads, client.PushOptions{Message: cmp.Or(c.Message, message), Private: c.Private})
+	address, err := h.Push(a.ctx, n, uploads, client.PushOptions{Message: cmp.Or(c.Message, message), Private: c.Private,
+		Replaces: inference.IsWeights, Card: cardMark})
 	if err != nil && a.ctx.Err() == nil {
 		err = usererror.New(err)
 	}

@@ -38,8 +38,11 @@ type File struct {
 // Large reports whether the content is in the storage of large files.
 func (f File) Large() bool { return len(f.Blob) == 64 }
 
-// Valid reports whether the names of a file, which a server has sent, may be used as paths on this machine.
-func (f File) Valid() bool { return slashed(f.Path) && digest.MatchString(f.Blob) && f.Size >= 0 }
+// Valid reports whether a file, as a server has sent it, has a hash and a size.
+func (f File) Valid() bool { return digest.MatchString(f.Blob) && f.Size >= 0 }
+
+// Local reports whether the path of a file, which a server has sent, may be used below a folder of this machine.
+func (f File) Local() bool { return slashed(f.Path) }
 
 // listing is a file with the files of a commit, in the format of huggingface_hub's trees/COMMIT.json. That program takes a
 // listing for a promise that all files are there. So gpupipe, which downloads the files that it needs, has a folder of its

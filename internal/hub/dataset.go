@@ -1,9 +1,10 @@
 package hub
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -18,8 +19,11 @@ const trainSplit = "train"
 // card is the file that describes a repository.
 const card = "README.md"
 
-// pattern is a split and a glob of its files.
-type pattern struct{ split, glob string }
+// pattern is a split and a glob of its files, which the card may name.
+type pattern struct {
+	split, glob string
+	ofCard      bool
+}
 
 // selectData returns the files of a data set that the name means, in the order in which load_dataset of Hugging Face's
 // datasets reads them: a file or a glob, all files that match; else the files of the split, of a configuration of the card or
@@ -33,7 +37,8 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 		return nil, err
 	}
 	folder, patterns := "", []pattern(nil)
-	switch chosen, ok := configOf(configs, n.Path); {
+	chosen, ok := configOf(configs, n.Path)
+	switch {
 	case strings.ContainsAny(n.Path, "*?["):
 		files = match(files, n.Path)
 		if len(files) == 0 || n.Split == "" {
@@ -52,7 +57,10 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	default:
 		folder = n.Path
 	}
-	if len(below(files, folder)) == 0 {
+	switch here := below(files, folder); {
+	case len(here) == 0 && ok:
+		return nil, n.cardLacks(folder)
+	case len(here) == 0:
 		return nil, n.noFile(files)
 	}
 	if patterns == nil {
@@ -69,9 +77,14 @@ func (n Name) some(files []File) error {
 	return nil
 }
 
+// cardLacks is the error of a file or folder that the card names and the repository does not have.
+func (n Name) cardLacks(path string) error {
+	return fmt.Errorf("%s of %s names %s, which it does not have at %s", card, n.ID, path, n.Revision)
+}
+
 // ofSplit returns the files of the split in the order of the patterns. Of files of several kinds it takes the most frequent.
 func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
-	var splits []string
+	var splits, globs []string
 	var chosen []File
 	want := n.Split
 	if want == "" {
@@ -84,8 +97,13 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 		if p.split != want {
 			continue
 		}
-		for _, f := range match(files, p.glob) {
-			if !slices.Contains(chosen, f) && !slices.Contains(ignored, path.Base(f.Path)) {
+		globs = append(globs, p.glob)
+		matched := match(files, p.glob)
+		if len(matched) == 0 && p.ofCard && !strings.ContainsAny(p.glob, "*?[") {
+			return nil, n.cardLacks(p.glob)
+		}
+		for _, f := range matched {
+			if !slices.Contains(chosen, f) {
 				chosen = append(chosen, f)
 			}
 		}
@@ -93,12 +111,17 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 	if !slices.Contains(splits, want) {
 		return nil, fmt.Errorf("%s has no split %s, expected one of %s: %s, for example", n.ID, want, strings.Join(splits, ", "), n.with(splits))
 	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%s has no file of the split %s at %s: none matches %s", n.ID, want, n.Revision, inWords(globs))
+	}
 	kind := mostFrequent(chosen)
 	if kind == "" || kind == unread {
 		return nil, fmt.Errorf("%s has %s, expected .parquet, .arrow, .jsonl, .json, .txt or .bin. For most data sets the Hub has Parquet files at another revision: hf:datasets/%s@refs/convert/parquet",
 			n.ID, inWords(Paths(chosen)), n.ID)
 	}
-	return slices.DeleteFunc(chosen, func(f File) bool { return kindOfFile(f.Path) != kind }), nil
+	return slices.DeleteFunc(chosen, func(f File) bool {
+		return !slices.ContainsFunc(endings(f.Path), func(e string) bool { return kindOfEnding(e) == kind })
+	}), nil
 }
 
 // with is the name with the first of some splits.
@@ -110,33 +133,73 @@ func (n Name) with(splits []string) string {
 }
 
 // ignored are files that describe a data set.
-var ignored = []string{card, "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json", "state.json"}
+var ignored = []string{card, "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"}
 
-// unread is the kind of tables as text, which are not read.
-const unread = "csv"
+// unread is the kind of files that load_dataset reads and gpupipe does not.
+const unread = "unread"
 
-// kinds are the kinds of files of documents by the ends of their names.
-var kinds = map[string]string{".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".json": "json", ".jsonl": "json",
-	".jsonlines": "json", ".jl": "json", ".ndjson": "json", ".txt": "text", ".bin": "shards", ".csv": unread, ".tsv": unread}
+// kinds are the kinds of files of documents by the endings of their names.
+var kinds = map[string]string{".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+	".txt": "text", ".feather": "arrow", ".jsonlines": "json", ".jl": "json", ".bin": "shards"}
 
-// kindOfFile is the kind of documents that a file has by its name; "" if that says nothing.
-func kindOfFile(p string) string {
-	p = strings.ToLower(p)
-	return kinds[path.Ext(strings.TrimSuffix(strings.TrimSuffix(p, ".gz"), ".zst"))]
+// own are the endings in kinds that load_dataset does not know.
+var own = []string{".feather", ".jsonlines", ".jl", ".bin"}
+
+// others are endings that load_dataset knows and gpupipe does not read.
+var others = strings.Fields(".csv .tsv .zip .tar .xml .hdf5 .h5 .md .toml .conll .conllu .lance .vortex .eval .geoparquet .gpq " +
+	".png .jpg .jpeg .gif .bmp .tif .tiff .webp .wav .mp3 .flac .ogg .opus .m4a .mp4 .mkv .mov .avi .webm .pdf")
+
+// metadata are files that describe the other files of a data set.
+var metadata = []string{"metadata.csv", "metadata.jsonl", "metadata.parquet", "task.toml", "instruction.md"}
+
+// preferred are endings that win against others of as many files, the last of them against all.
+var preferred = []string{".csv", ".json", ".jsonl", ".arrow", ".vortex", ".lance", ".parquet"}
+
+// endings are all endings of a file's name: .jsonl and .gz of a.jsonl.gz.
+func endings(p string) []string {
+	parts := strings.Split(path.Base(p), ".")[1:]
+	for i := range parts {
+		parts[i] = "." + parts[i]
+	}
+	return parts
 }
 
-// mostFrequent is the most frequent kind of files; of two, that which comes first.
+// kindOfEnding is the kind of documents of a file with an ending; "" if that says nothing.
+func kindOfEnding(ending string) string {
+	if slices.Contains(others, ending) {
+		return unread
+	}
+	return kinds[ending]
+}
+
+// mostFrequent is the kind of the most frequent ending, counted and compared as load_dataset does; "" without any.
 func mostFrequent(files []File) string {
-	count := map[string]int{}
-	best := ""
+	type ending struct {
+		text string
+		rank int // 2; 1 of a file that describes others; 0 if load_dataset does not know it
+	}
+	count := map[ending]int{}
 	for _, f := range files {
-		if kind := kindOfFile(f.Path); kind != "" {
-			if count[kind]++; count[kind] > count[best] {
-				best = kind
+		for _, e := range endings(f.Path) {
+			switch {
+			case kindOfEnding(e) == "":
+			case slices.Contains(own, e):
+				count[ending{e, 0}]++
+			case slices.Contains(metadata, path.Base(f.Path)):
+				count[ending{e, 1}]++
+			default:
+				count[ending{e, 2}]++
 			}
 		}
 	}
-	return best
+	if len(count) == 0 {
+		return ""
+	}
+	best := slices.MaxFunc(slices.Collect(maps.Keys(count)), func(a, b ending) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(count[a], count[b]),
+			cmp.Compare(slices.Index(preferred, a.text), slices.Index(preferred, b.text)), strings.Compare(a.text, b.text))
+	})
+	return kindOfEnding(best.text)
 }
 
 // config is a configuration in a data set's card.
@@ -149,6 +212,9 @@ type config struct {
 	patterns []pattern
 }
 
+// head is the YAML at the beginning of a card.
+var head = regexp.MustCompile(`^\s*---(?:\r\n|\r|\n)((?s:.*?))(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)`)
+
 // readCard returns the configurations that the card of a data set lists.
 func readCard(files []File, read func(File) ([]byte, error)) ([]config, error) {
 	at := find(files, card)
@@ -159,26 +225,29 @@ func readCard(files []File, read func(File) ([]byte, error)) ([]config, error) {
 	if err != nil {
 		return nil, err
 	}
-	var head struct {
+	var of struct {
 		Configs []config `yaml:"configs"`
 	}
-	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
-	text, ok := bytes.CutPrefix(text, []byte("---\n"))
-	if text, _, closed := bytes.Cut(text, []byte("\n---")); !ok || !closed {
+	m := head.FindSubmatch(text)
+	if m == nil {
 		return nil, nil
-	} else if err := yaml.Unmarshal(text, &head); err != nil {
+	}
+	if err := yaml.Unmarshal(m[1], &of); err != nil {
 		return nil, fmt.Errorf("%s: the description of the data set: %w", card, err)
 	}
-	for i := range head.Configs {
-		if err := head.Configs[i].complete(); err != nil {
-			return nil, fmt.Errorf("%s: configs: %s: %w", card, head.Configs[i].Name, err)
+	for i := range of.Configs {
+		if err := of.Configs[i].complete(); err != nil {
+			return nil, fmt.Errorf("%s: configs: %s: %w", card, of.Configs[i].Name, err)
 		}
 	}
-	return head.Configs, nil
+	return of.Configs, nil
 }
 
 // complete reads data_files: a glob, a list of globs, or a list of splits with their globs.
 func (c *config) complete() error {
+	if c.DataDir = path.Join(c.DataDir); c.DataDir == "." {
+		c.DataDir = ""
+	}
 	if c.Files.IsZero() {
 		return nil
 	}
@@ -206,7 +275,7 @@ func (c *config) complete() error {
 			if glob == "" {
 				return errors.New("data_files: expected globs, or a list of splits with paths")
 			}
-			c.patterns = append(c.patterns, pattern{of.Split, path.Join(c.DataDir, glob)})
+			c.patterns = append(c.patterns, pattern{split: of.Split, glob: path.Join(c.DataDir, glob), ofCard: true})
 		}
 	}
 	return nil
@@ -247,7 +316,7 @@ func guess(files []File, folder string) (patterns []pattern) {
 		if m == nil {
 			continue
 		}
-		p := pattern{m[1], path.Join(folder, "data", m[1]+"-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*")}
+		p := pattern{split: m[1], glob: path.Join(folder, "data", m[1]+"-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*")}
 		if !slices.Contains(patterns, p) {
 			patterns = append(patterns, p)
 		}
@@ -263,7 +332,7 @@ func guess(files []File, folder string) (patterns []pattern) {
 			found := false
 			for _, word := range s.words {
 				for _, glob := range globs {
-					p := pattern{s.split, path.Join(folder, strings.ReplaceAll(glob, "WORD", word))}
+					p := pattern{split: s.split, glob: path.Join(folder, strings.ReplaceAll(glob, "WORD", word))}
 					of, found = append(of, p), found || len(match(here, p.glob)) > 0
 				}
 			}
@@ -275,16 +344,18 @@ func guess(files []File, folder string) (patterns []pattern) {
 			return patterns
 		}
 	}
-	return []pattern{{trainSplit, path.Join(folder, "**")}}
+	return []pattern{{split: trainSplit, glob: path.Join(folder, "**")}}
 }
 
 // match returns the files that a glob matches, by name. * and ? match within a name, ** any number of folders. Hidden files
-// and folders match only names that are hidden in the glob, too, as do folders that begin with __.
+// and folders match only names that are hidden in the glob, too, as do folders that begin with __. Files that describe a data
+// set match only their own names.
 func match(files []File, glob string) (matched []File) {
 	elements := strings.Split(glob, "/")
 	for _, f := range files {
 		parts := strings.Split(f.Path, "/")
-		if matches(parts, elements) && marked(parts) == marked(elements) {
+		name := path.Base(f.Path)
+		if matches(parts, elements) && marked(parts) == marked(elements) && (!slices.Contains(ignored, name) || name == path.Base(glob)) {
 			matched = append(matched, f)
 		}
 	}
@@ -305,6 +376,9 @@ func marked(elements []string) (n [2]int) {
 	return n
 }
 
+// classes writes the classes of characters of Python's globs as Go's.
+var classes = strings.NewReplacer("[!-", `[^\-`, "[!", "[^", "[-", `[\-`)
+
 func matches(parts, elements []string) bool {
 	switch {
 	case len(elements) == 0:
@@ -316,6 +390,6 @@ func matches(parts, elements []string) bool {
 	case len(parts) == 0:
 		return false
 	}
-	ok, err := path.Match(strings.ReplaceAll(elements[0], "[-._ 0-9]", "[\\-._ 0-9]"), parts[0])
+	ok, err := path.Match(classes.Replace(elements[0]), parts[0])
 	return err == nil && ok && matches(parts[1:], elements[1:])
 }

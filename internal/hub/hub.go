@@ -2,8 +2,8 @@
 // models--ORG--NAME or datasets--ORG--NAME with refs/REVISION, which holds a commit, blobs, which are named by their hashes,
 // and snapshots/COMMIT, which holds the files as links to blobs. It also chooses the files of a repository that a use needs.
 //
-// This package uses no network: package client downloads into the cache, and uploads. Nothing else looks at a name twice:
-// Locate and Files take what is in the cache.
+// This package uses no network: package client downloads into the cache, and uploads. Locate and Files
+// take what is in the cache.
 package hub
 
 import (
@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 
@@ -226,7 +225,12 @@ func (n Name) advice() string {
 
 // Offline reports whether the environment forbids downloads.
 func Offline() bool {
-	switch strings.ToUpper(cmp.Or(os.Getenv("HF_HUB_OFFLINE"), os.Getenv("TRANSFORMERS_OFFLINE"))) {
+	return IsTrue(cmp.Or(os.Getenv("HF_HUB_OFFLINE"), os.Getenv("TRANSFORMERS_OFFLINE")))
+}
+
+// IsTrue reports whether the value of a variable of the environment is one that huggingface_hub takes for true.
+func IsTrue(value string) bool {
+	switch strings.ToUpper(value) {
 	case "1", "ON", "YES", "TRUE":
 		return true
 	}
@@ -245,6 +249,11 @@ func Cache() string {
 	return expanded(cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE"), filepath.Join(Home(), "hub")))
 }
 
+// TokenPath is the file in which hf auth login keeps the token.
+func TokenPath() string {
+	return expanded(cmp.Or(os.Getenv("HF_TOKEN_PATH"), filepath.Join(Home(), "token")))
+}
+
 // expanded is a path with ~ and variables expanded, as far as that is possible.
 func expanded(path string) string {
 	if used, err := userpath.Expand(path); err == nil {
@@ -255,6 +264,5 @@ func expanded(path string) string {
 
 // slashed reports whether a path of a repository is one that may be used below a folder of this machine.
 func slashed(p string) bool {
-	return fs.ValidPath(p) && p != "." && filepath.IsLocal(filepath.FromSlash(p)) && !strings.ContainsAny(p, "\\:\x00") &&
-		path.Clean(p) == p
+	return fs.ValidPath(p) && p != "." && filepath.IsLocal(filepath.FromSlash(p)) && !strings.Contains(p, "\x00")
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,29 @@ const (
 )
 
 // Select returns the files that a use of the name needs, of all files of its commit. read returns the content of a small file.
+// A file whose path this machine cannot have is refused.
 func (n Name) Select(need Need, files []File, read func(File) ([]byte, error)) ([]File, error) {
+	chosen, err := n.choose(need, files, func(f File) ([]byte, error) {
+		if err := n.checkLocal(f); err != nil {
+			return nil, err
+		}
+		return read(f)
+	})
+	for _, f := range chosen {
+		err = cmp.Or(err, n.checkLocal(f))
+	}
+	return chosen, err
+}
+
+func (n Name) checkLocal(f File) error {
+	if f.Local() {
+		return nil
+	}
+	return fmt.Errorf("%s has the file %q, expected a path that this machine can have below a folder", n.ID, f.Path)
+}
+
+// choose returns the files that a use needs.
+func (n Name) choose(need Need, files []File, read func(File) ([]byte, error)) ([]File, error) {
 	if need >= ForData {
 		return n.selectData(files, read)
 	}
@@ -101,13 +124,13 @@ func Optional(folder string) []string {
 
 // tokenizerFiles are the files of a folder's tokenizer and beside it, and whether there is a tokenizer.
 func tokenizerFiles(files []File, folder string) (chosen []File, found bool) {
-	add := func(names ...string) (any bool) {
+	add := func(names ...string) (added bool) {
 		for _, name := range names {
 			if at := find(files, path.Join(folder, name)); at >= 0 {
-				chosen, any = append(chosen, files[at]), true
+				chosen, added = append(chosen, files[at]), true
 			}
 		}
-		return any
+		return added
 	}
 	add(beside...)
 	for _, f := range files {

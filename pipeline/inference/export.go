@@ -123,9 +123,14 @@ func (o ExportOptions) open() (src *Source, out Exported, err error) {
 	return src, out, nil
 }
 
-// exportFile matches the names of an export's files.
-var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|^chat_template\.jinja$|` +
-	`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.wasm$`)
+// exportFile matches the names of an export's files besides its weights.
+var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config)\.json$|^chat_template\.jinja$|^model\.wasm$`)
+
+// exportWeights matches the names of an export's files of weights and of their index.
+var exportWeights = regexp.MustCompile(`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.safetensors\.index\.json$`)
+
+// IsWeights reports whether a name is that of a file of weights of an export, or of their index.
+func IsWeights(name string) bool { return exportWeights.MatchString(name) }
 
 // checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with
 // force over an earlier export.
@@ -147,7 +152,7 @@ func checkOut(path string, force bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if !exportFile.MatchString(e.Name()) {
+		if !exportFile.MatchString(e.Name()) && !IsWeights(e.Name()) {
 			return fmt.Errorf("%s: found %s, expected only files of an export: choose another folder", path, e.Name())
 		}
 	}

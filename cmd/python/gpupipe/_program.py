@@ -63,7 +63,7 @@ def main() -> int:
 
 def _arguments(name: str, args: tuple[Any, ...], flags: dict[str, Any]) -> list[str]:
     """The command line of a command. A flag that is None or False is omitted, a list is a flag for each element."""
-    line = [program(), name, "--json"]
+    line = [program(), *name.split(), "--json"]
     for flag, value in flags.items():
         if value is None or value is False:
             continue

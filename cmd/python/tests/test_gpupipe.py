@@ -93,6 +93,7 @@ class Test(unittest.TestCase):
         self.assertIn("--tokens=-5", gpupipe._program._arguments("x", (), {"tokens": -5}))
         self.assertEqual(gpupipe._program._arguments("x", ("-y",), {"a_b": ["1", "2"], "c": True, "d": False, "e": None})[1:],
                          ["x", "--json", "--a-b=1", "--a-b=2", "--c", "--", "-y"])
+        self.assertEqual(gpupipe._program._arguments("tokenizer check", ("bytes",), {})[1:], ["tokenizer", "check", "--json", "--", "bytes"])
         self.assertTrue(gpupipe.command("devices"))
 
     def test_import_is_light(self):

@@ -38,14 +38,15 @@ def write(folder, files):
 def tree(r):
     """Names of files of a data set, as people give them."""
     words = ["train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval", "notes", "a", "trainer", "strain"]
-    kind = r.choice([".jsonl", ".parquet", ".txt"])
+    kinds = r.sample([".jsonl", ".json", ".parquet", ".txt", ".csv", ".jsonl.gz"], r.randint(1, 2))
     files = set()
     for _ in range(r.randint(1, 6)):
+        kind = r.choice(kinds)
         word, style = r.choice(words), r.randrange(6)
         folder = r.choice(["", "", "data/", "en/", ".hidden/", "__pycache__/", "x/y/"])
         files.add([f"{folder}{word}{kind}", f"{folder}{word}_1{kind}", f"{folder}my-{word}-2{kind}", f"{folder}{word}/0{kind}",
                    f"data/{word}-00000-of-00001{kind}", f"{folder}{word}-set/{r.choice('abc')}{kind}"][style])
-    files.update(r.sample(["README.md", "dataset_infos.json", ".gitattributes", "LICENSE"], r.randint(0, 3)))
+    files.update(r.sample(["README.md", "dataset_infos.json", ".gitattributes", "LICENSE", "LICENSE.txt", "metadata.csv"], r.randint(0, 3)))
     return sorted(files)
 
 
@@ -53,7 +54,7 @@ def card(r, files):
     """A card that names configurations, or None."""
     if r.random() < 0.6:
         return None
-    names = [f for f in files if f.endswith((".jsonl", ".parquet", ".txt"))]
+    names = [f for f in files if f.endswith((".jsonl", ".json", ".parquet", ".txt", ".csv", ".gz"))] + ["none.jsonl"]
     pick = lambda: r.choice([r.choice(names), "**", "data/*", r.choice(names).split("/")[0] + "*", "**/" + r.choice(names).split("/")[-1]])
     form = r.randrange(3)
     data = [pick(), [pick(), pick()], [{"split": "train", "path": [pick()]}, {"split": "test", "path": pick()}]][form]
@@ -61,7 +62,8 @@ def card(r, files):
 
 
 def expected(folder, split):
-    """The files that load_dataset reads for a split; None without the split, ... if it reads no split of such a data set."""
+    """The files that load_dataset reads for a split; None without the split or for files that gpupipe refuses,
+    ... if it reads no split of such a data set."""
     from datasets.data_files import DataFilesList, get_data_patterns, sanitize_patterns
     from datasets.load import _ALL_ALLOWED_EXTENSIONS, infer_module_for_data_files
     from datasets.packaged_modules import _MODULE_TO_EXTENSIONS
@@ -76,6 +78,8 @@ def expected(folder, split):
         patterns = sanitize_patterns(next(iter(configs.values()))["data_files"]) if configs else get_data_patterns(str(folder))
         files = DataFilesDict.from_patterns(patterns, base_path=str(folder), allowed_extensions=_ALL_ALLOWED_EXTENSIONS)
         module, _ = infer_module_for_data_files(data_files=files, path="o/d")
+        if module not in ("json", "parquet", "text", "arrow"):
+            return None
         files = files.filter(extensions=_MODULE_TO_EXTENSIONS[module], file_names=[])
     except (FileNotFoundError, ValueError):
         return ...

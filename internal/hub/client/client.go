@@ -18,8 +18,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/hub"
@@ -38,18 +38,21 @@ type Options struct {
 	Token     string        // "": none
 	TokenFrom string        // where the token is from, in words
 	Idle      time.Duration // for which a connection may be silent
+	Answer    time.Duration // for which the Hub may be silent after it has got an upload
 
-	Progress  func(done, total int64)                    // bytes of files; called by one goroutine at a time; nil: nobody is told
-	Note      func(format string, args ...any)           // what a user should know; nil: nobody is told
+	// Progress and Note are called by one goroutine at a time.
+	Progress  func(done, total int64)                    // bytes of files; optional
+	Note      func(format string, args ...any)           // what a user should know; optional
 	CheckData func(path string) error                    // refuses files of a data set by their names; nil: none
 	Free      func(dir string) (int64, bool)             // bytes that a folder's disk has free, if that is known
 	Wait      func(context.Context, time.Duration) error // waits before another attempt
 }
 
-// FromEnvironment are the options that the variables of huggingface_hub give.
-func FromEnvironment() (Options, error) {
+// FromEnvironment are the options that the variables of huggingface_hub give. explicit says that the user has asked for what
+// needs a token: HF_HUB_DISABLE_IMPLICIT_TOKEN does not count.
+func FromEnvironment(explicit bool) (Options, error) {
 	o := Options{Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), defaultEndpoint), "/"), Idle: 10 * time.Second,
-		Free: freeDisk, Wait: wait}
+		Answer: 2 * time.Minute, Free: freeDisk, Wait: wait}
 	if text := os.Getenv("HF_HUB_DOWNLOAD_TIMEOUT"); text != "" {
 		seconds, err := time.ParseDuration(text + "s")
 		if err != nil || seconds <= 0 {
@@ -61,7 +64,9 @@ func FromEnvironment() (Options, error) {
 	if err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != "http" {
 		return o, fmt.Errorf("HF_ENDPOINT: found %q, expected an address such as %s", o.Endpoint, defaultEndpoint)
 	}
-	o.Token, o.TokenFrom, err = token()
+	if explicit || !hub.IsTrue(os.Getenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")) {
+		o.Token, o.TokenFrom, err = token()
+	}
 	return o, err
 }
 
@@ -72,9 +77,9 @@ func token() (token, from string, err error) {
 			return token, name, checkToken(token, name)
 		}
 	}
-	path := cmp.Or(os.Getenv("HF_TOKEN_PATH"), filepath.Join(hub.Home(), "token"))
+	path := hub.TokenPath()
 	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) && os.Getenv("HF_TOKEN_PATH") == "" {
+	if errors.Is(err, os.ErrNotExist) {
 		return "", "", nil
 	}
 	token = strings.TrimSpace(string(text))
@@ -106,6 +111,7 @@ type Client struct {
 	options Options
 	http    *http.Client
 	done    meter
+	limited sync.Once // a note has said that the Hub asks to wait
 }
 
 // New returns a client. Close it.
@@ -114,11 +120,24 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Note == nil {
-		o.Note = func(string, ...any) {}
+	var mu sync.Mutex
+	note, progress := o.Note, o.Progress
+	o.Note = func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		if note != nil {
+			note(format, args...)
+		}
+	}
+	o.Progress = func(done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if progress != nil {
+			progress(done, total)
+		}
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = o.Idle, workers
+	t.MaxIdleConnsPerHost = workers // each request has a watch, which ends it if there is no answer
 	t.DialContext = (&net.Dialer{Timeout: o.Idle}).DialContext
 	c := &Client{options: o, done: meter{report: o.Progress}}
 	c.http = &http.Client{Transport: &authorized{t, endpoint, o.Token}, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
@@ -157,6 +176,7 @@ type request struct {
 	header      map[string]string
 	body        io.ReadSeeker // nil: none
 	size        int64         // of the body
+	once        bool          // it is not repeated
 }
 
 // send sends a request once. A response that is no success is an error.
@@ -195,8 +215,12 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 
 // ask sends a request until it is answered, decodes the answer, and returns the address of the next page.
 func (c *Client) ask(ctx context.Context, r request, answer any) (next string, err error) {
-	err = c.persist(ctx, func() (bool, error) {
-		ctx, watch := watched(ctx, c.options.Idle)
+	attempts := maxAttempts
+	if r.once {
+		attempts = 1
+	}
+	err = c.persist(ctx, attempts, func() (bool, error) {
+		ctx, watch := watched(ctx, c.silence(r.method))
 		defer watch.stop()
 		res, err := c.send(ctx, r)
 		if err != nil {
@@ -217,6 +241,14 @@ func (c *Client) ask(ctx context.Context, r request, answer any) (next string, e
 		return false, nil
 	})
 	return next, err
+}
+
+// silence is the time for which the Hub may be silent about a request.
+func (c *Client) silence(method string) time.Duration {
+	if method == http.MethodGet {
+		return c.options.Idle
+	}
+	return max(c.options.Idle, c.options.Answer)
 }
 
 // nextPage is the address of the next page of a list; "": there is none.

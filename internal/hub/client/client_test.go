@@ -30,12 +30,12 @@ func start(t *testing.T, s *hubserver.Server) Options {
 	require.NoError(t, s.Start())
 	t.Cleanup(s.Close)
 	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH",
-		"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DOWNLOAD_TIMEOUT"} {
+		"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_IMPLICIT_TOKEN"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_ENDPOINT", s.URL())
-	o, err := FromEnvironment()
+	o, err := FromEnvironment(false)
 	require.NoError(t, err)
 	o.Wait = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 	return o
@@ -210,7 +210,12 @@ func TestCacheIsUsedWithoutTheHub(t *testing.T) {
 	var notes []string
 	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	require.NoError(t, fetch(t, o, hub.ForModel, "hf:o/m"))
-	require.Len(t, notes, 1)
+	waits := 0
+	once := o
+	once.Wait = func(context.Context, time.Duration) error { waits++; return nil }
+	require.NoError(t, fetch(t, once, hub.ForModel, "hf:o/m", "hf:o/m"))
+	assert.Zero(t, waits, "one attempt if the cache has what is needed")
+	require.Len(t, notes, 2, "one of each command, not of each name")
 	assert.Contains(t, notes[0], "cannot be reached")
 	assert.Contains(t, notes[0], "using what is in the cache of hf:o/m")
 	require.NoError(t, fetch(t, o, hub.ForModel, "hf:o/m@"+commit), "a commit needs no Hub")
@@ -221,6 +226,28 @@ func TestCacheIsUsedWithoutTheHub(t *testing.T) {
 	got, err := hub.Files("hf:datasets/o/d/train-0.jsonl")
 	require.NoError(t, err)
 	assert.Len(t, got, 1)
+}
+
+func TestTokenOfTheEnvironment(t *testing.T) {
+	start(t, &hubserver.Server{})
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("USERPROFILE", home)
+	t.Setenv("HF_TOKEN_PATH", "~/token")
+	o, err := FromEnvironment(false)
+	require.NoError(t, err)
+	assert.Empty(t, o.Token, "a file that is missing is no token")
+	require.NoError(t, os.WriteFile(filepath.Join(home, "token"), []byte("hf_secret\n"), 0o666))
+	o, err = FromEnvironment(false)
+	require.NoError(t, err)
+	assert.Equal(t, "hf_secret", o.Token)
+	t.Setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "true")
+	o, err = FromEnvironment(false)
+	require.NoError(t, err)
+	assert.Empty(t, o.Token)
+	o, err = FromEnvironment(true)
+	require.NoError(t, err)
+	assert.Equal(t, "hf_secret", o.Token)
 }
 
 func TestResumes(t *testing.T) {
@@ -256,6 +283,8 @@ func TestServerAsksToWait(t *testing.T) {
 		waits = append(waits, d)
 		return ctx.Err()
 	}
+	notes := 0
+	o.Note = func(string, ...any) { notes++ }
 	times := 2
 	s.Fault = func(*http.Request) (f hubserver.Fault) {
 		if times--; times >= 0 {
@@ -265,6 +294,7 @@ func TestServerAsksToWait(t *testing.T) {
 	}
 	require.NoError(t, fetch(t, o, hub.ForModel, "hf:o/m"))
 	assert.Equal(t, []time.Duration{7 * time.Second, 7 * time.Second}, waits)
+	assert.Equal(t, 1, notes)
 	times = 1000
 	err := fetch(t, o, hub.ForModel, "hf:o/m@v1")
 	require.ErrorContains(t, err, "too many requests (status 429), for the next 7s: wait, or set HF_TOKEN")

@@ -34,7 +34,9 @@ func (s *source) blob(f hub.File) string { return filepath.Join(s.Dir(), "blobs"
 // has reports whether the snapshot has a file in its size.
 func (s *source) has(commit string, f hub.File) bool { return has(s.Name, commit, f) }
 
-func has(n hub.Name, commit string, f hub.File) bool { return isWhole(n.In(commit, f.Path), f.Size) }
+func has(n hub.Name, commit string, f hub.File) bool {
+	return f.Local() && isWhole(n.In(commit, f.Path), f.Size)
+}
 
 func isWhole(path string, size int64) bool {
 	st, err := os.Stat(path)
@@ -111,7 +113,7 @@ func (c *Client) content(ctx context.Context, s *source, f hub.File, blob string
 		if err := p.begin(ctx); err != nil {
 			return err
 		}
-		if err := c.persist(ctx, func() (bool, error) { return c.rest(ctx, s, p) }); err != nil {
+		if err := c.persist(ctx, maxAttempts, func() (bool, error) { return c.rest(ctx, s, p) }); err != nil {
 			return err
 		}
 		if p.sum() == f.Blob && p.at == f.Size {
@@ -169,7 +171,7 @@ func (c *Client) rest(ctx context.Context, s *source, p *partial) (moved bool, e
 		(m == nil || m[1] != strconv.FormatInt(p.at, 10) || m[2] != strconv.FormatInt(p.Size, 10)) {
 		return false, network{fmt.Errorf("found the bytes %q, expected those from %d on of %d", res.Header.Get("Content-Range"), p.at, p.Size)}
 	}
-	_, err = io.Copy(p, io.LimitReader(watch.reader(res.Body), p.Size-p.at+1)) // a byte more tells of a longer file
+	_, err = io.Copy(p, io.LimitReader(watch.reader(res.Body), p.Size-p.at+1)) // a byte more: the file is longer
 	var disk *os.PathError
 	switch {
 	case errors.As(err, &disk):

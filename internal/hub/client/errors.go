@@ -91,8 +91,8 @@ const (
 )
 
 // persist repeats an attempt that the network or the server made fail, after a time that doubles, or for which the server
-// asks. An attempt that has moved data begins the count again.
-func (c *Client) persist(ctx context.Context, attempt func() (moved bool, err error)) error {
+// asks, up to a number of attempts. One that has moved data begins the count again.
+func (c *Client) persist(ctx context.Context, attempts int, attempt func() (moved bool, err error)) error {
 	pause := time.Second
 	for tries := 1; ; tries++ {
 		moved, err := attempt()
@@ -104,17 +104,17 @@ func (c *Client) persist(ctx context.Context, attempt func() (moved bool, err er
 		if moved {
 			tries, pause = 1, time.Second
 		}
-		for_ := pause
+		after := pause
 		if s != nil && s.after > 0 {
-			for_ = s.after
+			after = s.after
 		}
-		if tries >= maxAttempts || for_ > maxAsked {
+		if tries >= attempts || after > maxAsked {
 			return err
 		}
-		if s != nil && s.code == http.StatusTooManyRequests && for_ > 5*time.Second {
-			c.options.Note("the Hub has had too many requests (status 429) and asks to wait %v", for_)
+		if s != nil && s.code == http.StatusTooManyRequests && after > 5*time.Second {
+			c.limited.Do(func() { c.options.Note("the Hub has had too many requests (status 429) and asks to wait %v", after) })
 		}
-		if err := c.options.Wait(ctx, for_); err != nil {
+		if err := c.options.Wait(ctx, after); err != nil {
 			return err
 		}
 		pause *= 2

@@ -30,6 +30,7 @@ type source struct {
 	files    []hub.File // all of the commit
 	need     []hub.File
 	optional []string // files that a use looks for, be they there or not
+	failed   error    // the Hub's answer, while the cache has what was needed
 }
 
 // Fetch downloads what the requests need and the cache lacks. If the Hub cannot be reached, or refuses, and the cache has all
@@ -65,11 +66,16 @@ func (c *Client) Fetch(ctx context.Context, requests []Request) error {
 // resolve adds the files that a request needs to its source. If the Hub fails and the cache has them, there are none to add.
 func (c *Client) resolve(ctx context.Context, s *source, r Request) error {
 	if s.commit == "" {
-		if err := c.list(ctx, s); err != nil {
-			if reason := c.explain(s.Name, err); ctx.Err() != nil || c.isRevision(err) || !inCache(r) {
+		cached := inCache(r)
+		if cached && s.failed != nil {
+			return nil
+		}
+		if s.failed = c.list(ctx, s, cached); s.failed != nil {
+			reason := c.explain(s.Name, s.failed)
+			if ctx.Err() != nil || c.isRevision(s.failed) || !cached {
 				return reason
 			}
-			c.options.Note("%v; using what is in the cache of %s", c.explain(s.Name, err), r.Name.Text())
+			c.options.Note("%v; using what is in the cache of %s", reason, r.Name.Text())
 			return nil
 		}
 	}
@@ -122,14 +128,15 @@ func inCache(r Request) bool {
 	return err == nil && !slices.ContainsFunc(chosen, func(f hub.File) bool { return !has(r.Name, commit, f) })
 }
 
-// list finds the commit of a source and its files. A commit that the cache has a list of needs no connection.
-func (c *Client) list(ctx context.Context, s *source) error {
+// list finds the commit of a source and its files, with one attempt a request if once is set. A commit that the cache has a
+// list of needs no connection.
+func (c *Client) list(ctx context.Context, s *source, once bool) error {
 	commit := s.Revision
 	if !hub.IsCommit(commit) {
 		var answer struct {
 			Commit string `json:"sha"`
 		}
-		if _, err := c.ask(ctx, request{method: http.MethodGet, url: c.api(s.Name, "revision", s.Revision)}, &answer); err != nil {
+		if _, err := c.ask(ctx, request{method: http.MethodGet, url: c.api(s.Name, "revision", s.Revision), once: once}, &answer); err != nil {
 			return err
 		}
 		if commit = answer.Commit; !hub.IsCommit(commit) {
@@ -147,7 +154,7 @@ func (c *Client) list(ctx context.Context, s *source) error {
 			}
 		}
 		var err error
-		if next, err = c.ask(ctx, request{method: http.MethodGet, url: next}, &entries); err != nil {
+		if next, err = c.ask(ctx, request{method: http.MethodGet, url: next, once: once}, &entries); err != nil {
 			return err
 		}
 		for _, e := range entries {
@@ -158,7 +165,7 @@ func (c *Client) list(ctx context.Context, s *source) error {
 			switch {
 			case e.Type != "file":
 			case !f.Valid():
-				return fmt.Errorf("found the file %q with the hash %q and %d bytes in an answer of the Hub, expected a path in the repository and a hash", f.Path, f.Blob, f.Size)
+				return fmt.Errorf("found the file %q with the hash %q and %d bytes in an answer of the Hub, expected a hash and a size", f.Path, f.Blob, f.Size)
 			default:
 				files = append(files, f)
 			}

@@ -37,14 +37,25 @@ type Upload struct {
 type PushOptions struct {
 	Message string // its first line
 	Private bool   // if the repository is new
+
+	Replaces func(path string) bool // files of an earlier upload, which are deleted; optional
+	Card     string                 // a text in each README.md that the caller has made; a note says if another is replaced
+}
+
+// CheckToken returns an error unless there is a token, which an upload needs.
+func (c *Client) CheckToken(n hub.Name) error {
+	if c.options.Token != "" {
+		return nil
+	}
+	return fmt.Errorf("%s: an upload needs a token with the right to write: make one at %s/settings/tokens and set HF_TOKEN to it",
+		n.Text(), c.options.Endpoint)
 }
 
 // Push uploads files as one commit on the revision of a repository, which it makes if there is none. Files that the
-// repository has already are replaced, others stay. It returns the commit's address.
+// repository has already are replaced, and those of an earlier upload deleted; others stay. It returns the commit's address.
 func (c *Client) Push(ctx context.Context, n hub.Name, uploads []Upload, o PushOptions) (address string, err error) {
-	if c.options.Token == "" {
-		return "", fmt.Errorf("%s: an upload needs a token with the right to write: make one at %s/settings/tokens and set HF_TOKEN to it",
-			n.Text(), c.options.Endpoint)
+	if err := c.CheckToken(n); err != nil {
+		return "", err
 	}
 	if err := c.create(ctx, n, o.Private); err != nil {
 		return "", c.explain(n, err)
@@ -60,7 +71,11 @@ func (c *Client) Push(ctx context.Context, n hub.Name, uploads []Upload, o PushO
 	if err := c.store(ctx, n, files); err != nil {
 		return "", c.explain(n, err)
 	}
-	address, err = c.commit(ctx, n, files, o.Message)
+	old, err := c.replaced(ctx, n, files, o)
+	if err != nil {
+		return "", c.explain(n, err)
+	}
+	address, err = c.commit(ctx, n, files, old, o.Message)
 	if err != nil {
 		return "", c.explain(n, err)
 	}
@@ -109,10 +124,62 @@ func (c *Client) create(ctx context.Context, n hub.Name, private bool) error {
 	}
 	err := c.post(ctx, c.options.Endpoint+"/api/repos/create", nil, q, nil)
 	var s *status
-	if errors.As(err, &s) && s.code == http.StatusConflict {
+	if !errors.As(err, &s) {
+		return err
+	}
+	switch s.code {
+	case http.StatusConflict:
 		return nil
+	case http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden: // a token for some repositories makes none
+		if _, missing := c.ask(ctx, request{method: http.MethodGet, url: c.api(n)}, nil); missing == nil {
+			return nil
+		}
 	}
 	return err
+}
+
+// replaced returns the files of the repository that the upload deletes, and notes that it replaces a card of another author.
+func (c *Client) replaced(ctx context.Context, n hub.Name, files []*upload, o PushOptions) (old []string, err error) {
+	s := &source{Name: n}
+	if err := c.list(ctx, s, false); err != nil {
+		return nil, err
+	}
+	for _, f := range s.files {
+		pushed := slices.ContainsFunc(files, func(u *upload) bool { return path.Clean(u.path) == f.Path })
+		switch {
+		case !pushed && o.Replaces != nil && o.Replaces(f.Path):
+			old = append(old, f.Path)
+		case pushed && f.Path == "README.md":
+			text, err := c.text(ctx, c.resolved(s, f))
+			if err != nil {
+				return nil, err
+			}
+			if !strings.Contains(text, o.Card) {
+				c.options.Note("README.md, which gpupipe has not written, is replaced: %s/blob/%s/README.md keeps it", c.page(n), s.commit)
+			}
+		}
+	}
+	return old, nil
+}
+
+// text returns a small file of the Hub.
+func (c *Client) text(ctx context.Context, at string) (text string, err error) {
+	err = c.persist(ctx, maxAttempts, func() (bool, error) {
+		ctx, watch := watched(ctx, c.options.Idle)
+		defer watch.stop()
+		res, err := c.send(ctx, request{method: http.MethodGet, url: at})
+		if err != nil {
+			return false, err
+		}
+		defer res.Body.Close()
+		content, err := io.ReadAll(io.LimitReader(watch.reader(res.Body), maxAnswer))
+		if err != nil {
+			return false, unreachable(ctx, err)
+		}
+		text = string(content)
+		return false, nil
+	})
+	return text, err
 }
 
 // post sends an object of JSON.
@@ -123,7 +190,7 @@ func (c *Client) post(ctx context.Context, to string, header map[string]string, 
 	}
 	all := map[string]string{"Content-Type": "application/json"}
 	maps.Copy(all, header)
-	_, err = c.ask(ctx, request{http.MethodPost, to, all, bytes.NewReader(text), int64(len(text))}, answer)
+	_, err = c.ask(ctx, request{method: http.MethodPost, url: to, header: all, body: bytes.NewReader(text), size: int64(len(text))}, answer)
 	return err
 }
 
@@ -279,11 +346,11 @@ func (c *Client) inParts(ctx context.Context, f *upload, up *action, size string
 // put sends a piece of a file.
 func (c *Client) put(ctx context.Context, to string, f *upload, from, size int64) (header http.Header, err error) {
 	body := &counted{ReadSeeker: io.NewSectionReader(f.file, from, size), meter: &c.done}
-	err = c.persist(ctx, func() (bool, error) {
-		ctx, watch := watched(ctx, c.options.Idle)
+	err = c.persist(ctx, maxAttempts, func() (bool, error) {
+		ctx, watch := watched(ctx, c.silence(http.MethodPut))
 		defer watch.stop()
 		body.watch = watch
-		res, err := c.send(ctx, request{http.MethodPut, to, nil, body, size})
+		res, err := c.send(ctx, request{method: http.MethodPut, url: to, body: body, size: size})
 		if err != nil {
 			return false, err
 		}
@@ -316,8 +383,8 @@ func (c *counted) Seek(offset int64, whence int) (int64, error) {
 }
 
 // commit makes the commit: an object with its message, and one for each file, each on a line. It is not repeated after a
-// broken connection: the Hub may have made it.
-func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, message string) (string, error) {
+// broken connection: the Hub may have made it. old are the paths that it deletes.
+func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, old []string, message string) (string, error) {
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)
 	line := func(key string, value map[string]any) error {
@@ -340,15 +407,15 @@ func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, messag
 			return "", err
 		}
 	}
-	res, err := c.send(ctx, request{http.MethodPost, c.api(n, "commit", n.Revision), map[string]string{"Content-Type": "application/x-ndjson"},
-		bytes.NewReader(body.Bytes()), int64(body.Len())})
-	if err != nil {
-		return "", err
+	for _, p := range old {
+		if err := line("deletedFile", map[string]any{"path": p}); err != nil {
+			return "", err
+		}
 	}
-	defer res.Body.Close()
 	var answer struct{ CommitURL, CommitOID string }
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer); err != nil {
-		return "", fmt.Errorf("the answer to the commit: %w", err)
+	if _, err := c.ask(ctx, request{method: http.MethodPost, url: c.api(n, "commit", n.Revision), once: true, size: int64(body.Len()),
+		header: map[string]string{"Content-Type": "application/x-ndjson"}, body: bytes.NewReader(body.Bytes())}, &answer); err != nil {
+		return "", fmt.Errorf("the commit: %w", err)
 	}
 	return cmp.Or(answer.CommitURL, answer.CommitOID), nil
 }

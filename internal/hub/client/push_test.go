@@ -1,11 +1,15 @@
 package client
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/testing/hubserver"
@@ -14,6 +18,10 @@ import (
 )
 
 func push(t *testing.T, o Options, name string, files map[string][]byte) (string, error) {
+	return pushed(t, o, name, files, PushOptions{Message: "A model"})
+}
+
+func pushed(t *testing.T, o Options, name string, files map[string][]byte, p PushOptions) (string, error) {
 	t.Helper()
 	c, err := New(o)
 	require.NoError(t, err)
@@ -22,12 +30,12 @@ func push(t *testing.T, o Options, name string, files map[string][]byte) (string
 	require.NoError(t, err)
 	dir := t.TempDir()
 	var uploads []Upload
-	for p, content := range files {
-		file := filepath.Join(dir, strings.ReplaceAll(p, "/", "_"))
+	for path, content := range files {
+		file := filepath.Join(dir, strings.ReplaceAll(path, "/", "_"))
 		require.NoError(t, os.WriteFile(file, content, 0o666))
-		uploads = append(uploads, Upload{p, file})
+		uploads = append(uploads, Upload{path, file})
 	}
-	return c.Push(t.Context(), n, uploads, PushOptions{Message: "A model"})
+	return c.Push(t.Context(), n, uploads, p)
 }
 
 func TestPush(t *testing.T) {
@@ -80,4 +88,43 @@ func TestPush(t *testing.T) {
 		require.ErrorContains(t, err, "expected org/name")
 		s.Close()
 	}
+}
+
+func TestSecondPushReplacesWeights(t *testing.T) {
+	s := &hubserver.Server{Token: "hf_secret"}
+	o := start(t, s)
+	o.Token = "hf_secret"
+	s.Add("models/o/m", "main", map[string][]byte{"README.md": []byte("# Written by hand\n"), "model.safetensors": random(1, 100),
+		"old.safetensors": random(2, 100), "notes.txt": nil})
+	s.Fault = func(r *http.Request) (f hubserver.Fault) {
+		if strings.HasSuffix(r.URL.Path, "/repos/create") { // as for a token of this repository alone
+			f.Status = http.StatusForbidden
+		}
+		return f
+	}
+	var notes []string
+	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	p := PushOptions{Message: "A model", Card: "Trained with", Replaces: func(path string) bool { return strings.HasPrefix(path, "model") }}
+	files := map[string][]byte{"README.md": []byte("Trained with it\n"), "model-1.safetensors": random(3, 100)}
+	for range 2 {
+		_, err := pushed(t, o, "hf:o/m", files, p)
+		require.NoError(t, err)
+		assert.ElementsMatch(t, []string{"README.md", "model-1.safetensors", "old.safetensors", "notes.txt"},
+			slices.Collect(maps.Keys(s.Files("models/o/m", "main"))))
+	}
+	require.Len(t, notes, 1, "the second README.md that is replaced is of the first push")
+	assert.Contains(t, notes[0], "README.md, which gpupipe has not written, is replaced: "+s.URL()+"/o/m/blob/")
+	_, err := pushed(t, o, "hf:o/none", files, p)
+	require.ErrorContains(t, err, "the Hub forbids access")
+}
+
+func TestSilentCommitEnds(t *testing.T) {
+	s := &hubserver.Server{Token: "hf_secret"}
+	o := start(t, s)
+	o.Token, o.Idle, o.Answer = "hf_secret", time.Second/10, time.Second/10
+	s.Fault = func(r *http.Request) hubserver.Fault {
+		return hubserver.Fault{Silent: strings.Contains(r.URL.Path, "/commit/")}
+	}
+	_, err := push(t, o, "hf:o/m", map[string][]byte{"config.json": nil})
+	require.ErrorContains(t, err, "the commit: the connection was silent for too long")
 }

@@ -18,7 +18,7 @@ type watch struct {
 func watched(ctx context.Context, idle time.Duration) (context.Context, *watch) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{idle: idle, cancel: cancel}
-	w.timer = time.AfterFunc(2*idle, func() { cancel(errIdle) }) // connecting and the first byte have time limits of their own
+	w.timer = time.AfterFunc(2*idle, func() { cancel(errIdle) }) // connecting, and the first byte
 	return ctx, w
 }
 
@@ -58,7 +58,6 @@ func (m *meter) expect(total int64) {
 func (m *meter) add(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.done += n; m.report != nil {
-		m.report(m.done, m.total)
-	}
+	m.done += n
+	m.report(m.done, m.total)
 }

@@ -2,6 +2,7 @@ package hubserver
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -21,6 +22,10 @@ func (s *Server) faulty(serve http.HandlerFunc) http.Handler {
 		}
 		s.mu.Unlock()
 		switch {
+		case f.Silent:
+			_, _ = io.Copy(io.Discard, r.Body) // the server sees that the client leaves when it has read all
+			<-r.Context().Done()
+			panic(http.ErrAbortHandler)
 		case f.Empty:
 			panic(http.ErrAbortHandler)
 		case f.Status != 0:

@@ -44,6 +44,7 @@ type Fault struct {
 	NoRange    bool   // ranges are ignored
 	Extra      int    // bytes behind the content
 	Empty      bool   // the connection is closed without a response
+	Silent     bool   // there is no response until the client leaves
 }
 
 // Server is a Hub. Its fields are set before its first request.
