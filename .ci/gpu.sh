@@ -3,15 +3,23 @@
 # lists devices, checks arithmetic and conformance, tunes and times products, trains smollm2-135m in bf16 at growing batch
 # sizes beside torch.compile, runs 2BW on two logical devices and survives faults. After each section FOLDER/results.md (by
 # default gpu-results) says what was found and what to try next; FOLDER/SECTION.txt has all output. A section that fails or
-# hangs costs its share of the time only. The exit status is 1 if one failed.
+# hangs costs its share of the time only. The exit status is 1 if one failed. FOLDER is new, or has an earlier page, which
+# is replaced.
 #
 # GPUPIPE names the program; without it bin/gpupipe is used, or built. DEVICE chooses a device, BUDGET the seconds.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+REPOSITORY=$(realpath "$(dirname "$0")/..")
+OUT=$(realpath -m "${1:-$REPOSITORY/gpu-results}")
+[ -z "${GPUPIPE:-}" ] || GPUPIPE=$(realpath "$GPUPIPE")
+cd "$REPOSITORY"
 
-OUT=${1:-gpu-results}
 BUDGET=${BUDGET:-600}
+if [ -n "$(ls -A "$OUT" 2>/dev/null)" ] && [ ! -e "$OUT/devices.txt" ]; then
+	echo "gpu: $OUT: found files of something else, expected a new folder or one with an earlier page" >&2
+	exit 2
+fi
 mkdir -p "$OUT"
+export PATH=$PATH:$PWD/build/toolchain # where make build leaves Go
 if [ -z "${GPUPIPE:-}" ]; then
 	[ -x bin/gpupipe ] || make build || exit 1
 	GPUPIPE=bin/gpupipe
@@ -58,7 +66,10 @@ section() {
 	case $code in
 	0) result=passed advice='' ;;
 	3) result="left out" advice='' ;;
-	137) result="did not finish in $limit s" STATUS=1 ;;
+	137)
+		result="did not finish in $limit s" STATUS=1
+		[ $((SECONDS - begin)) -ge "$limit" ] || result="killed, perhaps for its memory"
+		;;
 	*) result="failed ($code)" STATUS=1 found=${found:-$(grep -v '^$' "$OUT/$name.txt" | tail -1 | cut -c1-300)} ;;
 	esac
 	PAGE+=("| [$name]($name.txt) | $result | $((SECONDS - begin)) | ${found//|/\\|} | $advice |")
@@ -183,12 +194,12 @@ section_faults() {
 DEVICE=${DEVICE:-none}
 export OUT RUNS GPUPIPE DEVICE
 section devices 10 "a driver for Vulkan: vulkaninfo --summary shows which are found; DEVICE=vulkan:0 names one"
+names=$(grep -o '"name":"[a-z0-9:]*","adapter":"[^}]*"kind":"[a-z-]*"' "$OUT/devices.txt" | sed 's/"name":"\([^"]*\)".*"kind":"\([^"]*\)"/\1 \2/')
 if [ "$DEVICE" = none ]; then # the first GPU through Vulkan, else any device of Vulkan, else the first one
-	names=$(grep -o '"name":"[a-z0-9:]*","adapter":"[^}]*"kind":"[a-z-]*"' "$OUT/devices.txt" | sed 's/"name":"\([^"]*\)".*"kind":"\([^"]*\)"/\1 \2/')
 	DEVICE=$({ grep -E '^vulkan.* (discrete|integrated)' <<<"$names"; grep -E ' (discrete|integrated)' <<<"$names"; grep ^vulkan <<<"$names"; echo "$names"; } | head -1 | cut -d' ' -f1)
 	DEVICE=${DEVICE:-vulkan:0}
-	KIND=$(awk -v d="$DEVICE" '$1 == d { print $2; exit }' <<<"$names")
 fi
+KIND=$(awk -v d="$DEVICE" '$1 == d { print $2; exit }' <<<"$names")
 # Software adapters and CPUs get smaller sections.
 case ${KIND:-} in
 software | cpu)

@@ -265,6 +265,6 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		assert.Empty(t, p.CgoFiles, p.ImportPath)
-		assert.Regexp(t, `^(github\.com/gpupipe/gpupipe/(graph|internal/fielderror)|gonum\.org/v1/gonum)(/|$)`, p.ImportPath)
+		assert.Regexp(t, `^(github\.com/gpupipe/gpupipe/(graph|internal/(fielderror|unitname))|gonum\.org/v1/gonum)(/|$)`, p.ImportPath)
 	}
 }

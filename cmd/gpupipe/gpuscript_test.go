@@ -92,4 +92,13 @@ func TestScriptForANewGPU(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(page), "| [selftest](selftest.txt) | did not finish in 3 s |")
 	assert.Contains(t, string(page), "| [faults](faults.txt) |")
+
+	notes := filepath.Join(t.TempDir(), "notes.md")
+	require.NoError(t, os.WriteFile(notes, nil, 0o666))
+	cmd = exec.Command("bash", script, ".")
+	cmd.Dir, cmd.Env = filepath.Dir(notes), append(os.Environ(), "GPUPIPE="+filepath.Join(dir, "gpupipe"))
+	log, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(log), filepath.Dir(notes)+": found files of something else, expected a new folder")
+	assert.FileExists(t, notes)
 }

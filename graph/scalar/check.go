@@ -75,7 +75,7 @@ func (c *checker) statement(s Stmt) {
 	case For:
 		c.expr(s.From)
 		c.scope(nil, func() {
-			c.declare(s.Name, declared{typ: U32, fixed: true, span: c.turns(s)})
+			c.declare(s.Name, declared{typ: U32, fixed: true, span: c.loopSpan(s)})
 			c.expr(s.While)
 			c.scope(c.assume(s.While, true), func() {
 				c.expr(s.Next)
@@ -91,8 +91,9 @@ func (c *checker) statement(s Stmt) {
 	}
 }
 
-// turns is the span of a loop's variable, whatever ends the loop: from its first value on, or down.
-func (c *checker) turns(s For) span {
+// loopSpan is the span of a loop's variable without its condition: from 0 to the first value where the loop makes the
+// variable smaller, else anything.
+func (c *checker) loopSpan(s For) span {
 	from := c.span(s.From)
 	if x := s.Next; x.Kind == Operation && (x.Name == ">>" || x.Name == "/") && x.Args[0].Kind == Variable && x.Args[0].Name == s.Name {
 		return span{0, from.most}

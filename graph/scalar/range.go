@@ -186,7 +186,8 @@ func (x *Expr) same(y *Expr) bool {
 	return true
 }
 
-// assume returns the facts that hold where a condition does, or where it does not. Those of what may change are none.
+// assume returns the facts that hold where a condition does, or where it does not. A
+// condition on a variable that may be assigned gives no fact.
 func (c *checker) assume(condition *Expr, holds bool) []*Expr {
 	if condition.Kind != Operation || !c.lasting(condition) {
 		return nil

@@ -157,8 +157,8 @@ type Function struct {
 	Result     *Expr
 }
 
-// Check is that of a kernel, for a function with arrays. Those that the function reads by a template's function have the
-// name of that. Parameters are below bounds.
+// Check checks a function of arrays as check does a kernel. An array that the function reads by a function of a template
+// has that function's name. Parameters are below the bounds that are given; below gets a 0, no bound, for the others.
 func (f Function) Check(arrays []Array, below map[*Expr]int) error {
 	for _, p := range f.Parameters {
 		if _, bounded := below[p]; !bounded {

@@ -4,7 +4,10 @@
 // "layers.2.self_attn" and "layers.2.mlp". A whole layer has the layer's name.
 package unitname
 
-import "cmp"
+import (
+	"cmp"
+	"strconv"
+)
 
 // Unit is a unit of a model.
 type Unit struct {
@@ -22,12 +25,16 @@ func ends(units []Unit, i int) bool {
 	return i == len(units)-1 || units[i].layer() != units[i+1].layer()
 }
 
-// Point names the place before a unit: by its layer if the unit is the first of it.
+// Point names the place before a unit: by its layer if the unit is the first of it. A layer whose name is a number is
+// named by the number of layers before it, since that is what a number means.
 func Point(units []Unit, i int) string {
-	if Begins(units, i) {
-		return units[i].layer()
+	if !Begins(units, i) {
+		return units[i].Name
 	}
-	return units[i].Name
+	if _, err := strconv.Atoi(units[i].layer()); err == nil {
+		return strconv.Itoa(Layers(units[:i]))
+	}
+	return units[i].layer()
 }
 
 // Points names the places before units.

@@ -43,3 +43,12 @@ func TestPoints(t *testing.T) {
 	_, ok = unitname.First(units, 4)
 	assert.False(t, ok)
 }
+
+// A number means a layer by its place, so a layer whose name is another number is named by its place.
+func TestPointsOfLayersWithNumbersAsNames(t *testing.T) {
+	numbered := []unitname.Unit{{Name: "embed"}, {Name: "0"}, {"1.self_attn", "1"}, {"1.mlp", "1"}, {Name: "head"}}
+	assert.Equal(t, []string{"embed", "1", "2", "1.mlp", "head"}, unitname.Points(numbered, []int{0, 1, 2, 3, 4}))
+	u, ok := unitname.First(numbered, 2)
+	assert.True(t, ok)
+	assert.Equal(t, 2, u)
+}

@@ -6,17 +6,17 @@ import "slices"
 type Correction struct {
 	Name  string
 	About string
-	// ahead is the factor a on the last outer step, which the base is ahead of the outer weights by.
+	// ahead is a: the base is the outer weights and a times the last outer step.
 	ahead func(c Config, replicas int) float64
 	// estimates reports whether replicas go on from B − share·q_i when they send, so that s_i is that estimate of B'.
 	estimates bool
 	share     func(c Config, replicas int) float64
 }
 
-func never(Config, int) float64 { return 0 }
+func noFactor(Config, int) float64 { return 0 }
 
-// others is the a of error feedback.
-func others(c Config, replicas int) float64 {
+// othersShare is the a of error feedback.
+func othersShare(c Config, replicas int) float64 {
 	return 0.5 * c.Lateness * float64(replicas-1) / float64(replicas) * (1 - c.Momentum) / c.LR
 }
 
@@ -24,7 +24,7 @@ func others(c Config, replicas int) float64 {
 //
 // With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while the
 // exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step is
-// η/(1 − μ) times the mean move of the replicas in a period; half of it, since the moves of two periods agree only in part.
+// η/(1 − μ) times the mean move of the replicas in a period. Half of it was best in the study of docs/REPLICAS.md.
 // It is the error feedback of delayed updates, x = y + a·(y − y_before), one level up.
 //
 // With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and the
@@ -33,9 +33,9 @@ func others(c Config, replicas int) float64 {
 // sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the last, plus Δ_t,i/K.
 func Corrections() []Correction {
 	return []Correction{
-		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", share: never, ahead: others},
-		{Name: "plain", About: "a replica keeps all steps it has made since it sent", ahead: never, share: never},
-		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", ahead: never,
+		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", share: noFactor, ahead: othersShare},
+		{Name: "plain", About: "a replica keeps all steps it has made since it sent", ahead: noFactor, share: noFactor},
+		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", ahead: noFactor,
 			estimates: true, share: func(c Config, replicas int) float64 { return c.LR * (1 + c.Momentum) / float64(replicas) }},
 	}
 }

@@ -89,14 +89,20 @@ func (f *fitter) fitAsPlanned(o engine.Options) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	return e, FitTogether(e.Ranks(), o.Devices, f.config.Pipeline.MemoryBytes())
+}
+
+// FitTogether returns an error that is exec.ErrTooLarge if ranks that share a device need more memory than it has: the
+// budget in bytes, or with 0 what the device reports.
+func FitTogether(ranks []engine.RankPlan, devices []device.Device, budget int64) error {
 	needs, names := map[string]int64{}, map[string][]string{}
-	for i, l := range e.Ranks() {
-		name, have := l.Device.Name, cmp.Or(f.config.Pipeline.MemoryBytes(), device.Budget(o.Devices[i]))
+	for i, l := range ranks {
+		name, have := l.Device.Name, cmp.Or(budget, device.Budget(devices[i]))
 		needs[name], names[name] = needs[name]+l.Memory.Total, append(names[name], l.Name)
 		if n := names[name]; len(n) > 1 && have > 0 && needs[name] > have {
-			return nil, fmt.Errorf("%s and %s on %s: %w: %s needed together, %s available", strings.Join(n[:len(n)-1], ", "), l.Name, name,
+			return fmt.Errorf("%s and %s on %s: %w: %s needed together, %s available", strings.Join(n[:len(n)-1], ", "), l.Name, name,
 				exec.ErrTooLarge, units.Bytes(needs[name]), units.Bytes(have))
 		}
 	}
-	return e, nil
+	return nil
 }

@@ -25,6 +25,6 @@ func (p Plan) Lands(sent int) int { return min(sent+p.Late, max(sent, p.Last)) }
 
 // Flight is a fragment that was sent and has not landed.
 type Flight struct {
-	Fragment int `json:"fragment"` // the unit of the model
+	Fragment int `json:"fragment"` // its number: of the embedding, a layer or the head
 	Lands    int `json:"lands"`    // step
 }

@@ -179,7 +179,7 @@ func (p *Pipeline) ReadWeights(param string, _ engine.Version) (device.Pending, 
 	return hostData(p.outer[f][s.from:s.to]), nil
 }
 
-// WriteWeights writes a parameter of the outer weights, of the base, and a version of that of all replicas.
+// WriteWeights writes a parameter: of the outer weights, of the base, and, in a version, of each replica.
 func (p *Pipeline) WriteWeights(param string, v engine.Version, data []byte) error {
 	f, s, ok := place(p.fragments, param)
 	if !ok {

@@ -38,8 +38,9 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 	p := replicas.Options{Model: task.Model, Optimizer: d.job.optimizer, Outer: c.OuterOptimizer(), Period: c.Pipeline.LocalSteps,
 		Late: c.Pipeline.Outer.Late, Last: c.Train.Steps, Execute: o.Execute}
 	if p.Execute == nil {
-		p.Execute = engine.Execute(nil, 0)
+		p.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
+	var ranks []engine.RankPlan
 	for r := range c.Pipeline.Replicas {
 		own := d.devices[r*c.Pipeline.Stages : (r+1)*c.Pipeline.Stages]
 		task.RankPrefix = fmt.Sprintf("replica %d ", r)
@@ -47,7 +48,10 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 		if err != nil {
 			return err
 		}
-		p.Engines, p.Devices = append(p.Engines, e), append(p.Devices, own[0])
+		p.Engines, p.Devices, ranks = append(p.Engines, e), append(p.Devices, own[0]), append(ranks, e.Ranks()...)
+	}
+	if err := layout.FitTogether(ranks, d.devices, c.Pipeline.MemoryBytes()); err != nil {
+		return layout.MarkTooLarge(err)
 	}
 	d.engine = replicas.New(p)
 	return nil
@@ -67,7 +71,13 @@ func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices 
 	again := d.layout.Engine
 	again.Optimizer, again.Devices, again.RankPrefix = d.job.optimizer, devices, task.RankPrefix
 	e, err := engine.New(again)
-	return e, layout.MarkTooLarge(err)
+	if err != nil {
+		return nil, layout.MarkTooLarge(err)
+	}
+	for _, why := range e.Untuned() {
+		o.Report.Note("%s; others run in their place, so that the bits are not those of the first replica's kernels", why)
+	}
+	return e, nil
 }
 
 // upload writes the initial state to the pipeline. at is where a checkpoint's replicas are that train on their own.

@@ -153,6 +153,18 @@ func TestResumeRefusesOtherLocalSteps(t *testing.T) {
 	}
 }
 
+// Keys that a run does not use are no other run.
+func TestResumeIgnoresExchangesThatThereAreNot(t *testing.T) {
+	dir, none := t.TempDir(), "pipeline={local_steps: 0, outer: {late: 0, lr: 0.7}}"
+	o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+	o.StopAfter = 3
+	_, err := train.Run(t.Context(), independent(t, dir, none), o)
+	require.NoError(t, err)
+	o.StopAfter, o.Resume = 0, true
+	_, err = train.Run(t.Context(), independent(t, dir, none, "pipeline.outer.lr=0.5", "pipeline.outer.wire=int2"), o)
+	assert.NoError(t, err)
+}
+
 // What one process alone can do is refused elsewhere, before anything is written.
 func TestReplicasAreInOneProcess(t *testing.T) {
 	c := independent(t, t.TempDir())

@@ -135,10 +135,12 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	maps.Copy(all, now)
 	numbers := j.optimizerNumbers(saved)
 	independent := saved.Pipeline.Independent() && current.Pipeline.Independent()
+	noReplicas := !saved.Pipeline.Independent() && !current.Pipeline.Independent()
 	resized := old["train.batch_size"] != now["train.batch_size"] || old["train.batch_schedule"] != now["train.batch_schedule"] ||
 		independent && old["pipeline.replicas"] != now["pipeline.replicas"]
 	for _, k := range slices.Sorted(maps.Keys(all)) {
-		if old[k] == now[k] || slices.Contains(movable, k) {
+		unused := noReplicas && strings.HasPrefix(k, "pipeline.outer.")
+		if old[k] == now[k] || slices.Contains(movable, k) || unused {
 			continue
 		}
 		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))

@@ -42,7 +42,7 @@ type batch struct {
 	waiting []*compilation
 }
 
-// A run of the compiler takes so many kernels: with more of them the linker's share is as small.
+// A run of the compiler takes from fewestAtOnce to mostAtOnce kernels. More of them hardly save anything.
 const fewestAtOnce, mostAtOnce = 2, 8
 
 // take returns the next kernels for one of several compilers. They are few at the end, so that all compilers end at once.

@@ -152,8 +152,8 @@ func TestJoinRefusesOtherBuilds(t *testing.T) {
 		want MismatchError
 	}{
 		{JoinOptions{Build: "v2"}, MismatchError{"build", testBuild, "v2"}},
-		{JoinOptions{Build: testBuild, protocol: 2}, MismatchError{"protocol", "1 (build " + testBuild + ")", "2 (build " + testBuild +
-			")"}},
+		{JoinOptions{Build: testBuild, protocol: Protocol + 1}, MismatchError{"protocol", fmt.Sprintf("%d (build %s)", Protocol, testBuild),
+			fmt.Sprintf("%d (build %s)", Protocol+1, testBuild)}},
 	} {
 		c.o.Token = once
 		_, err := Join(t.Context(), c.o)

@@ -1,7 +1,7 @@
 // Package measure determines the costs of a model's units on devices, as package partition needs them. It takes the
 // memory of a unit from its graphs, and its times from running its programs one by one, or from a model of the device.
-// Of units that are alike, such as layers, it measures one. Kernels never span units, so the costs of a stage are the
-// sums of its units' costs.
+// Of units that are alike, such as layers, it measures one. Kernels span units only in the middle of a layer that is
+// not cut, where that hardly counts, so the costs of a stage are the sums of its units' costs.
 //
 // Target.Problem measures all devices of a run, each kind of device once, and returns the units and devices of a
 // partition.Problem. A Cache keeps measurements in a file, by device, driver and the source of the kernels.

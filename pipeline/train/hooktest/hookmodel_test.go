@@ -136,9 +136,9 @@ func TestMistakesInWrittenModels(t *testing.T) {
 		"gpt2.wasm: build_model: failed: d_model must be a multiple of n_heads": {strings.Replace(build, "build_model",
 			"build_model, config: {d_model: 9}", 1)},
 		"config: unknown key \"width\"": {strings.Replace(build, "build_model", "build_model, config: {width: 9}", 1)},
-		"pipeline.stages: found 5, expected at most one chunk per unit: the model has 4 (embed to head)": {"pipeline.stages=5"},
-		`pipeline.cut: found "[4]", expected ascending units from 1 to 3 (0 is embed, 3 head)`:           {"pipeline.stages=2", "pipeline.cut=[4]"},
-		"model.vocab_size: found 100: the tokenizer":                                                     {"model.vocab_size=100"},
+		"pipeline.stages: found 5, expected at most one chunk per unit: the model has 4 (embed to head)":            {"pipeline.stages=5"},
+		`pipeline.cut: found "[4]", expected ascending numbers from 1 to 3 (0 is embed, 3 head), or names of units`: {"pipeline.stages=2", "pipeline.cut=[4]"},
+		"model.vocab_size: found 100: the tokenizer":                                                                {"model.vocab_size=100"},
 	} {
 		_, err := train.Run(context.Background(), traintest.HookModel(t, t.TempDir(), module, overrides...),
 			runtest.Options(&traintest.Reference{}, &runtest.Notes{}))

@@ -179,13 +179,17 @@ func hold(ctx context.Context, path string) (release func()) {
 	return releasing(l)
 }
 
-// tryHold is hold, but does not wait: it reports whether no other compiler makes the file.
+// tryHold is hold, but does not wait: it reports whether no other compiler makes the file, as far as locks tell.
 func tryHold(path string) (release func(), ok bool) {
 	if path == "" {
 		return func() {}, true
 	}
 	l := lock(path)
-	if ok, err := l.TryLock(); !ok || err != nil {
+	switch ok, err := l.TryLock(); {
+	case err != nil:
+		l.Close()
+		return func() {}, true
+	case !ok:
 		l.Close()
 		return nil, false
 	}
