@@ -38,7 +38,7 @@ def write(folder, files):
 def tree(r):
     """Names of files of a data set, as people give them."""
     words = ["train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval", "notes", "a", "trainer", "strain"]
-    kinds = r.sample([".jsonl", ".json", ".parquet", ".txt", ".csv", ".jsonl.gz"], r.randint(1, 2))
+    kinds = r.sample([".jsonl", ".json", ".parquet", ".txt", ".jsonl.gz", ".csv"], r.randint(1, 2)) if r.randrange(2) else [".jsonl", ".json"]
     files = set()
     for _ in range(r.randint(1, 6)):
         kind = r.choice(kinds)
@@ -54,11 +54,13 @@ def card(r, files):
     """A card that names configurations, or None."""
     if r.random() < 0.6:
         return None
-    names = [f for f in files if f.endswith((".jsonl", ".json", ".parquet", ".txt", ".csv", ".gz"))] + ["none.jsonl"]
+    names = [f for f in files if f.endswith((".jsonl", ".json", ".parquet", ".txt", ".csv", ".gz"))]
+    names += ["none.jsonl"] * (r.randrange(4) == 0)
     pick = lambda: r.choice([r.choice(names), "**", "data/*", r.choice(names).split("/")[0] + "*", "**/" + r.choice(names).split("/")[-1]])
     form = r.randrange(3)
     data = [pick(), [pick(), pick()], [{"split": "train", "path": [pick()]}, {"split": "test", "path": pick()}]][form]
-    return "---\n" + json.dumps({"configs": [{"config_name": r.choice(["default", "en"]), "data_files": data}]}) + "\n---\nText\n"
+    start = r.choice(["", "", "\n \n"])
+    return start + "---\n" + json.dumps({"configs": [{"config_name": r.choice(["default", "en"]), "data_files": data}]}) + "\n---\nText\n"
 
 
 def expected(folder, split):
@@ -90,7 +92,7 @@ def expected(folder, split):
 
 def main():
     a = argparse.ArgumentParser()
-    a.add_argument("--draws", type=int, default=60)
+    a.add_argument("--draws", type=int, default=120)
     a.add_argument("--seed", type=int, default=1)
     a = a.parse_args()
     r = random.Random(a.seed)
