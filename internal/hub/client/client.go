@@ -174,19 +174,16 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 type request struct {
 	method, url string
 	header      map[string]string
-	body        io.ReadSeeker // nil: none
-	size        int64         // of the body
-	once        bool          // it is not repeated
+	body        func() io.Reader // a new one for each attempt: something may still read the last one; nil: none
+	size        int64            // of the body
+	once        bool             // it is not repeated
 }
 
 // send sends a request once. A response that is no success is an error.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	var body io.Reader
 	if r.body != nil {
-		if _, err := r.body.Seek(0, io.SeekStart); err != nil {
-			return nil, err
-		}
-		body = io.NopCloser(r.body)
+		body = io.NopCloser(r.body())
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, r.url, body)
 	if err != nil {
@@ -194,10 +191,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	if r.body != nil {
 		req.ContentLength = r.size
-		req.GetBody = func() (io.ReadCloser, error) {
-			_, err := r.body.Seek(0, io.SeekStart)
-			return io.NopCloser(r.body), err
-		}
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(r.body()), nil }
 	}
 	for key, value := range r.header {
 		req.Header.Set(key, value)

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/internal/hub"
 )
@@ -190,8 +191,13 @@ func (c *Client) post(ctx context.Context, to string, header map[string]string, 
 	}
 	all := map[string]string{"Content-Type": "application/json"}
 	maps.Copy(all, header)
-	_, err = c.ask(ctx, request{method: http.MethodPost, url: to, header: all, body: bytes.NewReader(text), size: int64(len(text))}, answer)
+	_, err = c.ask(ctx, request{method: http.MethodPost, url: to, header: all, body: bytesOf(text), size: int64(len(text))}, answer)
 	return err
+}
+
+// bytesOf makes bodies of bytes.
+func bytesOf(text []byte) func() io.Reader {
+	return func() io.Reader { return bytes.NewReader(text) }
 }
 
 // modes asks which files are large, and removes those that the repository ignores.
@@ -345,11 +351,15 @@ func (c *Client) inParts(ctx context.Context, f *upload, up *action, size string
 
 // put sends a piece of a file.
 func (c *Client) put(ctx context.Context, to string, f *upload, from, size int64) (header http.Header, err error) {
-	body := &counted{ReadSeeker: io.NewSectionReader(f.file, from, size), meter: &c.done}
+	var last *counted
 	err = c.persist(ctx, maxAttempts, func() (bool, error) {
 		ctx, watch := watched(ctx, c.silence(http.MethodPut))
 		defer watch.stop()
-		body.watch = watch
+		body := func() io.Reader {
+			last.end()
+			last = &counted{from: io.NewSectionReader(f.file, from, size), meter: &c.done, watch: watch}
+			return last
+		}
 		res, err := c.send(ctx, request{method: http.MethodPut, url: to, body: body, size: size})
 		if err != nil {
 			return false, err
@@ -360,26 +370,39 @@ func (c *Client) put(ctx context.Context, to string, f *upload, from, size int64
 	return header, err
 }
 
-// counted is a body that counts what is read of it, and may be silent for no longer than others.
+// counted is the body of one attempt. It counts what is read of it, and may be silent for no longer than others.
 type counted struct {
-	io.ReadSeeker
+	from  io.Reader
 	meter *meter
 	watch *watch
+
+	mu    sync.Mutex
 	n     int64
+	ended bool
 }
 
 func (c *counted) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return 0, io.ErrClosedPipe
+	}
 	c.watch.timer.Reset(2 * c.watch.idle)
-	n, err := c.ReadSeeker.Read(p)
+	n, err := c.from.Read(p)
 	c.n += int64(n)
 	c.meter.add(int64(n))
 	return n, err
 }
 
-func (c *counted) Seek(offset int64, whence int) (int64, error) {
+// end takes back what an attempt that failed has counted.
+func (c *counted) end() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
 	c.meter.add(-c.n)
-	c.n = 0
-	return c.ReadSeeker.Seek(offset, whence)
 }
 
 // commit makes the commit: an object with its message, and one for each file, each on a line. It is not repeated after a
@@ -414,7 +437,7 @@ func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, old []
 	}
 	var answer struct{ CommitURL, CommitOID string }
 	if _, err := c.ask(ctx, request{method: http.MethodPost, url: c.api(n, "commit", n.Revision), once: true, size: int64(body.Len()),
-		header: map[string]string{"Content-Type": "application/x-ndjson"}, body: bytes.NewReader(body.Bytes())}, &answer); err != nil {
+		header: map[string]string{"Content-Type": "application/x-ndjson"}, body: bytesOf(body.Bytes())}, &answer); err != nil {
 		return "", fmt.Errorf("the commit: %w", err)
 	}
 	return cmp.Or(answer.CommitURL, answer.CommitOID), nil
