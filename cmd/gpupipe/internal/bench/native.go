@@ -14,13 +14,15 @@ var (
 	nativeArithmetic string
 	//go:embed native/read.c
 	nativeRead string
+	//go:embed native/copy.c
+	nativeCopy string
 )
 
 const (
 	nativeLanes  = 16      // floats of an accumulator, in as many vectors as that takes
 	nativeSteps  = 8       // of a round
 	nativeGroups = 1 << 10 // of arithmetic
-	nativeBlock  = 1 << 16 // bytes that a group reads
+	nativeBlock  = 1 << 16 // bytes of an array for a group
 )
 
 // nativeSource returns a kernel in C.
@@ -59,4 +61,11 @@ func reading(dev device.Device, size int64) (*contender, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// nativeCopying copies one array to another, or adds two arrays into a third: the kernel and its groups.
+func nativeCopying(size, arrays int64) (device.Shader, [3]int) {
+	code := fmt.Sprintf("#define ARRAYS %d\n%s", arrays, nativeCopy)
+	return device.Shader{Label: "copy", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, arrays),
+		WGSL: nativeSource(code, "BLOCK", nativeBlock)}, [3]int{int(size / nativeBlock), 1, 1}
 }

@@ -58,7 +58,12 @@ func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
 		element string
 		arrays  int64
 	}{{"f32", 2}, {"vec4<f32>", 2}, {"f32", 3}, {"vec4<f32>", 3}, {"f32", 1}} {
-		some := slices.DeleteFunc(slices.Clone(devs), func(dev device.Device) bool { return k.arrays == 1 && !dev.Limits().Native })
+		some := slices.DeleteFunc(slices.Clone(devs), func(dev device.Device) bool {
+			if dev.Limits().Native {
+				return k.element != "f32" // the compiler chooses the vectors
+			}
+			return k.arrays == 1
+		})
 		err := o.peak(some, func(dev device.Device) (*contender, error) { return o.bandwidth(dev, k.element, k.arrays) },
 			func(i int, rate float64) {
 				p := &out[slices.Index(devs, some[i])]
@@ -257,15 +262,22 @@ func copying(dev device.Device, size, width, arrays int64, element string) (*con
 		}
 		args = append(args, device.Range{Buffer: b, Size: size})
 	}
-	most := int64(dev.Limits().MaxDispatchDimension)
-	groups := size / width / bandwidthGroup
-	rows := (groups + most - 1) / most
-	err := c.load(dev, device.Shader{Label: "copy", Workgroup: [3]int{bandwidthGroup, 1, 1}, Bindings: make([]device.Access, arrays),
-		WGSL: copySource(element, arrays == 3)}, [3]int{int((groups + rows - 1) / rows), int(rows), 1}, args...)
-	if err != nil {
+	shader, groups := nativeCopying(size, arrays)
+	if !dev.Limits().Native {
+		shader, groups = portableCopying(size/width, dev.Limits().MaxDispatchDimension, arrays, element)
+	}
+	if err := c.load(dev, shader, groups, args...); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// portableCopying copies so many elements: the kernel and its groups, in as many rows as the device needs.
+func portableCopying(elements int64, most int, arrays int64, element string) (device.Shader, [3]int) {
+	groups := elements / bandwidthGroup
+	rows := (groups + int64(most) - 1) / int64(most)
+	return device.Shader{Label: "copy", Workgroup: [3]int{bandwidthGroup, 1, 1}, Bindings: make([]device.Access, arrays),
+		WGSL: copySource(element, arrays == 3)}, [3]int{int((groups + rows - 1) / rows), int(rows), 1}
 }
 
 // array allocates a buffer and writes to it: memory that nothing was written to may be one page of zeros. It releases c if
