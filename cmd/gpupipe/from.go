@@ -33,8 +33,8 @@ func (f fromFlag) checkpoint(c trainCommand) (*train.From, error) {
 		return nil, nil
 	}
 	run := ""
-	if dir := filepath.Clean(f.From); filepath.Base(filepath.Dir(dir)) == checkpoint.Folder {
-		run = filepath.Dir(filepath.Dir(dir))
+	if dir := runOf(filepath.Clean(f.From)); dir != "" {
+		run = dir
 	} else if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
 		run = c.Path
 	} else {

@@ -123,8 +123,8 @@ func (n Name) In(commit, path string) string {
 	return filepath.Join(n.Dir(), snapshots, commit, filepath.FromSlash(path))
 }
 
-// Cached returns the files of a commit: those of its listing or, if another program has downloaded the snapshot and left
-// none, those of the snapshot. A file that is named as one of several is refused if others of them are missing.
+// Cached returns the files of a commit: the files in its listing or, if another program has downloaded the snapshot and left
+// no listing, the files of the snapshot. A file whose name says that it is one part of several is refused if a part is missing.
 func (n Name) Cached(commit string) ([]File, error) {
 	if files, ok := n.Listed(commit); ok {
 		return files, nil

@@ -51,10 +51,11 @@ func (c Config) validateOuter() error {
 	if p.LocalSteps < 0 || p.LocalSteps > 1<<20 {
 		return Invalid(key, p.LocalSteps, "an integer from 0 to %d", 1<<20)
 	}
-	for k, found := range map[string]string{"pipeline.outer.wire": p.Outer.Wire, "pipeline.outer.correction": p.Outer.Correction} {
-		if err := oneOf(k, found); err != nil {
-			return err
-		}
+	if err := oneOf("pipeline.outer.wire", p.Outer.Wire); err != nil {
+		return err
+	}
+	if err := oneOf("pipeline.outer.correction", p.Outer.Correction); err != nil {
+		return err
 	}
 	if p.Outer.Late < 0 || p.Outer.Late > p.LocalSteps {
 		return Invalid("pipeline.outer.late", p.Outer.Late, "an integer from 0 to %s (%d)", key, p.LocalSteps)

@@ -89,7 +89,10 @@ func (f *fitter) fitAsPlanned(o engine.Options) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e, FitTogether(e.Ranks(), o.Devices, f.config.Pipeline.MemoryBytes())
+	if err := FitTogether(e.Ranks(), o.Devices, f.config.Pipeline.MemoryBytes()); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // FitTogether returns an error that is exec.ErrTooLarge if ranks that share a device need more memory than it has: the

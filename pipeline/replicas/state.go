@@ -70,8 +70,9 @@ func (p *Pipeline) State() (vs []Variable) {
 			}
 		}
 		for _, v := range p.options.Optimizer.State() {
-			vs = append(vs, Variable{ofReplica(i, v.ID), v.Type, func() (device.Pending, error) { return r.engine.ReadState(v.ID) },
-				func(data []byte) error { return r.engine.WriteState(v.ID, data) }, v.ID == optim.HaltedVariable, i})
+			vs = append(vs, Variable{Name: ofReplica(i, v.ID), Type: v.Type, replica: i, optional: v.ID == optim.HaltedVariable,
+				Read:  func() (device.Pending, error) { return r.engine.ReadState(v.ID) },
+				write: func(data []byte) error { return r.engine.WriteState(v.ID, data) }})
 		}
 	}
 	return vs
@@ -80,15 +81,17 @@ func (p *Pipeline) State() (vs []Variable) {
 // inHost is a parameter's place in a matrix, as a variable.
 func (s span) inHost(prefix string, replica int, matrix []byte) Variable {
 	data := matrix[s.from:s.to]
-	return Variable{prefix + s.param.Name, s.param.Type, func() (device.Pending, error) { return hostData(data), nil },
-		func(x []byte) error { copy(data, x); return nil }, false, replica}
+	return Variable{Name: prefix + s.param.Name, Type: s.param.Type, replica: replica,
+		Read:  func() (device.Pending, error) { return hostData(data), nil },
+		write: func(x []byte) error { copy(data, x); return nil }}
 }
 
 // weights is a version of a parameter of a replica, as a variable.
 func (r *replica) weights(i int, prefix string, s span, v engine.Version) Variable {
 	name := s.param.Name
-	return Variable{ofReplica(i, prefix+name), s.param.Type, func() (device.Pending, error) { return r.engine.ReadWeights(name, v) },
-		func(data []byte) error { return r.engine.WriteWeights(name, v, data) }, false, i}
+	return Variable{Name: ofReplica(i, prefix+name), Type: s.param.Type, replica: i,
+		Read:  func() (device.Pending, error) { return r.engine.ReadWeights(name, v) },
+		write: func(data []byte) error { return r.engine.WriteWeights(name, v, data) }}
 }
 
 // hostData is data in host memory.

@@ -15,13 +15,6 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// replicated is a Pipeline of replicas that train on their own: a *replicas.Pipeline.
-type replicated interface {
-	Position() *replicas.Position
-	State() []replicas.Variable
-	Restore(s replicas.Saved, at replicas.Position) (fresh int, err error)
-}
-
 // checkOneProcess refuses replicas that train on their own if ranks are in other processes.
 func (j *job) checkOneProcess(context.Context) error {
 	if j.options.Remote == nil {
@@ -85,7 +78,7 @@ func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
 	if err := w.UploadPipeline(d.engine, d.job.secondVersion()); err != nil || at == nil {
 		return err
 	}
-	fresh, err := d.engine.(replicated).Restore(savedReplicas{w}, *at)
+	fresh, err := d.engine.(*replicas.Pipeline).Restore(savedReplicas{w}, *at)
 	if err != nil {
 		return err
 	}
@@ -109,7 +102,7 @@ func (s savedReplicas) Tensor(name string, t graph.Type) ([]byte, error) {
 }
 
 // addReplicas adds the state of replicas to a checkpoint.
-func addReplicas(c *checkpoint.Contents, p replicated) {
+func addReplicas(c *checkpoint.Contents, p *replicas.Pipeline) {
 	for _, v := range p.State() {
 		c.Optimizer = append(c.Optimizer, tensor(v.Name, v.Type, v.Read))
 	}
@@ -117,7 +110,7 @@ func addReplicas(c *checkpoint.Contents, p replicated) {
 
 // position is where replicas that train on their own are; nil if they do not.
 func (d *deployment) position() *replicas.Position {
-	if p, ok := d.engine.(replicated); ok {
+	if p, ok := d.engine.(*replicas.Pipeline); ok {
 		return p.Position()
 	}
 	return nil

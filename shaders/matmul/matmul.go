@@ -59,7 +59,7 @@ type Epilogue struct {
 	Declare func(Pass) Declarations
 }
 
-// Declarations are a function and the arrays that it has besides those of a pass, which are bound behind these.
+// Declarations are a function and its own arrays, which are bound behind the arrays of a pass.
 type Declarations struct {
 	Arrays []Array // of WGSL
 	Text   string
@@ -328,7 +328,7 @@ func (p Pass) bind(operand Operand, scratch Binding) {
 	p.Bindings[i] = scratch
 }
 
-// bindings are those of a pass that reads A and B and stores C.
+// bindings are the arrays of a pass that reads A and B and stores C.
 func (s Spec) bindings() []Binding {
 	operands := []Operand{A, B, C}
 	if s.Shared {

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/diskspace"
 	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/version"
 )
@@ -52,7 +53,7 @@ type Options struct {
 // needs a token: HF_HUB_DISABLE_IMPLICIT_TOKEN does not count.
 func FromEnvironment(explicit bool) (Options, error) {
 	o := Options{Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), defaultEndpoint), "/"), Idle: 10 * time.Second,
-		Answer: 2 * time.Minute, Free: freeDisk, Wait: wait}
+		Answer: 2 * time.Minute, Free: diskspace.Free, Wait: wait}
 	if text := os.Getenv("HF_HUB_DOWNLOAD_TIMEOUT"); text != "" {
 		seconds, err := time.ParseDuration(text + "s")
 		if err != nil || seconds <= 0 {
@@ -209,6 +210,18 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 
 // ask sends a request until it is answered, decodes the answer, and returns the address of the next page.
 func (c *Client) ask(ctx context.Context, r request, answer any) (next string, err error) {
+	text, next, err := c.text(ctx, r)
+	if err != nil || answer == nil {
+		return next, err
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return "", fmt.Errorf("%s: found an answer that is not of the Hub: %w", withoutQuery(r.url), err)
+	}
+	return next, nil
+}
+
+// text sends a request until it is answered, and returns the answer and the address of the next page.
+func (c *Client) text(ctx context.Context, r request) (text []byte, next string, err error) {
 	attempts := maxAttempts
 	if r.once {
 		attempts = 1
@@ -221,20 +234,13 @@ func (c *Client) ask(ctx context.Context, r request, answer any) (next string, e
 			return false, err
 		}
 		defer res.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(watch.reader(res.Body), maxAnswer))
-		if err != nil {
+		if text, err = io.ReadAll(io.LimitReader(watch.reader(res.Body), maxAnswer)); err != nil {
 			return false, unreachable(ctx, err)
 		}
 		next = nextPage(res)
-		if answer == nil {
-			return false, nil
-		}
-		if err := json.Unmarshal(text, answer); err != nil {
-			return false, fmt.Errorf("%s: found an answer that is not of the Hub: %w", withoutQuery(r.url), err)
-		}
 		return false, nil
 	})
-	return next, err
+	return text, next, err
 }
 
 // silence is the time for which the Hub may be silent about a request.

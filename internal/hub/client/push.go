@@ -102,7 +102,7 @@ func opened(uploads []Upload) (files []*upload, err error) {
 		if err != nil {
 			return files, errors.Join(err, f.Close())
 		}
-		files = append(files, &upload{path: u.Path, file: f, size: st.Size()})
+		files = append(files, &upload{path: path.Clean(u.Path), file: f, size: st.Size()})
 	}
 	return files, nil
 }
@@ -146,41 +146,21 @@ func (c *Client) replaced(ctx context.Context, n hub.Name, files []*upload, o Pu
 		return nil, err
 	}
 	for _, f := range s.files {
-		pushed := slices.ContainsFunc(files, func(u *upload) bool { return path.Clean(u.path) == f.Path })
+		pushed := slices.ContainsFunc(files, func(u *upload) bool { return u.path == f.Path })
 		switch {
 		case !pushed && o.Replaces != nil && o.Replaces(f.Path):
 			old = append(old, f.Path)
 		case pushed && f.Path == "README.md":
-			text, err := c.text(ctx, c.resolved(s, f))
+			text, _, err := c.text(ctx, request{method: http.MethodGet, url: c.resolved(s, f)})
 			if err != nil {
 				return nil, err
 			}
-			if !strings.Contains(text, o.Card) {
+			if !strings.Contains(string(text), o.Card) {
 				c.options.Note("README.md, which gpupipe has not written, is replaced: %s/blob/%s/README.md keeps it", c.page(n), s.commit)
 			}
 		}
 	}
 	return old, nil
-}
-
-// text returns a small file of the Hub.
-func (c *Client) text(ctx context.Context, at string) (text string, err error) {
-	err = c.persist(ctx, maxAttempts, func() (bool, error) {
-		ctx, watch := watched(ctx, c.options.Idle)
-		defer watch.stop()
-		res, err := c.send(ctx, request{method: http.MethodGet, url: at})
-		if err != nil {
-			return false, err
-		}
-		defer res.Body.Close()
-		content, err := io.ReadAll(io.LimitReader(watch.reader(res.Body), maxAnswer))
-		if err != nil {
-			return false, unreachable(ctx, err)
-		}
-		text = string(content)
-		return false, nil
-	})
-	return text, err
 }
 
 // post sends an object of JSON.
@@ -200,7 +180,7 @@ func bytesOf(text []byte) func() io.Reader {
 	return func() io.Reader { return bytes.NewReader(text) }
 }
 
-// modes asks which files are large, and removes those that the repository ignores.
+// modes asks which files are large.
 func (c *Client) modes(ctx context.Context, n hub.Name, files []*upload) error {
 	for part := range slices.Chunk(files, perRequest) {
 		type file struct {
@@ -417,14 +397,14 @@ func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, old []
 		return "", err
 	}
 	for _, f := range files {
-		value := map[string]any{"path": path.Clean(f.path), "algo": "sha256", "oid": f.oid, "size": f.size}
+		value := map[string]any{"path": f.path, "algo": "sha256", "oid": f.oid, "size": f.size}
 		key := "lfsFile"
 		if !f.large {
 			content, err := io.ReadAll(io.NewSectionReader(f.file, 0, f.size))
 			if err != nil {
 				return "", err
 			}
-			key, value = "file", map[string]any{"path": path.Clean(f.path), "content": base64.StdEncoding.EncodeToString(content), "encoding": "base64"}
+			key, value = "file", map[string]any{"path": f.path, "content": base64.StdEncoding.EncodeToString(content), "encoding": "base64"}
 		}
 		if err := line(key, value); err != nil {
 			return "", err

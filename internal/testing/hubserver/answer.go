@@ -207,7 +207,7 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, name, at string
 	default:
 		w.Header().Set("ETag", `"`+f.git+`"`)
 		s.mu.Unlock()
-		defer s.mu.Lock() // whoever has called unlocks it
+		defer s.mu.Lock() // the caller unlocks it
 		sendContent(w, r, f.content)
 	}
 }

@@ -49,7 +49,7 @@ type Fault struct {
 
 // Server is a Hub. Its fields are set before its first request.
 type Server struct {
-	Token    string                          // that the Hub knows; "": it asks nobody
+	Token    string                          // that requests need; "": none
 	Access   bool                            // the token's account may read gated repositories
 	PageSize int                             // entries in an answer with a list; 0: all
 	Fault    func(r *http.Request) (f Fault) // called for each request; nil: nothing goes wrong

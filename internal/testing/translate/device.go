@@ -56,7 +56,7 @@ func (d Device) Load(p *device.Program) (device.Loaded, error) {
 	return l, err
 }
 
-// source is the C of a shader; of one with a mistake, that of a kernel that does nothing.
+// source is the C of a shader. A shader with a mistake becomes a kernel that does nothing.
 func source(s *device.Shader) (string, error) {
 	const nothing = target.C + "\nKERNEL {}\n"
 	if s.C() {

@@ -62,12 +62,19 @@ func (c *Compiler) together(ctx context.Context, sources []Source, results []Res
 	if err != nil {
 		return
 	}
+	kept := map[string][]byte{} // libraries by name; nil: damaged or removed
 	var missing []int
 	var units []Source
 	var paths []string
 	for i, s := range sources {
 		path := c.path(s.Unit, f)
-		if results[i].Library = c.use(path); results[i].Library != nil {
+		if name := codecache.Use(path); name != nil {
+			if _, ok := kept[string(name)]; !ok { // several units have one library
+				kept[string(name)] = c.library(name)
+			}
+			results[i].Library = kept[string(name)]
+		}
+		if results[i].Library != nil {
 			results[i].Kept = true
 			continue
 		}
@@ -142,9 +149,14 @@ func (c *Compiler) keep(library []byte, paths ...string) {
 // use returns the kept library of a unit; nil if there is none.
 func (c *Compiler) use(path string) []byte {
 	if name := codecache.Use(path); name != nil {
-		return codecache.Use(filepath.Join(c.cache, string(name)))
+		return c.library(name)
 	}
 	return nil
+}
+
+// library returns the kept library of a name; nil if there is none.
+func (c *Compiler) library(name []byte) []byte {
+	return codecache.Use(filepath.Join(c.cache, string(name)))
 }
 
 // Accepts reports whether the compiler makes a library of a unit. A refusal is kept too, so each is compiled once.

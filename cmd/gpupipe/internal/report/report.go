@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/diskspace"
 	"github.com/gpupipe/gpupipe/internal/units"
 )
 
@@ -133,7 +134,7 @@ type Runner struct {
 
 // lacksDisk says why there is too little room on the disk for a task; empty if there is enough.
 func (r Runner) lacksDisk(task Task) string {
-	free, known := freeDisk(r.Dir)
+	free, known := diskspace.Free(r.Dir)
 	if task.Disk == 0 || !known || free > task.Disk {
 		return ""
 	}
