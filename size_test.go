@@ -35,7 +35,7 @@ var budgets = map[string]int{
 	"pipeline/train":      6350,
 	"pipeline/data":       15200,
 	"pipeline/layout":     3600,
-	"pipeline/schedule":   3000,
+	"pipeline/schedule":   3700,
 	"pipeline/engine":     4200,
 	"pipeline/replicas":   1100,
 	"pipeline/wire":       500,

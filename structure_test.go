@@ -49,7 +49,7 @@ var allowed = map[string]string{
 	"pipeline/data/...":              "pipeline/checkpoint/gguf pipeline/checkpoint/safetensors",
 	"pipeline/checkpoint/...":        "graph/...",
 	"pipeline/checkpoint/weights":    execution + "pipeline/checkpoint/... pipeline/engine",
-	"pipeline/replicas":              execution + "optim/outer pipeline/engine pipeline/trace",
+	"pipeline/replicas":              execution + "optim/outer pipeline/engine pipeline/schedule pipeline/trace",
 	"pipeline/config":                "graph/... optim optim/outer wasm/hook pipeline/checkpoint/... pipeline/data/tokenizer pipeline/schedule pipeline/wire",
 	"pipeline/layout/...":            execution + "pipeline/config pipeline/engine pipeline/schedule pipeline/wire",
 	"pipeline/layout/partition":      "pipeline/schedule pipeline/wire",

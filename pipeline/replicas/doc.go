@@ -1,9 +1,9 @@
 // Package replicas trains replicas of a model that seldom talk, in one process: package optim/outer writes down what they
 // exchange, and when it counts.
 //
-// Each replica is an engine.Engine of its own, with its own optimizer, and takes its share of every batch. A Plan says
-// after which steps a fragment is sent and when its exchange lands. Pipeline.Train runs all replicas up to the next of
-// these steps, where their pipelines are empty, and exchanges:
+// Each replica is an engine.Engine of its own, with its own optimizer, and takes its share of every batch.
+// schedule.Exchanges says after which steps a fragment is sent and when its exchange lands. Pipeline.Train runs all replicas
+// up to the next of these steps, where their pipelines are empty, and exchanges:
 //
 //	read     weights of the fragment's parameters, from each replica's devices
 //	send     outer.Send on the first device of each replica

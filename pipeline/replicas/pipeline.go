@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/optim/outer"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -32,7 +33,7 @@ type Options struct {
 type Pipeline struct {
 	options   Options
 	config    outer.Config
-	plan      Plan
+	plan      schedule.Exchanges
 	fragments []fragment
 	replicas  []*replica
 	tracer    engine.Tracer // nil: nothing is recorded
@@ -53,7 +54,7 @@ type replica struct {
 // New makes a Pipeline of engines, which it closes.
 func New(o Options) *Pipeline {
 	p := &Pipeline{options: o, config: o.Outer, fragments: fragmentsOf(o.Model), flights: map[int]int{}}
-	p.plan = Plan{Fragments: len(p.fragments), Period: o.Period, Late: o.Late, Last: o.Last}
+	p.plan = schedule.Exchanges{Fragments: len(p.fragments), Period: o.Period, Late: o.Late, Last: o.Last}
 	for _, f := range p.fragments {
 		p.outer, p.momentum, p.base = append(p.outer, f.zeros()), append(p.momentum, f.zeros()), append(p.base, f.zeros())
 	}

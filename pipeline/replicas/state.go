@@ -12,6 +12,12 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
+// Flight is a fragment that was sent and has not landed.
+type Flight struct {
+	Fragment int `json:"fragment"` // its number: of the embedding, a layer or the head
+	Lands    int `json:"lands"`    // step
+}
+
 // Position is the part of a run's position that replicas have, for checkpoints.
 type Position struct {
 	Count   int      `json:"count"` // of replicas

@@ -20,7 +20,8 @@
 //     stage holds.
 //   - Simulate runs a schedule at given costs and returns its makespan, its bubble and an event for each
 //     action; Closed gives the closed form where the literature has one, and Period the time of a microbatch of 2bw
-//     over links. A Network describes stages on several machines. Package draw makes pictures of the result.
+//     over links. SimulateExchanges does the same for Exchanges of replicas that train on their own.
+//     A Network describes stages on several machines. Package draw makes pictures of the result.
 //
 // A new schedule is a generator function and a row in the table of Families.
 package schedule

@@ -1,0 +1,102 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+)
+
+// ExchangeCosts are the costs of replicas that train on their own, and of their exchanges, in any unit of time and in
+// bytes. Every fragment is divided among owners. Each replica sends each owner its part of the message; the owner takes the
+// mean and sends each replica the result, which has as many bytes.
+type ExchangeCosts struct {
+	Bytes    []float64 // by fragment: of a message
+	Work     []float64 // by fragment: the time that sending it takes a replica, and landing it takes as long; nil: none
+	Replicas []ReplicaCost
+	Sites    []Site
+}
+
+// ReplicaCost is the cost of a replica, or of an owner that does not train.
+type ReplicaCost struct {
+	Step  float64 // the time of a step; 0: it owns a share and does not train
+	Drain float64 // the time that its pipeline loses to be empty after a step with an exchange
+	Share float64 // of each fragment that it owns; the shares sum to 1
+	Site  int
+	Port  float64 // bytes per unit of time that it sends, and receives, at most; 0: any
+}
+
+// Site is a place whose replicas share a connection to other places. Messages within the site do not use it.
+type Site struct {
+	Up, Down float64 // bytes per unit of time; 0: any
+	Latency  float64 // from or to this site; between two sites it is the larger of theirs
+}
+
+func (c ExchangeCosts) check(e Exchanges) error {
+	if len(c.Bytes) != e.Fragments || c.Work != nil && len(c.Work) != e.Fragments {
+		return fmt.Errorf("exchanges: found the bytes of %d fragments and the work of %d, expected %d", len(c.Bytes), len(c.Work), e.Fragments)
+	}
+	training, owned := 0, 0.0
+	valid := func(values ...float64) bool {
+		for _, v := range values {
+			if !(v >= 0 && v <= maxCost) {
+				return false
+			}
+		}
+		return true
+	}
+	for i, r := range c.Replicas {
+		if !valid(r.Step, r.Drain, r.Share, r.Port) || r.Site < 0 || r.Site >= len(c.Sites) {
+			return fmt.Errorf("exchanges: replica %d: found %+v, expected numbers from 0 to %v and one of %d sites", i, r, maxCost, len(c.Sites))
+		}
+		if owned += r.Share; r.Step > 0 {
+			training++
+		}
+	}
+	for i, s := range c.Sites {
+		if !valid(s.Up, s.Down, s.Latency) {
+			return fmt.Errorf("exchanges: site %d: found %+v, expected numbers from 0 to %v", i, s, maxCost)
+		}
+	}
+	if !valid(c.Bytes...) || !valid(c.Work...) {
+		return fmt.Errorf("exchanges: found bytes %v and work %v, expected numbers from 0 to %v", c.Bytes, c.Work, maxCost)
+	}
+	if training == 0 || math.Abs(owned-1) > 1e-6 {
+		return fmt.Errorf("exchanges: found %d replicas that own %v of each fragment, expected at least one replica, and all", training, owned)
+	}
+	return nil
+}
+
+// Training is the number of replicas that train.
+func (c ExchangeCosts) Training() (n int) {
+	for _, r := range c.Replicas {
+		if r.Step > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Traffic is the bytes that a site sends, and receives, for an exchange of all fragments. Each replica sends the owners at
+// other sites their shares of its message; each owner sends its share of the results to the replicas at other sites.
+func (c ExchangeCosts) Traffic(site int) (up, down float64) {
+	training, owned, message := c.at(site)
+	all := float64(c.Training())
+	up = message * (training*(1-owned) + owned*(all-training))
+	return up, up
+}
+
+// at are the replicas that train at a site, the share of each fragment that is owned there, and the bytes of a message of
+// all fragments.
+func (c ExchangeCosts) at(site int) (training, owned, message float64) {
+	for _, r := range c.Replicas {
+		if r.Site != site {
+			continue
+		}
+		if owned += r.Share; r.Step > 0 {
+			training++
+		}
+	}
+	for _, b := range c.Bytes {
+		message += b
+	}
+	return training, owned, message
+}
