@@ -19,14 +19,22 @@ type relay struct {
 	mu      sync.Mutex
 	epoch   uint64
 	tickets map[string]Target
-	waiting map[string]*conn // by the hash of a tab: a connection on which it waits for another tab
+	waiting map[string]waiter // by the hash of a tab
+	calls   uint64            // by which tabs asked to wait
 	open    map[*conn]bool
 	closed  bool
 	serving sync.WaitGroup
 }
 
+// waiter is the newest call of a tab that waits, or has waited, for another tab.
+type waiter struct {
+	call uint64
+	conn *conn // nil before it is there
+	met  bool  // another tab has it
+}
+
 func newRelay() relay {
-	return relay{tickets: map[string]Target{}, waiting: map[string]*conn{}, open: map[*conn]bool{}}
+	return relay{tickets: map[string]Target{}, waiting: map[string]waiter{}, open: map[*conn]bool{}}
 }
 
 // Target is a peer to which a ticket leads.
@@ -62,14 +70,36 @@ func (r *relay) target(ticket string) (Target, bool) {
 	return t, ok
 }
 
-// wait keeps a connection on which a tab waits for another tab, in place of an earlier one.
-func (r *relay) wait(tab string, c *conn) {
+// call begins a tab's wait for another tab, and ends that of its call before, whose connection may be there later.
+func (r *relay) call(tab string) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if before := r.waiting[tab]; before != nil {
-		go before.Close()
+	if before := r.waiting[tab]; before.conn != nil && !before.met {
+		go before.conn.Close()
 	}
-	r.waiting[tab] = c
+	r.calls++
+	r.waiting[tab] = waiter{call: r.calls}
+	return r.calls
+}
+
+// wait keeps the connection of a tab's call, unless the tab has called again.
+func (r *relay) wait(tab string, call uint64, c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[tab].call != call {
+		_ = c.Close()
+		return
+	}
+	r.waiting[tab] = waiter{call: call, conn: c}
+}
+
+// hangUp ends a call.
+func (r *relay) hangUp(tab string, call uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[tab].call == call {
+		delete(r.waiting, tab)
+	}
 }
 
 // Accepted is what the relay writes on a tab's waiting connection when another tab is there.
@@ -79,14 +109,18 @@ const Accepted = 1
 func (r *relay) meet(ctx context.Context, tab string) (net.Conn, error) {
 	for ctx.Err() == nil {
 		r.mu.Lock()
-		c := r.waiting[tab]
-		delete(r.waiting, tab)
+		w := r.waiting[tab]
+		free := w.conn != nil && !w.met
+		if free {
+			w.met = true
+			r.waiting[tab] = w
+		}
 		r.mu.Unlock()
-		if c != nil {
-			if _, err := c.Write([]byte{Accepted}); err == nil {
-				return c, nil
+		if free {
+			if _, err := w.conn.Write([]byte{Accepted}); err == nil {
+				return w.conn, nil
 			}
-			_ = c.Close()
+			_ = w.conn.Close()
 		}
 		select {
 		case <-time.After(meetPause):
@@ -150,11 +184,6 @@ func (r *relay) remove(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c)
-	for tab, w := range r.waiting {
-		if w == c {
-			delete(r.waiting, tab)
-		}
-	}
 	r.serving.Done()
 }
 

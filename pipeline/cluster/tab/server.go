@@ -118,7 +118,10 @@ func (s *Server) handler() http.Handler {
 		s.connectTo(w, r, Target{Addresses: []string{s.o.Coordinator}})
 	})
 	mux.HandleFunc("GET /connect/accept/{secret}", func(w http.ResponseWriter, r *http.Request) {
-		s.connect(w, r, func(c *conn) { s.relay.wait(protocol.TabHash(r.PathValue("secret")), c) })
+		tab := protocol.TabHash(r.PathValue("secret"))
+		call := s.relay.call(tab)
+		defer s.relay.hangUp(tab, call)
+		s.connect(w, r, func(c *conn) { s.relay.wait(tab, call, c) })
 	})
 	mux.HandleFunc("GET /connect/peer/{ticket}", s.connectPeer)
 	mux.HandleFunc("POST /leave", s.leave)

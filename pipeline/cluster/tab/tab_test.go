@@ -238,3 +238,39 @@ func TestLeave(t *testing.T) {
 	}
 	assert.Equal(t, "secret", <-left)
 }
+
+// A tab meets on its newest call, though the connection of an earlier one be there first.
+func TestNewestCall(t *testing.T) {
+	accepted := make(chan *conn)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if assert.NoError(t, err) {
+			accepted <- newConn(ws, r.RemoteAddr)
+		}
+	}))
+	defer server.Close()
+	accept := func() *conn {
+		_, _, err := dial(t, server.URL, nil)
+		require.NoError(t, err)
+		return <-accepted
+	}
+	r := newRelay()
+	first, second := r.call("tab"), r.call("tab")
+	met := make(chan net.Conn)
+	go func() {
+		c, err := r.meet(t.Context(), "tab")
+		assert.NoError(t, err)
+		met <- c
+	}()
+	early := accept()
+	r.wait("tab", first, early)
+	<-early.ended
+	late := accept()
+	r.wait("tab", second, late)
+	assert.Same(t, late, <-met)
+	r.hangUp("tab", first)
+	assert.NotEmpty(t, r.waiting)
+	r.hangUp("tab", second)
+	assert.Empty(t, r.waiting)
+	assert.NoError(t, late.Close())
+}
