@@ -184,6 +184,9 @@ func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error
 			return base, err
 		}
 	}
+	if base.Pipeline.Independent() { // replicas may be away, and each has the stages of the config
+		return withStages(base.Pipeline.Stages)
+	}
 	stages := max(1, min(devices/base.Pipeline.Replicas, base.MicrobatchesPerReplica()))
 	if given := base.Pipeline.Stages; given > 1 && !c.ofFolder() {
 		stages = min(stages, given)

@@ -57,6 +57,9 @@ func (c Config) Exact() bool { return c.format().bits == 0 && !c.format().bf16 }
 // Rounds reports whether the rounding of messages is random: Send and Step have the input KeyInput.
 func (c Config) Rounds() bool { return c.format().bits > 0 }
 
+// BF16 reports whether the elements of messages are f32 with the values of bf16: half of their bytes describe them.
+func (c Config) BF16() bool { return c.format().bf16 }
+
 // Bytes is the size of a message of n blocks.
 func (c Config) Bytes(n int) int64 {
 	f := c.format()

@@ -21,6 +21,7 @@ type Measured struct {
 	Routing    []Routing // of a training batch: by layer with a mixture of experts
 	// Replicas are the results of each replica, where replicas train on their own; nil: they train as one.
 	Replicas []Measured
+	Replica  int // its number, of one of Replicas
 }
 
 // Result is what a rank has measured: the losses or the routing of a microbatch, or the update of a batch.

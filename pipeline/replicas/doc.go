@@ -1,18 +1,22 @@
-// Package replicas trains replicas of a model that seldom talk, in one process: package optim/outer writes down what they
-// exchange, and when it counts.
+// Package replicas trains replicas of a model that seldom talk: package optim/outer writes down what they exchange, and
+// when it counts.
 //
-// Each replica is an engine.Engine of its own, with its own optimizer, and takes its share of every batch.
-// schedule.Exchanges says after which steps a fragment is sent and when its exchange lands. Pipeline.Train runs all replicas
-// up to the next of these steps, where their pipelines are empty, and exchanges:
+// Each replica trains on its own, with its own optimizer, on its share of every batch. schedule.Exchanges says after which
+// steps a fragment is sent and when its exchange lands. At these steps a replica's pipeline is empty, and it exchanges:
 //
-//	read     weights of the fragment's parameters, from each replica's devices
-//	send     outer.Send on the first device of each replica
-//	step     outer.Add, Step and Apply on the first device of the first replica
-//	land     outer.Land on each replica, at once or some steps later; its weights are written to the devices
+//	read     weights of the fragment's parameters, from the replica's devices
+//	send     outer.Send on the first device of the replica
+//	step     outer.Add, Step and Apply, by the Owner
+//	land     outer.Land on the replica, at once or some steps later; its weights are written to the devices
 //
-// The outer weights, their momentum, the base and the residues are in host memory. Evaluations and checkpoints have the
-// outer weights, with all exchanges that were sent so far, also those that have not landed.
+// Replica is the replica's part of that, Owner the other: it has the outer weights, their momentum and the base. All of
+// them are in host memory, as residues are.
 //
-// With a delay an exchange reads and moves the newest weights only, as the update of the step before does: stale
+// In one process a Pipeline runs all replicas up to the next exchange, one engine.Engine each. On several machines each
+// replica is a Course in the processes of its members, and exchanges travel as messages; package coordinator has the
+// Owner. The bits are the same.
+//
+// Evaluations and checkpoints have the outer weights, with all exchanges that were sent so far, also those that have not
+// landed. With a delay an exchange reads and moves the newest weights only, as the update of the step before does: stale
 // microbatches of the next batch lack both.
 package replicas

@@ -39,6 +39,25 @@ func fragmentsOf(m model.Model) []fragment {
 	return fragments
 }
 
+// of is the fragment with some of its parameters, which keep their places.
+func (f fragment) of(holds func(param string) bool) fragment {
+	f.params = slices.DeleteFunc(slices.Clone(f.params), func(s span) bool { return !holds(s.param.Name) })
+	return f
+}
+
+// rows are the blocks of the fragment's parameters: pairs of the first and the one after the last.
+func (f fragment) rows() (all [][2]int) {
+	for _, s := range f.params {
+		from, to := s.from/blockBytes, (s.to+blockBytes-1)/blockBytes
+		if n := len(all); n > 0 && all[n-1][1] == from {
+			all[n-1][1] = to
+			continue
+		}
+		all = append(all, [2]int{from, to})
+	}
+	return all
+}
+
 const blockBytes = outer.BlockSize * 4
 
 // zeros is a matrix of the fragment.
@@ -53,6 +72,18 @@ func (f fragment) pieces() (sizes []int) {
 		sizes = append(sizes, min(left, pieceBlocks))
 	}
 	return sizes
+}
+
+// each visits the pieces of a fragment: their numbers, their blocks, and their bytes in a matrix.
+func (f fragment) each(visit func(piece, blocks, from, to int) error) error {
+	at := 0
+	for i, n := range f.pieces() {
+		if err := visit(i, n, at, at+n*blockBytes); err != nil {
+			return err
+		}
+		at += n * blockBytes
+	}
+	return nil
 }
 
 // place finds a parameter.

@@ -27,26 +27,27 @@ const (
 	landProgram  = "land"
 )
 
+// What an owner, a replica, and both in one process run.
+var (
+	ownerPrograms   = []string{addProgram, stepProgram, applyProgram}
+	replicaPrograms = []string{sendProgram, landProgram}
+)
+
 // program names a program for a number of blocks.
 func program(name string, blocks int) string { return fmt.Sprintf("%s/%d", name, blocks) }
 
-// newMachine plans and loads the programs for all sizes of pieces. An owner has the programs of the outer step, too.
-func newMachine(c outer.Config, dev device.Device, execute engine.Executor, fragments []fragment, owner bool) (*machine, error) {
-	builders := map[string]func(blocks int) (*graph.Graph, error){sendProgram: c.Send, landProgram: c.Land}
-	if owner {
-		builders[addProgram], builders[stepProgram] = c.Add, c.Step
-		if !c.Exact() {
-			builders[applyProgram] = c.Apply
-		}
-	}
+// newMachine plans and loads programs for all sizes of pieces. In f32 there is nothing to apply.
+func newMachine(c outer.Config, dev device.Device, execute engine.Executor, fragments []fragment, programs ...string) (*machine, error) {
+	builders := map[string]func(blocks int) (*graph.Graph, error){sendProgram: c.Send, addProgram: c.Add, stepProgram: c.Step,
+		applyProgram: c.Apply, landProgram: c.Land}
 	graphs := map[string]*graph.Graph{}
 	for _, f := range fragments {
 		for _, n := range f.pieces() {
-			for name, build := range builders {
-				if graphs[program(name, n)] != nil {
+			for _, name := range programs {
+				if graphs[program(name, n)] != nil || name == applyProgram && c.Exact() {
 					continue
 				}
-				g, err := build(n)
+				g, err := builders[name](n)
 				if err != nil {
 					return nil, err
 				}
@@ -63,6 +64,14 @@ func newMachine(c outer.Config, dev device.Device, execute engine.Executor, frag
 		return nil, err
 	}
 	return &machine{s, c}, nil
+}
+
+// close releases the programs. A nil machine has none.
+func (m *machine) close() error {
+	if m == nil {
+		return nil
+	}
+	return m.session.Close()
 }
 
 // run runs a program and returns some of its outputs.
@@ -87,6 +96,19 @@ func (m *machine) run(name string, blocks int, in tensors, outputs ...string) (t
 		}
 	}
 	return out, nil
+}
+
+// apply applies a message of the owner to a piece of the base.
+func (m *machine) apply(blocks int, base []byte, message tensors) ([]byte, error) {
+	if m.config.Exact() {
+		return message[m.message()[0]], nil
+	}
+	in := tensors{outer.BaseName: base}
+	for _, name := range m.message() {
+		in[name] = message[name]
+	}
+	out, err := m.run(applyProgram, blocks, in, outer.BaseName)
+	return out[outer.BaseName], err
 }
 
 // message names the tensors of a message.

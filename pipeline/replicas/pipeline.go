@@ -6,66 +6,41 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/optim"
-	"github.com/gpupipe/gpupipe/optim/outer"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Options describe replicas.
+// Options describe replicas in one process.
 type Options struct {
-	Model     model.Model
-	Optimizer *optim.Optimizer // of each replica
-	Outer     outer.Config
-	Period    int // steps between two exchanges of a fragment
-	Late      int // steps from sending a fragment to landing its exchange, at most Period
-	Last      int // the last step of the run
-	Engines   []*engine.Engine
-	Devices   []device.Device // the first of each replica, which computes its share of exchanges
-	Execute   engine.Executor // of exchanges
+	Settings
+	Engines []*engine.Engine
+	Devices []device.Device // the first of each replica, which computes its share of exchanges
+	Execute engine.Executor // of exchanges
 }
 
-// Pipeline is replicas that seldom talk. It has the methods of engine.Engine that a run needs.
+// Pipeline is replicas that seldom talk, in one process. It has the methods of engine.Engine that a run needs.
 type Pipeline struct {
-	options   Options
-	config    outer.Config
-	plan      schedule.Exchanges
-	fragments []fragment
-	replicas  []*replica
-	tracer    engine.Tracer // nil: nothing is recorded
-	// By fragment:
-	outer, momentum, base [][]byte
-	flights               map[int]int // the step at which a fragment lands that was sent
+	*Owner
+	options  Options
+	replicas []local
+	tracer   engine.Tracer // nil: nothing is recorded
 }
 
-// replica is one of the replicas.
-type replica struct {
-	engine  *engine.Engine
-	machine *machine
-	// By fragment:
-	residue [][]byte // nil: messages are exact
-	sent    [][]byte // nil: nothing that has not landed
+// local is a replica in this process.
+type local struct {
+	*replica
+	engine *engine.Engine
 }
 
 // New makes a Pipeline of engines, which it closes.
 func New(o Options) *Pipeline {
-	p := &Pipeline{options: o, config: o.Outer, fragments: fragmentsOf(o.Model), flights: map[int]int{}}
-	p.plan = schedule.Exchanges{Fragments: len(p.fragments), Period: o.Period, Late: o.Late, Last: o.Last}
-	for _, f := range p.fragments {
-		p.outer, p.momentum, p.base = append(p.outer, f.zeros()), append(p.momentum, f.zeros()), append(p.base, f.zeros())
-	}
-	for _, e := range o.Engines {
-		r := &replica{engine: e, sent: make([][]byte, len(p.fragments)), residue: make([][]byte, len(p.fragments))}
-		for i, f := range p.fragments {
-			if !p.config.Exact() {
-				r.residue[i] = f.zeros()
-			}
-		}
-		p.replicas = append(p.replicas, r)
+	o.Replicas = len(o.Engines)
+	p := &Pipeline{Owner: NewOwner(o.Settings), options: o}
+	for i, e := range o.Engines {
+		p.replicas = append(p.replicas, local{newReplica(i, o.Settings, e, p.fragments, p.base), e})
 	}
 	return p
 }
@@ -76,11 +51,16 @@ func (p *Pipeline) Load() error {
 		if err := r.engine.Load(); err != nil {
 			return errors.Join(err, p.Close())
 		}
+		programs := replicaPrograms
+		if i == 0 {
+			programs = slices.Concat(replicaPrograms, ownerPrograms)
+		}
 		var err error
-		if r.machine, err = newMachine(p.config, p.options.Devices[i], p.options.Execute, p.fragments, i == 0); err != nil {
+		if r.machine, err = newMachine(p.config, p.options.Devices[i], p.options.Execute, p.fragments, programs...); err != nil {
 			return errors.Join(fmt.Errorf("exchanges of replica %d: %w", i, err), p.Close())
 		}
 	}
+	p.Owner.machine = p.replicas[0].machine
 	return nil
 }
 
@@ -150,10 +130,7 @@ func (p *Pipeline) Abort(cause error) {
 func (p *Pipeline) Close() error {
 	var errs []error
 	for _, r := range p.replicas {
-		errs = append(errs, r.engine.Close())
-		if r.machine != nil {
-			errs = append(errs, r.machine.session.Close())
-		}
+		errs = append(errs, r.engine.Close(), r.machine.close())
 		r.machine = nil
 	}
 	return errors.Join(errs...)
@@ -163,7 +140,7 @@ func (p *Pipeline) Close() error {
 // Replicas end with the same batch.
 func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
 	for from < to && stop.Err() == nil {
-		until := p.next(from, to)
+		until := p.flights.next(p.Plan, from, to)
 		reached, failed, refused := p.train(stop, source, from, until, each)
 		if failed == nil && reached > from {
 			failed = p.exchange(reached)
@@ -173,6 +150,54 @@ func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to in
 		}
 	}
 	return from, nil
+}
+
+// exchange lands and sends what the plan has after a step. The pipelines of all replicas are empty.
+func (p *Pipeline) exchange(step int) error {
+	for f, fragment := range p.fragments {
+		sends := p.Plan.Sends(f, step)
+		if lands, ok := p.flights[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
+			for _, r := range p.replicas {
+				if err := r.land(f); err != nil {
+					return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+				}
+			}
+			delete(p.flights, f)
+		}
+		if sends {
+			if err := p.send(f, step); err != nil {
+				return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// send sends a fragment from all replicas, takes the outer step, and lands the exchange if it is due at once.
+func (p *Pipeline) send(f, at int) error {
+	began, lands := time.Now(), p.Plan.Lands(at)
+	var messages []Message
+	for _, r := range p.replicas {
+		m, err := r.send(f, at, lands > at)
+		if err != nil {
+			return err
+		}
+		messages = append(messages, m)
+	}
+	if _, err := p.Step(f, at, messages); err != nil {
+		return err
+	}
+	p.Trace(p.tracer, f, at, began)
+	if lands > at {
+		return nil
+	}
+	delete(p.flights, f)
+	for _, r := range p.replicas {
+		if err := r.landAtOnce(f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // firstOrFaults joins errors of replicas: all that are faults of ranks, or else the first.
@@ -238,7 +263,7 @@ func (p *Pipeline) together(stop context.Context, source engine.Source, from, to
 		errs := make([]error, len(p.replicas))
 		for i, r := range p.replicas {
 			running.Go(func() {
-				ends[i], errs[i] = r.engine.Train(stop, share{source, i, len(p.replicas)}, ends[i], to, func(m engine.Measured) error {
+				ends[i], errs[i] = r.engine.Train(stop, Share(source, i, len(p.replicas)), ends[i], to, func(m engine.Measured) error {
 					measured[i] <- m
 					return nil
 				})
@@ -260,29 +285,15 @@ func (p *Pipeline) together(stop context.Context, source engine.Source, from, to
 
 // Evaluate evaluates the outer weights on the first replica, whose own weights are put back afterwards.
 func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
-	r, v := p.replicas[0], p.Evaluated()
-	own := make([][]byte, len(p.fragments))
-	for f, fragment := range p.fragments {
-		own[f] = fragment.zeros()
-		if err := r.readInto(own[f], fragment, v); err != nil {
-			return err
-		}
-	}
-	if err := r.writeAll(p.fragments, p.outer, v); err != nil {
+	r := p.replicas[0]
+	if err := r.Lend(); err != nil {
 		return err
 	}
-	err := r.engine.Evaluate(stop, source, batches, each)
-	return errors.Join(err, r.writeAll(p.fragments, own, v))
-}
-
-// writeAll writes a version of all weights.
-func (r *replica) writeAll(fragments []fragment, matrices [][]byte, v engine.Version) error {
-	for f, fragment := range fragments {
-		if err := r.writeVersion(fragment, matrices[f], v); err != nil {
-			return err
-		}
+	err := r.writeAll(p.outer, p.Evaluated())
+	if err == nil {
+		err = r.engine.Evaluate(stop, source, batches, each)
 	}
-	return nil
+	return errors.Join(err, r.Return())
 }
 
 // share is a replica's share of the batches of a source.
@@ -290,6 +301,9 @@ type share struct {
 	source          engine.Source
 	replica, shares int
 }
+
+// Share is the share of one of several replicas of the batches of a source.
+func Share(s engine.Source, replica, replicas int) engine.Source { return share{s, replica, replicas} }
 
 // Prepare implements engine.Preparer.
 func (s share) Prepare(number int64) error {

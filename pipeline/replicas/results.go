@@ -9,20 +9,21 @@ import (
 // combined receives the measurements of the next batch from all replicas. It reports whether there were any.
 func combined(measured []chan engine.Measured) (m engine.Measured, ok bool) {
 	var all []engine.Measured
-	for _, c := range measured {
+	for i, c := range measured {
 		m, ok := <-c
 		if !ok {
 			return m, false
 		}
+		m.Replica = i
 		all = append(all, m)
 	}
-	return combine(all), true
+	return Combine(all), true
 }
 
-// combine is the measurements of replicas as one: means, and the sums of loads. A batch that some replicas have skipped for
+// Combine is the measurements of replicas as one: means, and the sums of loads. A batch that some replicas have skipped for
 // the loss scale alone counts without them; it overflowed if all of them have. Any other batch that a replica has not
 // applied was not applied.
-func combine(all []engine.Measured) engine.Measured {
+func Combine(all []engine.Measured) engine.Measured {
 	m := engine.Measured{Batch: all[0].Batch, OK: true, Overflowed: true, Scale: all[0].Scale, Replicas: all}
 	applied := 0.0
 	for _, r := range all {

@@ -236,7 +236,7 @@ func (j *job) contents(e Variables) checkpoint.Contents {
 			c.Optimizer = append(c.Optimizer, tensor(second.Tensor(p.Name), p.Type, read(second.Version())))
 		}
 	}
-	if p, ok := e.(*replicas.Pipeline); ok {
+	if p, ok := e.(exchanging); ok {
 		addReplicas(&c, p)
 		return c
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -58,6 +59,8 @@ type RemoteTask struct {
 	Aligned   []data.Aligned    // tensors of data.aligned
 	Resumed   bool              // the run continues from a checkpoint
 	Report    Report
+	// Replicas are the settings of replicas that train on their own, as Config.Pipeline.Independent says.
+	Replicas replicas.Settings
 
 	restale func(stale int) (*optim.Optimizer, error)
 }
@@ -75,7 +78,7 @@ func (t RemoteTask) At(c config.Config) (RemoteTask, error) {
 func (j *job) remoteTask(resumed bool) (RemoteTask, error) {
 	modules, err := j.hooks.GraphModules()
 	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(), Resumed: resumed,
-		Report: j.options.Report, restale: j.restale}, err
+		Report: j.options.Report, Replicas: j.replicaSettings(), restale: j.restale}, err
 }
 
 // restale gives the run a number of stale microbatches and returns the optimizer for it.

@@ -15,12 +15,25 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// checkOneProcess refuses replicas that train on their own if ranks are in other processes.
-func (j *job) checkOneProcess(context.Context) error {
-	if j.options.Remote == nil {
-		return nil
-	}
-	return usererror.New(j.config.InOneProcess("ranks on several machines"))
+// replicaSettings are the settings of replicas that train on their own; nil in effect if they do not.
+func (j *job) replicaSettings() replicas.Settings {
+	c := j.config
+	return replicas.Settings{Model: j.model, Optimizer: j.optimizer, Outer: c.OuterOptimizer(), Period: c.Pipeline.LocalSteps,
+		Late: c.Pipeline.Outer.Late, Last: c.Train.Steps, Replicas: c.Pipeline.Replicas}
+}
+
+// exchanging is a Pipeline of replicas that train on their own, or a copy of its variables.
+type exchanging interface {
+	// State lists the state beside the outer weights.
+	State() []replicas.Variable
+	// Position is where the replicas are after their last step.
+	Position() *replicas.Position
+}
+
+// restoring is a Pipeline of replicas that train on their own, see replicas.Owner.Restore.
+type restoring interface {
+	exchanging
+	Restore(s replicas.Saved, at *replicas.Position) (fresh int, err error)
 }
 
 // openReplicas plans replicas that train on their own. All of them are cut as the first one is.
@@ -28,15 +41,14 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 	c, o := d.job.config, d.job.options
 	task := d.job.layoutTask()
 	task.Config = task.Config.OfReplica()
-	p := replicas.Options{Model: task.Model, Optimizer: d.job.optimizer, Outer: c.OuterOptimizer(), Period: c.Pipeline.LocalSteps,
-		Late: c.Pipeline.Outer.Late, Last: c.Train.Steps, Execute: o.Execute}
+	p := replicas.Options{Settings: d.job.replicaSettings(), Execute: o.Execute}
 	if p.Execute == nil {
 		p.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
 	var ranks []engine.RankPlan
 	for r := range c.Pipeline.Replicas {
 		own := d.devices[r*c.Pipeline.Stages : (r+1)*c.Pipeline.Stages]
-		task.RankPrefix = fmt.Sprintf("replica %d ", r)
+		task.RankPrefix = replicas.RankPrefix(r)
 		e, err := d.planReplica(ctx, task, own, resumed)
 		if err != nil {
 			return err
@@ -75,19 +87,26 @@ func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices 
 
 // upload writes the initial state to the pipeline. at is where a checkpoint's replicas are that train on their own.
 func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
-	if err := w.UploadPipeline(d.engine, d.job.secondVersion()); err != nil || at == nil {
+	if err := w.UploadPipeline(d.engine, d.job.secondVersion()); err != nil {
 		return err
 	}
-	fresh, err := d.engine.(*replicas.Pipeline).Restore(savedReplicas{w}, *at)
-	if err != nil {
+	p, ok := d.engine.(restoring)
+	if !ok {
+		return nil
+	}
+	fresh, err := p.Restore(savedReplicas{w}, at)
+	if err != nil || at == nil {
 		return err
 	}
 	n, note := d.job.config.Pipeline.Replicas, d.job.options.Report.Note
-	if fresh > 0 {
+	switch {
+	case n > at.Count:
 		note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d begin at the shared weights with a fresh optimizer",
-			at.Count, n, fresh)
-	} else if n < at.Count {
+			at.Count, n, n-at.Count)
+	case n < at.Count:
 		note("pipeline.replicas: the checkpoint has %d, the config %d: the last %d end", at.Count, n, at.Count-n)
+	case fresh > 0:
+		note("%d of %d replicas have no state in the checkpoint: they begin at the shared weights with a fresh optimizer", fresh, n)
 	}
 	return nil
 }
@@ -102,7 +121,7 @@ func (s savedReplicas) Tensor(name string, t graph.Type) ([]byte, error) {
 }
 
 // addReplicas adds the state of replicas to a checkpoint.
-func addReplicas(c *checkpoint.Contents, p *replicas.Pipeline) {
+func addReplicas(c *checkpoint.Contents, p exchanging) {
 	for _, v := range p.State() {
 		c.Optimizer = append(c.Optimizer, tensor(v.Name, v.Type, v.Read))
 	}
@@ -110,7 +129,7 @@ func addReplicas(c *checkpoint.Contents, p *replicas.Pipeline) {
 
 // position is where replicas that train on their own are; nil if they do not.
 func (d *deployment) position() *replicas.Position {
-	if p, ok := d.engine.(*replicas.Pipeline); ok {
+	if p, ok := d.engine.(exchanging); ok {
 		return p.Position()
 	}
 	return nil

@@ -1,7 +1,6 @@
 package train_test
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -163,16 +162,4 @@ func TestResumeIgnoresExchangesThatThereAreNot(t *testing.T) {
 	o.StopAfter, o.Resume = 0, true
 	_, err = train.Run(t.Context(), independent(t, dir, none, "pipeline.outer.lr=0.5", "pipeline.outer.wire=int2"), o)
 	assert.NoError(t, err)
-}
-
-// What one process alone can do is refused elsewhere, before anything is written.
-func TestReplicasAreInOneProcess(t *testing.T) {
-	c := independent(t, t.TempDir())
-	o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
-	_, err := train.Check(t.Context(), c, o, nil)
-	assert.ErrorContains(t, err, "pipeline.local_steps: found 4, expected 0 with gpupipe host")
-	o.Remote = func(context.Context, train.RemoteTask) (train.Pipeline, error) { panic("opened") }
-	_, err = train.Run(t.Context(), c, o)
-	assert.ErrorContains(t, err, "pipeline.local_steps: found 4, expected 0 with ranks on several machines")
-	assert.NoDirExists(t, c.Run.Dir)
 }

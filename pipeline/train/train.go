@@ -124,9 +124,6 @@ func Check(ctx context.Context, c config.Config, o Options, local []string) (tex
 		o.Report = Silent{}
 	}
 	o.Report = reading{report: o.Report}
-	if err := c.InOneProcess("gpupipe host"); err != nil {
-		return nil, usererror.New(err)
-	}
 	t := newTrainer(c, o)
 	defer func() { err = errors.Join(err, t.close(err)) }()
 	if err := t.prepare(ctx); err != nil {
@@ -186,7 +183,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 	for _, n := range t.job.config.Notes() {
 		t.job.options.Report.Note("%s", n)
 	}
-	return t.do(ctx, t.job.checkOneProcess, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer,
+	return t.do(ctx, t.job.checkPaths, t.job.openHooks, t.job.openCorpus, t.job.openTasks, t.job.makeOptimizer,
 		t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
@@ -48,10 +49,10 @@ type Host struct {
 	expelled      *expulsions
 	announcements *announcements
 	roster        *roster
-	epoch         uint64                   // the newest
-	pipeline      atomic.Pointer[Pipeline] // of the newest epoch
-	ending        control.Ending           // what members learn when the host is closed
-	close         func() error             // the first call closes the parts
+	epoch         atomic.Uint64           // the newest
+	pipeline      atomic.Pointer[running] // of the newest epoch
+	ending        control.Ending          // what members learn when the host is closed
+	close         func() error            // the first call closes the parts
 }
 
 // services are what members connect to, and the member in this process. Those that are not open are nil.
@@ -105,7 +106,8 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	}
 	notes := &member.Notes{To: o.Note}
 	o.Note = notes.Note
-	h = &Host{options: o, notes: notes, epoch: uint64(time.Now().Unix()) << 20}
+	h = &Host{options: o, notes: notes}
+	h.epoch.Store(uint64(time.Now().Unix()) << 20)
 	h.close = sync.OnceValue(h.closeParts)
 	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
 		drop:     func(id, reason string) { _ = h.services.control.Drop(id, reason) }, // it may be gone already
@@ -310,8 +312,19 @@ func (h *Host) receive(from string, m transport.Message) {
 	}
 }
 
-func (h *Host) running() *Pipeline {
-	return h.pipeline.Load()
+// running is what the members train: a Pipeline, or Replicas.
+type running interface {
+	Receive(from string, m transport.Message)
+	Lost(member string, err error)
+	linkUses(member string) []protocol.LinkUse
+}
+
+// running is what is running; nil: nothing is.
+func (h *Host) running() running {
+	if p := h.pipeline.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // memberGone ends the pipeline if a member of it is gone.

@@ -72,6 +72,9 @@ func (p *Pipeline) LinkValues() (values []metrics.Value) {
 	return values
 }
 
+// linkUses are what a member has reported of its links.
+func (p *Pipeline) linkUses(member string) []protocol.LinkUse { return p.reports.of(member) }
+
 // LinkState is the link of a member to another process: what was measured before the newest epoch, and what it has
 // carried in it.
 type LinkState struct {
@@ -83,7 +86,7 @@ type LinkState struct {
 // linkStates describes the links of a member.
 func (h *Host) linkStates(member string) (all []LinkState) {
 	if p := h.running(); p != nil {
-		for _, u := range p.reports.of(member) {
+		for _, u := range p.linkUses(member) {
 			all = append(all, LinkState{LinkUse: u})
 		}
 	}

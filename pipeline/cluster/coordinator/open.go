@@ -37,6 +37,8 @@ type Options struct {
 	Measured func(partition.Measured)
 	// Expel ends a member for good that has sent what no member of this build sends. The pipeline is lost then.
 	Expel func(member, reason string)
+	// replica is set of a replica that trains on its own.
+	replica *ofReplica
 }
 
 // peersOf is Peers as a member reaches them in an epoch.
@@ -56,7 +58,8 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 			c.Pipeline.Schedule)
 	}
 	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{},
-		variables: newVariables(), plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs,
+		variables: newVariables(), replica: o.replica, plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(),
+			inputs:       t.Inputs,
 			second:       weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
 			microbatches: c.Train.Microbatches, rows: c.Rows()}}
 	for _, member := range p.group.members {
@@ -79,12 +82,18 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if err := p.planLayout(chosen, plan); err != nil {
 		return nil, err
 	}
-	return p, p.planMembers(ctx, describe(chosen), plan, o)
+	if err := p.checkShared(); err != nil {
+		return nil, err
+	}
+	return p, p.planMembers(ctx, p.describe(chosen), plan, o)
 }
 
 // describe describes a task to members.
-func describe(t train.RemoteTask) protocol.Task {
+func (p *Pipeline) describe(t train.RemoteTask) protocol.Task {
 	d := protocol.Task{Config: string(t.Config.Here().YAML()), Modules: t.Modules, Added: t.Inputs}
+	if p.replica != nil {
+		d.Config, d.Replica = string(p.replica.whole.Here().YAML()), p.replica.number
+	}
 	d.Added.Aligned, d.Added.Scalars = nil, 0
 	for _, a := range t.Aligned {
 		d.Aligned = append(d.Aligned, protocol.Aligned{Name: a.Name, DType: a.DType, Shape: a.Shape})
@@ -131,7 +140,7 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 
 // measure measures the model on the devices of each member, in the order of their ranks.
 func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled bool) (map[string]protocol.Costs, error) {
-	costs, task := make(map[string]protocol.Costs, len(p.group.members)), describe(t)
+	costs, task := make(map[string]protocol.Costs, len(p.group.members)), p.describe(t)
 	for _, member := range p.group.members { // one by one: members of one machine would slow each other down
 		q := protocol.MeasureRequest{Task: task, Modelled: modelled}
 		for _, place := range p.placement.ranks {
@@ -165,7 +174,9 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 	if err != nil {
 		return t, plan, err
 	}
-	if t, err = t.At(c); err != nil {
+	if p.replica != nil {
+		t.Config = c // at the depth of the config, which all replicas have
+	} else if t, err = t.At(c); err != nil {
 		return t, plan, err
 	}
 	if problem.Network != nil {

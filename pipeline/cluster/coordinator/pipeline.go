@@ -48,6 +48,7 @@ type Pipeline struct {
 	variables variables
 	links     *Links // measured; nil: none is
 	reports   linkReports
+	replica   *ofReplica     // nil: replicas do not train on their own
 	granting  sync.WaitGroup // goroutines that grant batches
 
 	mu      sync.Mutex
@@ -184,6 +185,11 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 		return p.receiveLinks(from, payload)
 	case protocol.Tensor:
 		return p.variables.received(from, h, payload)
+	case protocol.Move:
+		if p.replica == nil {
+			return errors.New("a move of a replica that does not train on its own")
+		}
+		return p.replica.moved(from, h, payload)
 	case protocol.Result:
 		if s := p.inProgress(h.Segment); s != nil {
 			return s.receive(from, h, payload)

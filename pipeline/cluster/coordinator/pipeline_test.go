@@ -30,9 +30,9 @@ const coordinatorID = "coordinator"
 // network connects members and a coordinator in memory. Messages of a sender, receiver and class stay in order.
 type network struct {
 	mu      sync.Mutex
-	epoch   uint64
+	epochs  map[string]uint64 // by member
 	members map[string]*member.Member
-	host    *Pipeline
+	host    running
 	queues  map[string]chan func()
 	cut     map[string]bool          // members that nothing reaches
 	sent    map[string]int           // by the type of header
@@ -45,7 +45,8 @@ type network struct {
 }
 
 func newNetwork() *network {
-	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{},
+	return &network{epochs: map[string]uint64{}, members: map[string]*member.Member{}, queues: map[string]chan func(){},
+		cut:  map[string]bool{},
 		sent: map[string]int{}, probed: map[string]string{}}
 }
 
@@ -63,10 +64,16 @@ type node struct {
 	self string
 }
 
-func (n node) Connect(epoch uint64, _ []transport.Peer) error {
+func (n node) Connect(epoch uint64, peers []transport.Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.epoch = epoch
+	if n.self != coordinatorID {
+		n.epochs[n.self] = epoch
+		return nil
+	}
+	for _, p := range peers {
+		n.epochs[p.ID] = epoch
+	}
 	return nil
 }
 
@@ -85,7 +92,10 @@ func (n node) Send(to string, m transport.Message) error {
 		n.probed[n.self] = to
 	}
 	m = n.inClock(m, h)
-	m.Epoch = n.epoch
+	m.Epoch = n.epochs[n.self]
+	if n.self == coordinatorID {
+		m.Epoch = n.epochs[to]
+	}
 	name := fmt.Sprint(n.self, " ", to, " ", m.Class)
 	if n.queues[name] == nil {
 		queue := make(chan func(), 1<<16)

@@ -124,3 +124,49 @@ func place(before, offers []protocol.Place, ranks int) []protocol.Place {
 	}
 	return places
 }
+
+// groupPlaces assigns the ranks of replicas that train on their own to devices. A member has ranks of one replica. One with
+// a device for each stage is a replica; members with fewer devices form one together, in the order in which they joined.
+// A replica stays where it was if its devices are still offered. It is nil if none are left for it.
+func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]protocol.Place {
+	groups := make([][]protocol.Place, replicas)
+	taken := map[string]bool{}
+	for i := range groups {
+		if len(before) < (i+1)*stages {
+			break
+		}
+		g := before[i*stages : (i+1)*stages]
+		if !slices.ContainsFunc(g, func(p protocol.Place) bool { return !slices.Contains(offers, p) }) {
+			groups[i] = g
+			for _, p := range g {
+				taken[p.Member] = true
+			}
+		}
+	}
+	free := freeGroups(offers, taken, stages)
+	for i := range groups {
+		if groups[i] == nil && len(free) > 0 {
+			groups[i], free = free[0], free[1:]
+		}
+	}
+	return groups
+}
+
+// freeGroups groups the devices of members that are not taken.
+func freeGroups(offers []protocol.Place, taken map[string]bool, stages int) (groups [][]protocol.Place) {
+	var pool []protocol.Place // of members with fewer devices than stages
+	for _, member := range (placement{ranks: offers}).members() {
+		if taken[member] {
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(offers), func(p protocol.Place) bool { return p.Member != member })
+		if len(own) >= stages {
+			groups = append(groups, own[:stages])
+			continue
+		}
+		if pool = append(pool, own...); len(pool) >= stages {
+			groups, pool = append(groups, pool[:stages]), nil
+		}
+	}
+	return groups
+}

@@ -195,9 +195,14 @@ func (r *roster) devices() int {
 
 // wait waits until a condition on the number of devices and members holds, or ctx ends.
 func (r *roster) wait(ctx context.Context, enough func(devices, members int) bool) error {
+	return r.waitOffers(ctx, func(offers []protocol.Place) bool { return enough(len(offers), len(r.members)) })
+}
+
+// waitOffers waits until a condition on the devices that are offered holds, or ctx ends. It is called with the lock.
+func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.Place) bool) error {
 	for {
 		r.mu.Lock()
-		done, changed := enough(len(r.offers()), len(r.members)), r.changed
+		done, changed := enough(r.offers()), r.changed
 		r.mu.Unlock()
 		if done {
 			return nil
@@ -236,6 +241,44 @@ func (r *roster) place(ranks int) (places []protocol.Place, members []protocol.P
 		}
 	}
 	return r.placed, members
+}
+
+// placeGroups assigns the ranks of replicas that train on their own to devices, see groupPlaces.
+func (r *roster) placeGroups(stages, replicas int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	placed := make([]protocol.Place, stages*replicas)
+	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas) {
+		copy(placed[i*stages:], g)
+	}
+	r.placed = placed
+	r.change()
+}
+
+// group returns the devices of a replica, by rank, and the members that have them; none, if it has no devices.
+func (r *roster) group(replica, stages int) (places []protocol.Place, members []protocol.Peer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	places = slices.Clone(r.placed[replica*stages : (replica+1)*stages])
+	if places[0] == (protocol.Place{}) {
+		return nil, nil
+	}
+	for _, m := range r.members {
+		if slices.ContainsFunc(places, func(p protocol.Place) bool { return p.Member == m.ID }) {
+			members = append(members, protocol.Peer{ID: m.ID, Addresses: m.Info.Addresses})
+		}
+	}
+	return places, members
+}
+
+// setGroup notes the devices of a replica; none: it has none any more.
+func (r *roster) setGroup(replica, stages int, places []protocol.Place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.placed[replica*stages : (replica+1)*stages]
+	clear(of)
+	copy(of, places)
+	r.change()
 }
 
 // setPlaces notes that ranks are in another order than place has returned.

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -41,6 +42,8 @@ type work struct {
 	microbatches int // per batch, of all replicas
 	losses       int // of a microbatch
 	source       engine.Source
+	together     *together          // where all replicas end; nil: there are no others
+	flights      *[]replicas.Flight // see protocol.Begin
 }
 
 // Train implements train.Pipeline.
@@ -58,7 +61,7 @@ func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches 
 
 // work does some work and calls each with the results of every batch, in order.
 func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured) error) (int, error) {
-	if w.from >= w.to || stop.Err() != nil {
+	if w.from >= w.to || stop.Err() != nil && w.together == nil { // other replicas may have begun
 		return w.from, nil
 	}
 	s, err := p.begin(w)
@@ -121,7 +124,7 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	written := p.variables.beginSegment()
 	for _, member := range p.group.members {
 		p.send(member, transport.Hot, protocol.Begin{Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
-			To: w.to}, nil)
+			To: w.to, Flights: w.flights}, nil)
 	}
 	return s, nil
 }
@@ -165,12 +168,18 @@ func (s *segment) await(stop context.Context, batch int) bool {
 		ready := batch < s.finished+window || s.work.evaluates
 		s.mu.Unlock()
 		if ready {
-			return stop.Err() == nil
+			return s.work.together.admit(stop, batch)
+		}
+		stopped := stop.Done()
+		if stop.Err() != nil {
+			if !s.work.together.admit(stop, batch) {
+				return false
+			}
+			stopped = nil // others have begun the batch
 		}
 		select {
 		case <-s.changed:
-		case <-stop.Done():
-			return false
+		case <-stopped:
 		case <-s.pipeline.group.failed:
 			return false
 		}

@@ -7,8 +7,10 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // tooFewError ends a run whose members have too few devices for its ranks.
@@ -25,7 +27,12 @@ func (e *tooFewError) Unwrap() error { return train.ErrTooFewDevices }
 // none does in time, on the devices that are left, with another cut.
 func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bool) (config.Config, error),
 	o train.Options) (train.Result, error) {
-	o.Remote = h.open
+	o.Remote = func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
+		if t.Config.Pipeline.Independent() {
+			return h.openReplicas(ctx, t, o)
+		}
+		return h.open(ctx, t)
+	}
 	for {
 		c, err := configure(h.Devices(), o.Resume)
 		if err != nil {
@@ -57,11 +64,9 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 		}
 		return nil, &tooFewError{h.Devices(), need}
 	}
-	h.epoch += 2 // the first measures links
 	places, peers := h.roster.place(need)
-	peers = append([]protocol.Peer{{ID: identity.CoordinatorID}}, peers...)
-	o := Options{Control: h.services.control, Node: h.services.node, Epoch: h.epoch, Places: places, Peers: peers, PeersOf: h.peersOf,
-		Modelled: h.options.Modelled, Links: &h.links, Opened: h.use, Measured: h.options.Measured, Expel: h.expelled.expel}
+	o := h.pipelineOptions(h.nextEpoch(), places, peers)
+	o.Opened = h.use
 	if len(o.Places) < need {
 		return nil, &tooFewError{len(o.Places), need}
 	}
@@ -73,8 +78,71 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	return p, nil
 }
 
+// nextEpoch is the number of a new epoch. The one before it measures links.
+func (h *Host) nextEpoch() uint64 { return h.epoch.Add(2) }
+
+// pipelineOptions are the options of a pipeline on some members.
+func (h *Host) pipelineOptions(epoch uint64, places []protocol.Place, peers []protocol.Peer) Options {
+	return Options{Control: h.services.control, Node: h.services.node, Epoch: epoch, Places: places,
+		Peers: append([]protocol.Peer{{ID: identity.CoordinatorID}}, peers...), PeersOf: h.peersOf, Modelled: h.options.Modelled,
+		Links: &h.links, Measured: h.options.Measured, Expel: h.expelled.expel}
+}
+
 // use makes a pipeline the one that messages are for.
 func (h *Host) use(p *Pipeline) {
 	p.reports.changed = h.announcements.soon
-	h.pipeline.Store(p)
+	h.run(p)
+}
+
+// run makes something what messages are for.
+func (h *Host) run(x running) { h.pipeline.Store(&x) }
+
+// openReplicas opens replicas that train on their own, once there are enough devices for all of them.
+func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Options) (train.Pipeline, error) {
+	if t.Config.Pipeline.Depth == config.DepthAuto {
+		t.Config.Pipeline.Depth = config.DepthNumber(0) // one number for all replicas
+	}
+	p := t.Config.Pipeline
+	waiting, cancel := context.WithTimeout(ctx, h.options.Rejoin)
+	defer cancel()
+	if err := h.roster.waitOffers(waiting, func(offers []protocol.Place) bool {
+		return len(freeGroups(offers, nil, p.Stages)) >= p.Replicas
+	}); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &tooFewError{h.Devices(), p.Stages * p.Replicas}
+	}
+	h.roster.placeGroups(p.Stages, p.Replicas)
+	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Execute: o.Execute, Opened: func(r *Replicas) { h.run(r) },
+		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
+}
+
+// openReplica opens the pipeline of a replica on its members; nil: it has none.
+func (h *Host) openReplica(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
+	places, peers := h.roster.group(of.number, t.Config.Pipeline.Stages)
+	if len(places) == 0 {
+		return nil, nil
+	}
+	o := h.pipelineOptions(h.nextEpoch(), places, peers)
+	o.Node, o.Opened, o.replica = extending{h.services.node}, opened, of
+	p, err := Open(ctx, t, o)
+	if err == nil {
+		h.roster.setGroup(of.number, p.placement.stages, p.placement.ranks)
+	}
+	return p, err
+}
+
+// extending is a node in several epochs, one for each replica.
+type extending struct{ *transport.Node }
+
+// Connect implements Node.
+func (n extending) Connect(epoch uint64, peers []transport.Peer) error { return n.Extend(epoch, peers) }
+
+// ownDevice is the device of this process for the outer optimizer: the first that it offers, or a CPU.
+func (h *Host) ownDevice() string {
+	if l := h.options.Local; l != nil && len(l.Devices) > 0 {
+		return l.Devices[0]
+	}
+	return "cpu:0"
 }

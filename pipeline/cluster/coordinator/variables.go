@@ -160,6 +160,12 @@ func (p *Pipeline) owned() (all []owned) {
 		}
 		add(rank, protocol.Variable{Name: state.ID, State: true}, state.Type.Bytes())
 	}
+	for _, param := range p.plan.parameters {
+		rank, _ := p.plan.layout.Owner(param.Name) // is known, see above
+		for _, k := range p.replica.kinds(param.Name) {
+			add(rank, protocol.Variable{Name: param.Name, Exchange: k}, param.Type.Bytes())
+		}
+	}
 	return all
 }
 
@@ -225,7 +231,7 @@ func (p *Pipeline) WriteWeights(param string, v engine.Version, data []byte) err
 	if _, err := p.plan.layout.Owner(param); err != nil {
 		return err
 	}
-	return p.write(p.plan.layout.Holders(param), protocol.Variable{Name: param, Version: v}, data)
+	return p.write(p.plan.layout.Holders(param), protocol.Write{Variable: protocol.Variable{Name: param, Version: v}}, data)
 }
 
 // WriteState implements train.Pipeline.
@@ -233,11 +239,11 @@ func (p *Pipeline) WriteState(name string, data []byte) error {
 	if _, err := p.plan.layout.StateOwner(name); err != nil {
 		return err
 	}
-	return p.write(p.plan.layout.StateHolders(name), protocol.Variable{Name: name, State: true}, data)
+	return p.write(p.plan.layout.StateHolders(name), protocol.Write{Variable: protocol.Variable{Name: name, State: true}}, data)
 }
 
 // write sends a variable to the members of some ranks.
-func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
+func (p *Pipeline) write(ranks []int, w protocol.Write, data []byte) error {
 	var members []string
 	for _, rank := range ranks {
 		if m := p.placement.ranks[rank].Member; !slices.Contains(members, m) {
@@ -246,7 +252,7 @@ func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
 	}
 	p.variables.count(members)
 	for _, m := range members {
-		p.send(m, transport.Bulk, protocol.Write{Variable: v}, [][]byte{data})
+		p.send(m, transport.Bulk, w, [][]byte{data})
 	}
 	return p.group.failing()
 }

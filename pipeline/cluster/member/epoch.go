@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -23,8 +24,9 @@ type epoch struct {
 	work      *workload
 	devices   []device.Device // by rank; nil: the rank is elsewhere
 	engine    *engine.Engine
-	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
-	reporting sync.WaitGroup // of links
+	course    *replicas.Course // nil: no replicas train on their own
+	pending   sync.WaitGroup   // reads of variables for the coordinator, and ends of segments
+	reporting sync.WaitGroup   // of links
 	failed    sync.Once
 	over      chan struct{} // closed by the first failure
 	using     sync.RWMutex  // held to read while a message is handled, to write by close
@@ -68,12 +70,21 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 			o.Layout.Replicas)
 	}
 	o.Devices, o.Remote = e.devices, e
-	o.Execute = engine.Execute(nil, e.work.task.Config.Pipeline.MemoryBytes())
+	o.Execute = e.execute()
 	if ctx.Err() != nil {
 		return e, context.Cause(ctx)
 	}
-	e.engine, err = engine.New(o)
+	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
+		e.work.replica.Weights, e.work.replica.Owns = e.engine, e.owns
+		e.course = replicas.NewCourse(*e.work.replica)
+	}
 	return e, err
+}
+
+// owns reports whether a rank of this member owns a parameter.
+func (e *epoch) owns(param string) bool {
+	rank, err := e.engine.Owner(param)
+	return err == nil && e.devices[rank] != nil
 }
 
 // ranks lists the ranks of this member.
@@ -84,6 +95,10 @@ func (e *epoch) ranks() (all []int) {
 		}
 	}
 	return all
+}
+
+func (e *epoch) execute() engine.Executor {
+	return engine.Execute(nil, e.work.task.Config.Pipeline.MemoryBytes())
 }
 
 // describe describes the ranks of this member.
@@ -100,6 +115,11 @@ func (e *epoch) load() (protocol.LoadReply, error) {
 	a := protocol.LoadReply{Allocated: map[int]int64{}, Staging: map[int]int64{}}
 	if err := e.engine.Load(); err != nil {
 		return a, err
+	}
+	if e.course != nil {
+		if err := e.course.Load(e.devices[e.ranks()[0]], e.execute()); err != nil {
+			return a, err
+		}
 	}
 	a.Notes = e.engine.Notes()
 	for _, rank := range e.ranks() {
@@ -118,6 +138,9 @@ func (e *epoch) close() error {
 		e.pending.Wait()
 		e.reporting.Wait()
 		errs = append(errs, e.engine.Close())
+	}
+	if e.course != nil {
+		errs = append(errs, e.course.Close())
 	}
 	var devices []device.Device
 	for _, rank := range e.ranks() {
@@ -176,7 +199,12 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 	}
 	switch h := h.(type) {
 	case protocol.Write:
-		return e.write(h.Variable, payload)
+		return e.write(h, payload)
+	case protocol.Change:
+		if e.course == nil {
+			return errors.New("a change for replicas that do not train on their own")
+		}
+		return e.course.Take(h.Fragment, h.Step, payload)
 	case protocol.Begin:
 		return e.begin(h)
 	case protocol.Read:
@@ -207,14 +235,22 @@ func (e *epoch) inSegment(m message) error {
 }
 
 // write uploads a variable to the ranks that hold it.
-func (e *epoch) write(v protocol.Variable, payload [][]byte) error {
+func (e *epoch) write(h protocol.Write, payload [][]byte) error {
+	v := h.Variable
 	if len(payload) != 1 {
 		return fmt.Errorf("variable %q has %d tensors, expected 1", v.Name, len(payload))
 	}
 	var err error
-	if v.State {
+	switch {
+	case (h.Begins || v.Exchange != "") && e.course == nil:
+		err = fmt.Errorf("variable %q of replicas that do not train on their own", v.Name)
+	case h.Begins:
+		err = e.course.Begin(v.Name, payload[0])
+	case v.Exchange != "":
+		err = e.course.WriteExchange(v.Exchange, v.Name, payload[0])
+	case v.State:
 		err = e.engine.WriteState(v.Name, payload[0])
-	} else {
+	default:
 		err = e.engine.WriteWeights(v.Name, v.Version, payload[0])
 	}
 	if err != nil {
@@ -274,9 +310,14 @@ func (e *epoch) read(number uint64, payload [][]byte) error {
 func (e *epoch) readOne(v protocol.Variable) ([]byte, error) {
 	var p device.Pending
 	var err error
-	if v.State {
+	switch {
+	case v.Exchange != "" && e.course == nil:
+		err = fmt.Errorf("variable %q of replicas that do not train on their own", v.Name)
+	case v.Exchange != "":
+		p, err = e.course.ReadExchange(v.Exchange, v.Name)
+	case v.State:
 		p, err = e.engine.ReadState(v.Name)
-	} else {
+	default:
 		p, err = e.engine.ReadWeights(v.Name, v.Version)
 	}
 	if err != nil {

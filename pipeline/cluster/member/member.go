@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 )
 
 // Node is what a member needs of transport.Node.
@@ -116,6 +117,7 @@ func (m *Member) answers() map[string]control.Handler {
 	return map[string]control.Handler{
 		protocol.Measure: answer(m.measure), protocol.Connect: answer(m.connect), protocol.Probe: answer(m.probe),
 		protocol.Plan: answer(m.plan), protocol.Load: answer(m.load), protocol.Release: answer(m.release),
+		protocol.Lend: answer(m.lend), protocol.Return: answer(m.returnLent),
 	}
 }
 
@@ -188,6 +190,26 @@ func (m *Member) load(ctx context.Context, _ struct{}) (protocol.LoadReply, erro
 
 // release ends the epoch.
 func (m *Member) release(context.Context, struct{}) (struct{}, error) { return struct{}{}, m.end() }
+
+// lend keeps the evaluated weights while others are in their place.
+func (m *Member) lend(context.Context, struct{}) (struct{}, error) {
+	return struct{}{}, m.atRest((*replicas.Course).Lend)
+}
+
+// returnLent puts the weights back that lend has kept.
+func (m *Member) returnLent(context.Context, struct{}) (struct{}, error) {
+	return struct{}{}, m.atRest((*replicas.Course).Return)
+}
+
+// atRest does something with a replica that trains on its own, while its ranks are at rest.
+func (m *Member) atRest(do func(*replicas.Course) error) error {
+	e := m.current.get()
+	if e == nil || e.course == nil {
+		return errors.New("no replica that trains on its own is planned")
+	}
+	e.pending.Wait()
+	return do(e.course)
+}
 
 // Interrupt cancels a request in progress and makes the work of the epoch fail.
 func (m *Member) Interrupt() {

@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 )
 
 // segment is the member's part of a stretch of work.
@@ -15,7 +16,7 @@ type segment struct {
 	epoch  *epoch
 	number uint64
 	begin  protocol.Begin
-	part   *engine.Part
+	part   part
 	ready  chan struct{} // closed when the messages that came before the segment are handled
 
 	mu              sync.Mutex
@@ -32,11 +33,18 @@ func newSegment(e *epoch, h protocol.Begin) (*segment, error) {
 		hyperparameters: map[int][2][]float32{}}, nil
 }
 
+// part is this member's part of a segment: an engine.Part, or several with exchanges in between.
+type part interface {
+	Grant(limit int)
+	End(limit int)
+	Deliver(to int, m stage.Message, payload [][]byte, sent time.Time) error
+	Wait() (int, error)
+}
+
 // start begins the work of the ranks. Nothing is granted yet.
 func (s *segment) start() error {
 	h := s.begin
-	p, err := s.epoch.engine.Begin(engine.Work{Evaluates: h.Evaluates, From: h.From, To: h.To, Source: s, Report: s.report,
-		Hyperparameters: s.at})
+	p, err := s.beginPart(engine.Work{Evaluates: h.Evaluates, From: h.From, To: h.To, Source: s, Report: s.report, Hyperparameters: s.at})
 	if err != nil {
 		return err
 	}
@@ -53,6 +61,20 @@ func (s *segment) start() error {
 		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Ended{Segment: s.number, Limit: end}, nil)
 	})
 	return nil
+}
+
+// beginPart begins the work: of a replica that trains on its own, up to its first exchange.
+func (s *segment) beginPart(w engine.Work) (part, error) {
+	e := s.epoch
+	if e.course == nil || w.Evaluates {
+		return e.engine.Begin(w)
+	}
+	if all := s.begin.Flights; all != nil {
+		if err := e.course.Resume(*all); err != nil {
+			return nil, err
+		}
+	}
+	return beginStretches(e, w)
 }
 
 // take takes a message of the segment, after those that came before the segment.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/train/hooks"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -21,6 +22,7 @@ type workload struct {
 	hooks     *hooks.Set
 	task      layout.Task
 	optimizer *optim.Optimizer
+	replica   *replicas.CourseOptions // without Weights and Owns; nil: no replicas train on their own
 }
 
 // open builds the model, the loss and the optimizer of a task.
@@ -58,8 +60,18 @@ func (m *Member) open(ctx context.Context, t protocol.Task) (w *workload, err er
 		return w, err
 	}
 	w.task = layout.Task{Config: c, Model: built, Loss: task.Build(), Inputs: task.Inputs}
-	w.optimizer, err = layout.NewOptimizer(c, built, nil)
+	if w.optimizer, err = layout.NewOptimizer(c, built, nil); err == nil && c.Pipeline.Independent() {
+		w.ofReplica(t.Replica)
+	}
 	return w, err
+}
+
+// ofReplica makes the work that of one of the replicas that train on their own.
+func (w *workload) ofReplica(number int) {
+	c := w.task.Config
+	w.task.Config, w.task.RankPrefix = c.OfReplica(), replicas.RankPrefix(number)
+	w.replica = &replicas.CourseOptions{Settings: replicas.Settings{Model: w.task.Model, Optimizer: w.optimizer, Outer: c.OuterOptimizer(),
+		Period: c.Pipeline.LocalSteps, Late: c.Pipeline.Outer.Late, Last: c.Train.Steps, Replicas: c.Pipeline.Replicas}, Number: number}
 }
 
 func (w *workload) close() error { return w.hooks.Close() }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -19,6 +20,7 @@ type Header interface{ kind() kind }
 // Write writes a variable to a member's ranks. The payload is its bytes. Coordinator → member.
 type Write struct {
 	Variable Variable `json:"variable"`
+	Begins   bool     `json:"begins,omitempty"` // it is the base of a replica, and all versions of its weights
 }
 
 // Variable is a parameter in one of its versions, or a variable of the optimizer.
@@ -26,6 +28,8 @@ type Variable struct {
 	Name    string         `json:"name,omitempty"`
 	State   bool           `json:"state,omitempty"` // of the optimizer
 	Version engine.Version `json:"version,omitempty"`
+	// Exchange is the kind of a variable for exchanges of replicas; "": it is another one.
+	Exchange replicas.Kind `json:"exchange,omitempty"`
 }
 
 // Begin announces a segment. Coordinator → member.
@@ -35,6 +39,9 @@ type Begin struct {
 	Evaluates bool   `json:"evaluates,omitempty"`
 	From      int    `json:"from"` // the first batch
 	To        int    `json:"to"`   // the batch after the last
+	// Flights are the exchanges that have not landed, of a replica that goes on from a checkpoint or joins; nil: the member
+	// knows them.
+	Flights *[]replicas.Flight `json:"flights,omitempty"`
 }
 
 // Batch is the data of a batch. The payload has a tensor for each of Names. Coordinator → member.
@@ -119,6 +126,20 @@ type Stage struct {
 	Taken   int64         `json:"taken"` // when the sender began to read the payload, in Unix nanoseconds of its clock
 }
 
+// Move says how far a replica has moved in a fragment of the model. The payload is its message, for the parameters that the
+// member's ranks own. Member → coordinator.
+type Move struct {
+	Step     int `json:"step"` // after which it is sent
+	Fragment int `json:"fragment"`
+}
+
+// Change changes the base of replicas in a fragment of the model. The payload is the message of the outer step, for the
+// parameters that the member's ranks own. Coordinator → member.
+type Change struct {
+	Step     int `json:"step"` // after which the fragment was sent
+	Fragment int `json:"fragment"`
+}
+
 // Filler is bytes that measure a link. The receiver drops them. Member → member.
 type Filler struct{}
 
@@ -147,6 +168,8 @@ const (
 	kindLinkReport
 	kindStage
 	kindFiller
+	kindMove
+	kindChange
 )
 
 func (Write) kind() kind      { return kindWrite }
@@ -164,6 +187,8 @@ func (Events) kind() kind     { return kindEvents }
 func (LinkReport) kind() kind { return kindLinkReport }
 func (Stage) kind() kind      { return kindStage }
 func (Filler) kind() kind     { return kindFiller }
+func (Move) kind() kind       { return kindMove }
+func (Change) kind() kind     { return kindChange }
 
 // decoders decode the headers of each kind.
 var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
@@ -171,7 +196,7 @@ var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], 
 	kindEnd:   decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended],
 	kindTensor: decode[Tensor],
 	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
-	kindFiller: decode[Filler]}
+	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change]}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {

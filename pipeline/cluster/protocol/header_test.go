@@ -32,6 +32,8 @@ func FuzzDecode(f *testing.F) {
 		protocol.Stage{Segment: 1, To: 2, Message: stage.Message{Kind: stage.Gradient, Batch: 7, Microbatch: 1, VirtualStage: 1, From: 2},
 			Taken: 5},
 		protocol.Filler{},
+		protocol.Move{Step: 3, Fragment: 1},
+		protocol.Change{Step: 3, Fragment: 1},
 	} {
 		text := protocol.Encode(h)
 		again, err := protocol.Decode(text)
@@ -54,7 +56,7 @@ func FuzzDecode(f *testing.F) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, expect := range map[string]string{
 		"":                          "it is empty",
-		"\x00{}":                    "found kind 0, expected 1 to 15",
+		"\x00{}":                    "found kind 0, expected 1 to 17",
 		"{}":                        "found kind 123",
 		"\x01":                      "EOF",
 		"\x02{\"x\":2}":             `unknown field "x"`,

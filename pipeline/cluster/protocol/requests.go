@@ -24,6 +24,8 @@ const (
 	Plan    = "plan"    // PlanRequest → PlanReply
 	Load    = "load"    // nothing → LoadReply
 	Release = "release" // nothing → nothing
+	Lend    = "lend"    // nothing → nothing: the member keeps its evaluated weights, and takes others for an evaluation
+	Return  = "return"  // nothing → nothing: the member has the weights again that it kept
 )
 
 // Task is what a run trains. A member builds model and loss again, in the sandbox if modules write them.
@@ -31,7 +33,8 @@ type Task struct {
 	Config  string            `json:"config"`            // YAML, with every default written out
 	Modules map[string][]byte `json:"modules,omitempty"` // contents of the modules that build model and loss, by file name
 	Aligned []Aligned         `json:"aligned,omitempty"`
-	Added   model.Inputs      `json:"added"` // what other modules add to batches
+	Added   model.Inputs      `json:"added"`             // what other modules add to batches
+	Replica int               `json:"replica,omitempty"` // its number, of replicas that train on their own
 }
 
 // Aligned describes a tensor of data.aligned, of which only the coordinator has the data.

@@ -272,6 +272,24 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 	return nil
 }
 
+// Extend begins an epoch with some peers that have sessions. Other peers stay in theirs: the node is in several epochs,
+// each with peers of its own.
+func (n *Node) Extend(epoch uint64, peers []Peer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return net.ErrClosed
+	}
+	for _, p := range peers {
+		if s := n.sessions[p.ID]; s != nil {
+			s.link.newEpoch(epoch)
+			n.links[p.ID] = s.link
+		}
+	}
+	n.epoch = max(n.epoch, epoch)
+	return nil
+}
+
 func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 	reachable := n.options.Listener == nil && n.listener != nil
 	for _, p := range peers {
@@ -317,7 +335,7 @@ func (n *Node) Send(to string, m Message) error {
 	return l.send(m)
 }
 
-// link returns the link to a peer of the epoch, and the number of the epoch.
+// link returns the link to a peer of the epoch, and the number of the epoch: of the peer's, if it has a session.
 func (n *Node) link(peer string) (*link, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -327,6 +345,9 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 	l := n.links[peer]
 	if l == nil {
 		return nil, 0, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
+	}
+	if l.session != nil {
+		return l, l.carries.Load(), nil
 	}
 	return l, n.epoch, nil
 }

@@ -1,0 +1,135 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+)
+
+// moved takes what a member has sent of how far its replica has moved. An error means that the message is malformed.
+func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte) error {
+	x := replicas.Exchange{Step: h.Step, Fragment: h.Fragment}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.slots[s.number] != s {
+		return nil // it is lost
+	}
+	if h.Step <= s.from || h.Step <= r.stepped[h.Fragment] {
+		return fmt.Errorf("fragment %d after step %d: it was exchanged before", h.Fragment, h.Step)
+	}
+	if r.arrivals[x] == nil {
+		r.arrivals[x] = map[int]*arrival{}
+	}
+	a := r.arrivals[x][s.number]
+	if a == nil {
+		a = &arrival{}
+	}
+	var err error
+	if a.message, a.complete, err = r.owner.Arrived(a.message, replicas.Sender{Replica: s.number, Owns: s.pipeline.owns(from)}, x,
+		payload); err != nil {
+		return err
+	}
+	r.arrivals[x][s.number] = a
+	signal(r.wake)
+	return nil
+}
+
+// stepAll takes outer steps as their exchanges are complete, until the replicas are closed.
+func (r *Replicas) stepAll() {
+	for {
+		select {
+		case <-r.wake:
+		case <-r.failing:
+			return
+		}
+		for {
+			x, messages := r.due()
+			if messages == nil {
+				break
+			}
+			if err := r.step(x, messages); err != nil {
+				r.Abort(err)
+				return
+			}
+		}
+	}
+}
+
+// due returns the first exchange that is complete: all replicas that were there have sent. nil: there is none.
+func (r *Replicas) due() (x replicas.Exchange, messages []replicas.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for other, arrived := range r.arrivals {
+		if messages != nil && x.Before(other) {
+			continue
+		}
+		if all := r.complete(other, arrived); all != nil {
+			x, messages = other, all
+		}
+	}
+	delete(r.arrivals, x)
+	return x, messages
+}
+
+// complete are the messages of an exchange in the order of replicas; nil: some have not arrived. The caller holds the lock.
+func (r *Replicas) complete(x replicas.Exchange, arrived map[int]*arrival) (messages []replicas.Message) {
+	for number, s := range r.slots {
+		a := arrived[number]
+		switch {
+		case a != nil && a.complete:
+			messages = append(messages, *a.message)
+		case s != nil && s.from < x.Step:
+			return nil
+		}
+	}
+	return messages
+}
+
+// step takes an outer step and sends the change to all replicas.
+func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error {
+	began := time.Now()
+	change, err := r.owner.Step(x.Fragment, x.Step, messages)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	tracer := r.tracer
+	r.mu.Unlock()
+	r.owner.Trace(tracer, x.Fragment, x.Step, began)
+	for _, s := range r.present() {
+		for _, member := range s.pipeline.group.members {
+			if payload := r.owner.Encode(change, x.Fragment, s.pipeline.owns(member)); payload != nil {
+				s.pipeline.send(member, transport.Bulk, protocol.Change{Step: x.Step, Fragment: x.Fragment}, payload)
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stepped[x.Fragment] = x.Step
+	close(r.progress)
+	r.progress = make(chan struct{})
+	return nil
+}
+
+// settle waits until all exchanges that are planned after a step, up to another, are done.
+func (r *Replicas) settle(after, to int) error {
+	for {
+		r.mu.Lock()
+		progress, err := r.progress, r.failure
+		open := func(x replicas.Exchange) bool { return r.stepped[x.Fragment] < x.Step }
+		done := !slices.ContainsFunc(r.owner.Planned(after, to), open)
+		r.mu.Unlock()
+		if done || err != nil {
+			return errors.Join(err)
+		}
+		select {
+		case <-progress:
+		case <-r.failing:
+		}
+	}
+}

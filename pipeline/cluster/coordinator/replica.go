@@ -1,0 +1,131 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// ofReplica is what a Pipeline of a replica that trains on its own has besides.
+type ofReplica struct {
+	number int
+	whole  config.Config // of all replicas
+	owner  *replicas.Owner
+	// moved takes a message for an exchange. An error means that it is malformed.
+	moved func(from string, h protocol.Move, payload [][]byte) error
+}
+
+// kinds are the variables for exchanges that a replica has of a parameter.
+func (r *ofReplica) kinds(param string) []replicas.Kind {
+	if r == nil {
+		return nil
+	}
+	return r.owner.Kinds(param)
+}
+
+// checkShared refuses parameters that ranks of several members share, in a replica that trains on its own: exchanges
+// write them at their owner.
+func (p *Pipeline) checkShared() error {
+	if p.replica == nil {
+		return nil
+	}
+	for _, param := range p.plan.parameters {
+		for _, rank := range p.plan.layout.Holders(param.Name) {
+			owner, err := p.plan.layout.Owner(param.Name)
+			if err != nil {
+				return err
+			}
+			if a, b := p.placement.ranks[owner].Member, p.placement.ranks[rank].Member; a != b {
+				return usererror.Errorf("model.tie_embeddings: %s and %s share %s: found pipeline.local_steps %d with a replica on several "+
+					"members, expected model.tie_embeddings: false, or replicas of one member each", a, b, param.Name,
+					p.replica.whole.Pipeline.LocalSteps)
+			}
+		}
+	}
+	return nil
+}
+
+// owns reports whether a member owns a parameter.
+func (p *Pipeline) owns(member string) func(param string) bool {
+	return func(param string) bool {
+		rank, err := p.plan.layout.Owner(param)
+		return err == nil && p.placement.ranks[rank].Member == member
+	}
+}
+
+// lent does something while a replica has lent its evaluated weights.
+func (p *Pipeline) lent(do func() error) error {
+	all := func(name string) error {
+		return p.group.each(context.Background(), func(ctx context.Context, member string) error {
+			var a struct{}
+			return p.group.request(ctx, member, name, struct{}{}, &a)
+		})
+	}
+	if err := all(protocol.Lend); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return all(protocol.Return)
+}
+
+// holder has the variables of a replica on members.
+type holder struct{ *Pipeline }
+
+// Delayed implements replicas.Weights.
+func (h holder) Delayed() bool { return h.plan.layout.Delayed() }
+
+// ReadExchange implements replicas.Holder.
+func (h holder) ReadExchange(k replicas.Kind, param string) (device.Pending, error) {
+	return h.read(protocol.Variable{Name: param, Exchange: k}), nil
+}
+
+// WriteExchange implements replicas.Holder.
+func (h holder) WriteExchange(k replicas.Kind, param string, data []byte) error {
+	rank, err := h.plan.layout.Owner(param)
+	if err != nil {
+		return err
+	}
+	return h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param, Exchange: k}}, data)
+}
+
+// Begin implements replicas.Holder.
+func (h holder) Begin(param string, data []byte) error {
+	rank, err := h.plan.layout.Owner(param)
+	if err != nil {
+		return err
+	}
+	return h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param}, Begins: true}, data)
+}
+
+// copied has a copy of the variables of a replica on members.
+type copied struct {
+	snapshot
+	holder
+}
+
+// Evaluated implements replicas.Weights.
+func (c copied) Evaluated() engine.Version { return c.holder.Evaluated() }
+
+// ReadWeights implements replicas.Weights.
+func (c copied) ReadWeights(param string, v engine.Version) (device.Pending, error) {
+	return c.snapshot.ReadWeights(param, v)
+}
+
+// ReadState implements replicas.Holder.
+func (c copied) ReadState(name string) (device.Pending, error) { return c.snapshot.ReadState(name) }
+
+// ReadExchange implements replicas.Holder.
+func (c copied) ReadExchange(k replicas.Kind, param string) (device.Pending, error) {
+	return &pendingVariable{c.snapshot.pipeline, c.snapshot.reads, protocol.Variable{Name: param, Exchange: k}}, nil
+}
+
+// name names a replica for messages.
+func name(replica int) string { return fmt.Sprint("replica ", replica) }

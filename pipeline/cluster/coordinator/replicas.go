@@ -1,0 +1,329 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Replicas is replicas that train on their own, each a Pipeline on members of its own. It is a train.Pipeline. It owns the
+// outer weights: replicas send it how far they have moved, and it sends back what all have learned, see package replicas.
+// None of them waits for another, as long as messages arrive by the step at which they land.
+type Replicas struct {
+	options  ReplicaOptions
+	owner    *replicas.Owner
+	device   device.Device // of the outer optimizer
+	failing  chan struct{} // closed when no replica is left, or Abort is called
+	stepping sync.WaitGroup
+	wake     chan struct{} // has room for one: an exchange may be complete
+	tracer   engine.Tracer
+
+	mu       sync.Mutex
+	slots    []*slot // by number; nil: the replica is away
+	arrivals map[replicas.Exchange]map[int]*arrival
+	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
+	progress chan struct{} // closed and replaced when that changes
+	failure  error         // why failing is closed
+}
+
+// ReplicaOptions describe where replicas are opened.
+type ReplicaOptions struct {
+	Task train.RemoteTask
+	// Open opens a replica's pipeline; nil: there are no members for it yet.
+	// opened is given the pipeline before any member may speak to it.
+	Open func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error)
+	// Opened is given the replicas before any member may speak to them. Their Receive and Lost are called from then on.
+	Opened func(*Replicas)
+	// Device opens the device of the outer optimizer.
+	Device  func() (device.Device, error)
+	Execute engine.Executor // of the outer optimizer; nil: runtime/exec
+}
+
+// slot is a replica that is here.
+type slot struct {
+	number   int
+	pipeline *Pipeline
+	from     int                // the step after which it has begun: it is in the exchanges after later ones
+	flights  *[]replicas.Flight // for its first segment; nil: it has begun that
+}
+
+// arrival is what a replica has sent for an exchange.
+type arrival struct {
+	message  *replicas.Message
+	complete bool
+}
+
+// OpenReplicas plans the replicas of a task.
+func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
+	c := o.Task.Config
+	if o.Execute == nil {
+		o.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
+	}
+	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
+		slots: make([]*slot, c.Pipeline.Replicas), arrivals: map[replicas.Exchange]map[int]*arrival{}, stepped: map[int]int{},
+		progress: make(chan struct{})}
+	o.Opened(r)
+	errs := make([]error, len(r.slots))
+	var opening sync.WaitGroup
+	for i := range r.slots {
+		opening.Go(func() { errs[i] = r.open(ctx, i) })
+	}
+	opening.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// open opens a replica, if there are members for it.
+func (r *Replicas) open(ctx context.Context, number int) error {
+	t := r.options.Task
+	of := &ofReplica{number: number, whole: t.Config, owner: r.owner}
+	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(number)
+	s := &slot{number: number}
+	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
+	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
+		s.pipeline = p
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.slots[number] = s
+	})
+	return err
+}
+
+// present are the replicas that are here.
+func (r *Replicas) present() (all []*slot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.slots {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// each calls f for all replicas at once and waits for all.
+func (r *Replicas) each(f func(*slot) error) error {
+	slots := r.present()
+	errs := make([]error, len(slots))
+	var working sync.WaitGroup
+	for i, s := range slots {
+		working.Go(func() { errs[i] = f(s) })
+	}
+	working.Wait()
+	return errors.Join(errs...)
+}
+
+// Load implements train.Pipeline.
+func (r *Replicas) Load() (err error) {
+	if r.device, err = r.options.Device(); err != nil {
+		return fmt.Errorf("the device of the outer optimizer: %w", err)
+	}
+	if err := r.owner.Load(r.device, r.options.Execute); err != nil {
+		return fmt.Errorf("the outer optimizer: %w", err)
+	}
+	if err := r.each(func(s *slot) error { return s.pipeline.Load() }); err != nil {
+		return err
+	}
+	for _, s := range r.present() {
+		go r.watch(s)
+	}
+	r.stepping.Go(r.stepAll)
+	return nil
+}
+
+// watch waits until a replica fails.
+func (r *Replicas) watch(s *slot) {
+	<-s.pipeline.group.failed
+	r.lose(s, s.pipeline.group.failing())
+}
+
+// lose ends the run's work: a replica is lost.
+func (r *Replicas) lose(s *slot, err error) { r.Abort(fmt.Errorf("%s: %w", name(s.number), err)) }
+
+// fail ends all work. The caller holds the lock.
+func (r *Replicas) fail(err error) {
+	if r.failure == nil {
+		r.failure = err
+		close(r.failing)
+	}
+}
+
+// failed is why no work goes on; nil: it does.
+func (r *Replicas) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure
+}
+
+// Ranks implements train.Pipeline.
+func (r *Replicas) Ranks() (all []engine.RankPlan) {
+	for _, s := range r.present() {
+		all = append(all, s.pipeline.Ranks()...)
+	}
+	return all
+}
+
+// Notes implements train.Pipeline.
+func (r *Replicas) Notes() (all []string) {
+	for _, s := range r.present() {
+		all = append(all, s.pipeline.Notes()...)
+	}
+	return all
+}
+
+// LinkValues are what each link carries, by their names in metrics.jsonl.
+func (r *Replicas) LinkValues() (all []metrics.Value) {
+	for _, s := range r.present() {
+		all = append(all, s.pipeline.LinkValues()...)
+	}
+	return all
+}
+
+// linkUses implements running.
+func (r *Replicas) linkUses(member string) []protocol.LinkUse {
+	for _, s := range r.present() {
+		if s.pipeline.group.has(member) {
+			return s.pipeline.linkUses(member)
+		}
+	}
+	return nil
+}
+
+// SetTrace implements train.Pipeline.
+func (r *Replicas) SetTrace(t engine.Tracer) {
+	r.mu.Lock()
+	r.tracer = t
+	r.mu.Unlock()
+	_ = r.each(func(s *slot) error { // no error
+		s.pipeline.SetTrace(t)
+		return nil
+	})
+}
+
+// SetProfile implements train.Pipeline. Kernels of members are not measured.
+func (r *Replicas) SetProfile(engine.Profiler) {}
+
+// Abort implements train.Pipeline.
+func (r *Replicas) Abort(cause error) {
+	r.mu.Lock()
+	r.fail(cause)
+	r.mu.Unlock()
+	for _, s := range r.present() {
+		s.pipeline.Abort(cause)
+	}
+}
+
+// Close implements train.Pipeline.
+func (r *Replicas) Close() error {
+	r.Abort(device.ErrClosed)
+	err := r.each(func(s *slot) error { return s.pipeline.Close() })
+	r.stepping.Wait()
+	err = errors.Join(err, r.owner.Close())
+	if r.device != nil {
+		err = errors.Join(err, r.device.Close())
+		r.device = nil
+	}
+	return err
+}
+
+// Lost ends the replica that a member has ranks of.
+func (r *Replicas) Lost(member string, err error) {
+	for _, s := range r.present() {
+		s.pipeline.Lost(member, err)
+	}
+}
+
+// Receive takes a message of a member.
+func (r *Replicas) Receive(from string, m transport.Message) {
+	for _, s := range r.present() {
+		if s.pipeline.group.epoch == m.Epoch {
+			s.pipeline.Receive(from, m)
+		}
+	}
+}
+
+// Train implements train.Pipeline. Each replica trains at its own pace, on its share of the batches.
+func (r *Replicas) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	if from >= to || stop.Err() != nil {
+		return from, nil
+	}
+	stop, cancel := context.WithCancel(stop)
+	defer cancel()
+	slots := r.present()
+	round, limit := newRound(slots), &together{}
+	for _, s := range slots {
+		go func() {
+			w := work{from: from, to: to, microbatches: s.pipeline.plan.microbatches, losses: 1, together: limit, flights: s.takeFlights(),
+				source: replicas.Share(source, s.number, len(r.slots))}
+			end, err := s.pipeline.work(stop, w, round.add(s.number))
+			if err != nil {
+				cancel()
+			}
+			round.ended(s.number, end, err, s.pipeline.group.failing() != nil)
+		}()
+	}
+	var declined error
+	for over := false; !over; {
+		select {
+		case <-round.changed:
+		case <-r.failing: // the pipelines end, too
+			<-round.changed
+		}
+		var complete []engine.Measured
+		complete, over = round.take()
+		for _, m := range complete {
+			if declined == nil {
+				if declined = each(m); declined != nil {
+					cancel()
+				}
+			}
+		}
+	}
+	reached, err := round.end(from)
+	err = errors.Join(err, declined, r.settle(from, reached))
+	r.owner.Landed(reached)
+	return reached, err
+}
+
+// takeFlights are the flights for the first segment of the replica.
+func (s *slot) takeFlights() *[]replicas.Flight {
+	all := s.flights
+	s.flights = nil
+	return all
+}
+
+// Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put back
+// afterwards.
+func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
+	if err := r.failed(); err != nil {
+		return err
+	}
+	p := r.present()[0].pipeline
+	return p.lent(func() error {
+		for _, param := range p.plan.parameters {
+			read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
+			if err != nil {
+				return err
+			}
+			data, err := read.Wait()
+			if err != nil {
+				return err
+			}
+			if err := p.WriteWeights(param.Name, p.Evaluated(), data); err != nil {
+				return err
+			}
+		}
+		return p.Evaluate(stop, source, batches, each)
+	})
+}

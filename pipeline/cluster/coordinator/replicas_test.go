@@ -1,0 +1,114 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
+	"github.com/gpupipe/gpupipe/internal/testing/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// replicas opens replicas that train on their own, each on some members in turn.
+func (n *network) replicas(members ...[]string) train.Remote {
+	var epoch atomic.Uint64
+	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
+		return OpenReplicas(ctx, ReplicaOptions{Task: t, Opened: func(r *Replicas) { n.host = r },
+			Device: func() (device.Device, error) { return testdevice.Open("cpu:0/1") },
+			Open: func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
+				o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch.Add(2), Modelled: true,
+					Opened: opened, replica: of}
+				for rank := range t.Config.Pipeline.Stages {
+					of := members[of.number]
+					o.Places = append(o.Places, protocol.Place{Member: of[rank%len(of)], Device: "cpu:0/1"})
+				}
+				return Open(ctx, t, o)
+			}})
+	}
+}
+
+// independent is the config of a run of replicas that train on their own, in a folder of its own.
+func independent(t *testing.T, dir, run string, overrides ...string) config.Config {
+	return traintest.Demo(t, dir, append([]string{"train={steps: 9, batch_size: 12, microbatches: 12, eval_every: 4, save_every: 3}",
+		"pipeline.replicas=2", "pipeline.local_steps=3", "run.dir=" + dir + "/" + run}, overrides...)...)
+}
+
+// Replicas on members give the weights, the state and the measurements of one process that runs them one after the other,
+// bit for bit.
+func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
+	all := []struct {
+		members   [][]string
+		overrides []string
+	}{
+		{[][]string{{"a"}, {"b"}}, nil},
+		{[][]string{{"a"}, {"b"}, {"c"}}, []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}", "optimizer.name=muon"}},
+		{[][]string{{"a", "b"}, {"c", "d"}}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.outer={wire: int8, late: 1}",
+			"model.tie_embeddings=false"}},
+		{[][]string{{"a"}, {"b"}}, []string{"pipeline.local_steps=1"}},
+		{[][]string{{"a"}, {"b"}}, []string{"pipeline.local_steps=8", "pipeline.outer={wire: int8, late: 8}"}},
+		{[][]string{{"a"}, {"b"}}, []string{"pipeline.outer={wire: bf16, late: 1, correction: eager}"}},
+		{[][]string{{"a"}, {"b"}}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "model.tie_embeddings=true",
+			"pipeline.outer={wire: int4, late: 3, correction: plain}", "optimizer.name=muon"}},
+		{[][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}, []string{"pipeline.replicas=3", "pipeline.stages=2",
+			"pipeline.outer={wire: int2, late: 2}", "model.tie_embeddings=false"}},
+	}
+	for i, x := range tier.Some(t, all, tier.First[struct {
+		members   [][]string
+		overrides []string
+	}](3)) {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Log(x.overrides)
+			dir := t.TempDir()
+			one := run(t, independent(t, dir, "one", append(x.overrides, "pipeline.devices=[cpu:0/1]")...), nil)
+			n := newNetwork()
+			for _, group := range x.members {
+				for _, id := range group {
+					n.add(t, id)
+				}
+			}
+			other := run(t, independent(t, dir, "other", x.overrides...), n.replicas(x.members...))
+			for file := range one {
+				assert.True(t, one[file] == other[file], file)
+			}
+			assert.NotZero(t, n.sent["protocol.Move"])
+			assert.Equal(t, traintest.Measurements(t, dir+"/one"), traintest.Measurements(t, dir+"/other"))
+		})
+	}
+}
+
+// A run on members that is stopped between two exchanges goes on in one process, and the other way around.
+func TestReplicasResumeOnMembersAndInOneProcess(t *testing.T) {
+	overrides := []string{"pipeline.outer={wire: int4, late: 2}", "pipeline.local_steps=4"}
+	dir := t.TempDir()
+	whole := run(t, independent(t, dir, "whole", append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
+	for _, first := range []bool{false, true} { // on members
+		n := newNetwork()
+		n.add(t, "a")
+		n.add(t, "b")
+		c := independent(t, dir, fmt.Sprint("halves-", first), append(overrides, "pipeline.devices=[cpu:0/1]")...)
+		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Resume: true, StopAfter: 5}
+		if first {
+			o.Remote = n.replicas([]string{"a"}, []string{"b"})
+		}
+		_, err := train.Run(t.Context(), c, o)
+		require.NoError(t, err)
+		remote := n.replicas([]string{"a"}, []string{"b"})
+		if first {
+			remote = nil
+		}
+		other := run(t, c, remote)
+		for file := range whole {
+			assert.True(t, whole[file] == other[file], file)
+		}
+	}
+}

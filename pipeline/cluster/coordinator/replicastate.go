@@ -1,0 +1,79 @@
+package coordinator
+
+import (
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Evaluated implements train.Pipeline. The outer weights have one version.
+func (r *Replicas) Evaluated() engine.Version { return engine.Newest }
+
+// ReadWeights implements train.Pipeline: it reads the outer weights.
+func (r *Replicas) ReadWeights(param string, v engine.Version) (device.Pending, error) {
+	return r.owner.ReadWeights(param, v)
+}
+
+// WriteWeights implements train.Pipeline: it writes the outer weights, which Restore brings to the replicas.
+func (r *Replicas) WriteWeights(param string, v engine.Version, data []byte) error {
+	return r.owner.WriteWeights(param, v, data)
+}
+
+// ReadState implements train.Pipeline. It refuses: each replica has a state of its own.
+func (r *Replicas) ReadState(name string) (device.Pending, error) { return r.owner.ReadState(name) }
+
+// WriteState implements train.Pipeline.
+func (r *Replicas) WriteState(name string, data []byte) error {
+	return r.each(func(s *slot) error { return s.pipeline.WriteState(name, data) })
+}
+
+// holders are the replicas by number; those that are away are nil.
+func (r *Replicas) holders(of func(*Pipeline) replicas.Holder) []replicas.Holder {
+	all := make([]replicas.Holder, len(r.slots))
+	for _, s := range r.present() {
+		all[s.number] = of(s.pipeline)
+	}
+	return all
+}
+
+func onMembers(p *Pipeline) replicas.Holder { return holder{p} }
+
+// Position is where the replicas are after their last step.
+func (r *Replicas) Position() *replicas.Position { return r.owner.Position(r.holders(onMembers)) }
+
+// State lists the state beside the outer weights.
+func (r *Replicas) State() []replicas.Variable { return r.owner.State(r.holders(onMembers)) }
+
+// Restore brings the weights that were written, and the state of a checkpoint, to the replicas.
+func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, err error) {
+	if fresh, err = r.owner.Restore(s, at, r.holders(onMembers)); err != nil {
+		return fresh, err
+	}
+	for _, s := range r.present() {
+		flights := r.owner.Flights()
+		s.flights = &flights
+	}
+	return fresh, nil
+}
+
+// Snapshot implements train.Snapshotter.
+func (r *Replicas) Snapshot() train.Variables {
+	copies := r.holders(func(p *Pipeline) replicas.Holder { return copied{snapshot: snapshot{p, p.ask()}, holder: holder{p}} })
+	return &replicasSnapshot{r.owner.Snapshot(), copies}
+}
+
+// replicasSnapshot is a copy of the state of all replicas.
+type replicasSnapshot struct {
+	*replicas.Owner
+	copies []replicas.Holder
+}
+
+// Evaluated implements train.Variables.
+func (s *replicasSnapshot) Evaluated() engine.Version { return engine.Newest }
+
+// State lists the state beside the outer weights.
+func (s *replicasSnapshot) State() []replicas.Variable { return s.Owner.State(s.copies) }
+
+// Position is where the replicas are after their last step.
+func (s *replicasSnapshot) Position() *replicas.Position { return s.Owner.Position(s.copies) }

@@ -1,0 +1,180 @@
+package replicas
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Course is a replica, or the ranks of it that are in this process, on its way from one exchange to the next. The Owner is
+// in another process: what a replica sends and the changes of the base are messages, which may take their time.
+type Course struct {
+	*replica
+	plan    schedule.Exchanges
+	flights flights
+	changes []change // by fragment
+}
+
+// change is what a replica awaits of a fragment.
+type change struct {
+	mu      sync.Mutex
+	awaited int           // the step after which the fragment was sent; 0: nothing is awaited
+	arrived chan [][]byte // the payload of the change
+}
+
+// CourseOptions describe a Course.
+type CourseOptions struct {
+	Settings
+	Number  int // of the replica
+	Weights Weights
+	Owns    func(param string) bool // reports whether a rank of this process owns a parameter
+}
+
+// NewCourse makes the course of a replica. Its base is zero.
+func NewCourse(o CourseOptions) *Course {
+	fragments := fragmentsOf(o.Model)
+	c := &Course{plan: o.plan(fragments), flights: flights{}}
+	var base [][]byte
+	for i, f := range fragments {
+		fragments[i] = f.of(o.Owns)
+		base = append(base, f.zeros())
+		c.changes = append(c.changes, change{arrived: make(chan [][]byte, 1)})
+	}
+	c.replica = newReplica(o.Number, o.Settings, o.Weights, fragments, base)
+	return c
+}
+
+// Load loads the programs of exchanges on a device.
+func (c *Course) Load(dev device.Device, execute engine.Executor) (err error) {
+	c.machine, err = newMachine(c.config, dev, execute, c.fragments, append([]string{applyProgram}, replicaPrograms...)...)
+	return err
+}
+
+// Close releases the programs.
+func (c *Course) Close() error {
+	m := c.machine
+	c.machine = nil
+	return m.close()
+}
+
+// Resume takes over the exchanges that have not landed, of a replica that goes on or joins. The base has their changes.
+func (c *Course) Resume(all []Flight) error {
+	c.flights = flights{}
+	for _, flight := range all {
+		if flight.Fragment < 0 || flight.Fragment >= len(c.fragments) {
+			return fmt.Errorf("an exchange of fragment %d, expected 0 to %d", flight.Fragment, len(c.fragments)-1)
+		}
+		c.flights[flight.Fragment] = flight.Lands
+	}
+	return nil
+}
+
+// Next is the first step after one at which something is sent or lands, at most a limit.
+func (c *Course) Next(after, limit int) int { return c.flights.next(c.plan, after, limit) }
+
+// Take takes the change of a fragment that was sent after a step, for when it lands.
+func (c *Course) Take(fragment, step int, payload [][]byte) error {
+	if fragment < 0 || fragment >= len(c.changes) {
+		return fmt.Errorf("a change of fragment %d, expected 0 to %d", fragment, len(c.changes)-1)
+	}
+	x := &c.changes[fragment]
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.awaited != step {
+		return fmt.Errorf("a change of %s after step %d: expected one after step %d", c.fragments[fragment].name, step, x.awaited)
+	}
+	x.awaited = 0
+	x.arrived <- payload // there is room: it is awaited once
+	return nil
+}
+
+// ErrStopped is the error of an exchange that waits for a change when the replica is stopped.
+var ErrStopped = errors.New("replicas: stopped while waiting for an exchange")
+
+// Exchange lands and sends what the plan has after a step, while the ranks of this process are at rest. It waits for the
+// changes of what lands. send must not block.
+func (c *Course) Exchange(step int, send func(fragment int, payload [][]byte), stopped <-chan struct{}) error {
+	for f, fragment := range c.fragments {
+		sends := c.plan.Sends(f, step)
+		var err error
+		if lands, ok := c.flights[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
+			if err = c.await(f, stopped); err == nil {
+				err = c.land(f)
+			}
+			delete(c.flights, f)
+		}
+		if sends && err == nil {
+			err = c.depart(f, step, send)
+		}
+		if err != nil {
+			return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+		}
+	}
+	for f, fragment := range c.fragments {
+		if !c.plan.Sends(f, step) || c.flights[f] > step {
+			continue
+		}
+		err := c.await(f, stopped)
+		if err == nil {
+			err = c.landAtOnce(f)
+		}
+		if err != nil {
+			return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+		}
+		delete(c.flights, f)
+	}
+	return nil
+}
+
+// depart sends a fragment after a step.
+func (c *Course) depart(f, step int, send func(fragment int, payload [][]byte)) error {
+	c.flights[f] = c.plan.Lands(step)
+	if len(c.fragments[f].params) == 0 {
+		return nil // all of it is in other processes
+	}
+	m, err := c.send(f, step, c.flights[f] > step)
+	if err != nil {
+		return err
+	}
+	x := &c.changes[f]
+	x.mu.Lock()
+	x.awaited = step
+	x.mu.Unlock()
+	send(f, m.encode(c.config, c.fragments[f]))
+	return nil
+}
+
+// await waits for the change of a fragment, if one is under way, and applies it to the base.
+func (c *Course) await(f int, stopped <-chan struct{}) error {
+	x, fragment := &c.changes[f], c.fragments[f]
+	x.mu.Lock()
+	none := x.awaited == 0 && len(x.arrived) == 0
+	x.mu.Unlock()
+	if none {
+		return nil
+	}
+	var payload [][]byte
+	select {
+	case payload = <-x.arrived:
+	case <-stopped:
+		return ErrStopped
+	}
+	m := newMessage(c.config, fragment)
+	if err := m.decode(c.config, fragment, payload); err != nil {
+		return err
+	}
+	base := make([]byte, 0, len(c.base[f]))
+	err := fragment.each(func(piece, n, from, to int) error {
+		next, err := c.machine.apply(n, c.base[f][from:to], m.pieces[piece])
+		base = append(base, next...)
+		return err
+	})
+	if err == nil {
+		c.base[f] = base
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package replicas
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/optim/outer"
+)
+
+// Message is what a replica or the owner says of a fragment: the tensors of outer.Config.Message, piece by piece.
+type Message struct {
+	pieces []tensors
+	rows   int // that are known, of all blocks of the fragment
+}
+
+// newMessage is a message of zeros.
+func newMessage(c outer.Config, f fragment) Message {
+	var m Message
+	for _, n := range f.pieces() {
+		piece := tensors{}
+		for _, t := range c.Message(n) {
+			piece[t.ID] = make([]byte, t.Type.Bytes())
+		}
+		m.pieces = append(m.pieces, piece)
+	}
+	return m
+}
+
+// encode returns the message's blocks of the fragment's parameters: one tensor for each of outer.Config.Message. Elements of
+// bf16 take 2 bytes.
+func (m Message) encode(c outer.Config, f fragment) (payload [][]byte) {
+	for _, t := range c.Message(1) {
+		size := int(t.Type.Bytes())
+		var data []byte
+		m.visit(f, func(piece tensors, from, to int) { data = append(data, piece[t.ID][from*size:to*size]...) })
+		if c.BF16() {
+			data = halves(data)
+		}
+		payload = append(payload, data)
+	}
+	return payload
+}
+
+// decode writes the blocks of the fragment's parameters from a payload. What no replica of this build sends is an error.
+func (m *Message) decode(c outer.Config, f fragment, payload [][]byte) error {
+	rows := 0
+	m.visit(f, func(_ tensors, from, to int) { rows += to - from })
+	all := c.Message(rows)
+	if len(payload) != len(all) {
+		return fmt.Errorf("%s in %d tensors, expected %d", f.name, len(payload), len(all))
+	}
+	for i, t := range all {
+		data, size := payload[i], int(t.Type.Bytes())/max(rows, 1)
+		if c.BF16() {
+			data = wholes(data)
+		}
+		if int64(len(data)) != t.Type.Bytes() {
+			return fmt.Errorf("%s of %s has %d bytes, expected %d", t.ID, f.name, len(payload[i]), t.Type.Bytes())
+		}
+		if err := checkNumbers(t.ID, f.name, data); err != nil {
+			return err
+		}
+		m.visit(f, func(piece tensors, from, to int) {
+			n := copy(piece[t.ID][from*size:to*size], data)
+			data = data[n:]
+		})
+	}
+	m.rows += rows
+	return nil
+}
+
+// visit visits the blocks of the fragment's parameters in each piece.
+func (m Message) visit(f fragment, do func(piece tensors, from, to int)) {
+	for _, r := range f.rows() {
+		for i, piece := range m.pieces {
+			first := i * pieceBlocks
+			if from, to := max(r[0], first), min(r[1], first+pieceBlocks); from < to {
+				do(piece, from-first, to-first)
+			}
+		}
+	}
+}
+
+// largest is the magnitude above which no number of an honest message lies: weights do not move that far in a period.
+const largest = 1 << 16
+
+// checkNumbers refuses f32 that are not finite, or huge.
+func checkNumbers(tensor, fragment string, data []byte) error {
+	if tensor == "codes" {
+		return nil // all of them describe a few steps of a scale
+	}
+	for at := 0; at+4 <= len(data); at += 4 {
+		if x := float64(math.Float32frombits(binary.LittleEndian.Uint32(data[at:]))); !(math.Abs(x) <= largest) {
+			return fmt.Errorf("%s of %s: found %v, expected at most %d in magnitude", tensor, fragment, x, largest)
+		}
+	}
+	return nil
+}
+
+// halves are the upper 16 bits of f32.
+func halves(data []byte) []byte {
+	out := make([]byte, 0, len(data)/2)
+	for at := 0; at < len(data); at += 4 {
+		out = append(out, data[at+2], data[at+3])
+	}
+	return out
+}
+
+// wholes are the f32 with some upper 16 bits.
+func wholes(data []byte) []byte {
+	out := make([]byte, 0, len(data)*2)
+	for at := 0; at+2 <= len(data); at += 2 {
+		out = append(out, 0, 0, data[at], data[at+1])
+	}
+	return out
+}
