@@ -2,10 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
@@ -51,7 +51,12 @@ func (a *app) measuredCosts() *measure.Cache {
 func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
 
 // cpuCache returns the folder for kernels compiled to native code; "" if there can be none.
-func (a *app) cpuCache() string { return a.codeCache("cpu", cpu.MakeCache) }
+func (a *app) cpuCache() string {
+	if runtime.GOOS != linux {
+		return ""
+	}
+	return a.codeCache("cpu", cpu.MakeCache)
+}
 
 // hookCache returns the folder for compiled hooks; "" if there can be none.
 func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
@@ -66,9 +71,6 @@ func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	}
 	if err == nil {
 		return dir
-	}
-	if errors.Is(err, cpu.ErrSystem) { // there is no code to keep
-		return ""
 	}
 	a.noteOnce(name, "gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
 	return ""

@@ -255,7 +255,7 @@ func inFile(path, use string) []keyed {
 	if err != nil {
 		return found
 	}
-	if !filepath.IsAbs(base) {
+	if !userpath.Rooted(base) {
 		base = filepath.Join(filepath.Dir(path), base)
 	}
 	if n, err = readYAML(base); err == nil {

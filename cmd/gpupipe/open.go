@@ -17,7 +17,10 @@ import (
 
 // noAdapter is the error of a system without an adapter of a GPU.
 func noAdapter(goos string) string {
-	return onSystem(goos, "no device found: install the GPU's Vulkan driver, or use cpu:0")
+	if goos == linux {
+		return "no device found: install the GPU's Vulkan driver, or use cpu:0"
+	}
+	return "no device found: install the GPU's driver"
 }
 
 // openDevice opens a device by name: "cpu:0" is the CPU, "webgpu:0" WebGPU's first adapter, "vulkan:0" Vulkan's, and
@@ -135,7 +138,7 @@ func (t *toolchain) find(a *app) (*cpu.Toolchain, error) {
 // without is the error of a machine that has no device. noCPU says why its CPU is none.
 func without(noCPU error) error {
 	if noCPU == nil || errors.Is(noCPU, cpu.ErrSystem) {
-		return errors.New("no device found: install the GPU's driver")
+		return errors.New(noAdapter(runtime.GOOS))
 	}
 	return fmt.Errorf("no device found: there is no GPU, and no native code on the CPU: %w", noCPU)
 }

@@ -22,7 +22,7 @@ type runsFlags struct {
 
 // options checks the flags. p shows the runs' notes.
 func (f runsFlags) options(a *app, p *progress) (runs.Options, error) {
-	o := runs.Options{Jobs: f.Jobs, Devices: f.Device, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Saves: &a.saves, Note: p.Note}
+	o := runs.Options{Jobs: f.Jobs, Devices: f.Device, OpenDevice: a.openDevice, OpenWorker: a.workers(), Saves: &a.saves, Note: p.Note}
 	if f.Jobs < 1 || f.Jobs > 1024 {
 		return o, usererror.New(fmt.Errorf("--jobs: found %d, expected an integer from 1 to 1024", f.Jobs))
 	}

@@ -104,7 +104,7 @@ func printable(text string) string {
 
 // columnsOf returns a function that measures the width of the terminal that a file is; nil if it is not a terminal.
 func columnsOf(f *os.File) func() int {
-	if !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+	if !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" || !rewritable(f) {
 		return nil
 	}
 	return func() int {

@@ -136,7 +136,7 @@ func (c *lrRangeCommand) Run(a *app) error {
 		p.line.show(fmt.Sprintf("step %d/%d", q.Step, steps), fmt.Sprintf("lr %.3g", q.LR), fmt.Sprintf("loss %.4f", q.Loss),
 			fmt.Sprintf("smoothed %.4f", q.Smoothed))
 	}}
-	o.Options = train.Options{OpenDevice: a.openDevice, OpenWorker: a.openWorker, Costs: a.measuredCosts()}
+	o.Options = train.Options{OpenDevice: a.openDevice, OpenWorker: a.workers(), Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
 		o.Options.HookCache = a.hookCache()
 	}

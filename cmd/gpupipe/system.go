@@ -6,21 +6,29 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// linux is the only system on which the CPU is a device of its own, cpu:0.
+// linux is the only system with the devices cpu:0 and vulkan:N.
 const linux = "linux"
 
-// onSystem adapts a text to a system. Without cpu:0, lists of devices omit it, commands name webgpu:0, and sentences
-// about it are dropped.
+// elsewhere replaces what texts say of Linux's devices.
+var elsewhere = strings.NewReplacer("cpu:0, ", "", ", vulkan:0", "", ", vulkan:N or", " or", " --device vulkan:0 --filter", " --filter",
+	"--device cpu:0/4", "--device webgpu:0", "--device cpu:0", "--device webgpu:0", "--device vulkan:0", "--device webgpu:0",
+	"such as vulkan:0", "such as webgpu:0", "the first that is no vulkan:N", "the first",
+	"through WebGPU or Vulkan compute shaders, and on CPUs", "through WebGPU's compute shaders")
+
+// onSystem adapts a text to a system. Without cpu:0 and vulkan:N, lists of devices omit them, commands name webgpu:0, and
+// sentences about them are dropped.
 func onSystem(goos, text string) string {
-	if goos == linux || !strings.Contains(text, "cpu:0") {
+	if goos == linux {
 		return text
 	}
-	text = strings.NewReplacer("cpu:0, ", "", ", or use cpu:0", "", "--device cpu:0/4", "--device webgpu:0", "--device cpu:0",
-		"--device webgpu:0").Replace(text)
+	text = elsewhere.Replace(text)
+	if !linuxOnly(text) {
+		return text
+	}
 	var kept strings.Builder
 	for paragraph := range strings.SplitAfterSeq(text, "\n\n") {
 		for sentence := range strings.SplitAfterSeq(paragraph, ". ") {
-			if !strings.Contains(sentence, "cpu:0") {
+			if !linuxOnly(sentence) {
 				kept.WriteString(sentence)
 			} else if strings.HasSuffix(sentence, "\n\n") {
 				kept.WriteString("\n\n")
@@ -28,6 +36,11 @@ func onSystem(goos, text string) string {
 		}
 	}
 	return kept.String()
+}
+
+// linuxOnly reports whether a text names a device that only Linux has.
+func linuxOnly(text string) bool {
+	return strings.Contains(text, "cpu:0") || strings.Contains(text, "vulkan:")
 }
 
 // adaptHelp adapts the help of a command and of all below it to a system.

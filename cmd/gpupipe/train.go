@@ -74,7 +74,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r,
+	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.workers(), Report: r,
 		Costs: a.measuredCosts(), Saves: &a.saves}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()

@@ -49,7 +49,7 @@ func (c *verifyCommand) Run(a *app) error {
 		c.Device = []string{d.Name}
 	}
 	s := &status{app: a, silent: c.JSON}
-	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Quick: c.Quick,
+	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, OpenWorker: a.workers(), Quick: c.Quick,
 		Batches: c.Batches, Filter: c.Filter,
 		Progress: func(done, total int, name string) { s.say("%d of %d: %s", done+1, total, name) }})
 	s.clear()

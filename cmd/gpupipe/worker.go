@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
 )
@@ -28,6 +30,14 @@ listens on no network.
 Examples:
   gpupipe train c.yaml --set pipeline.isolate=process
   gpupipe worker --device vulkan:0 --socket /run/user/1000/gpupipe-a/socket`
+}
+
+// workers opens devices in processes of their own; nil: this system has none.
+func (a *app) workers() train.OpenWorker {
+	if !sidecar.Available {
+		return nil
+	}
+	return a.openWorker
 }
 
 // openWorker opens a device in a process of its own, another instance of this program.
@@ -67,7 +77,7 @@ func thisProgram() (string, error) {
 	}
 	const running = "/proc/self/exe"
 	runs, err := os.Stat(running)
-	if err != nil {
+	if err != nil || runtime.GOOS != linux {
 		return path, nil
 	}
 	if found, err := os.Stat(path); err != nil || !os.SameFile(found, runs) {

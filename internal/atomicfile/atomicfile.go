@@ -25,6 +25,9 @@ func WritePrivate(path string, write func(io.Writer) error) error {
 }
 
 func writeMode(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
+	if err := CheckName(path); err != nil {
+		return err
+	}
 	dir, base := filepath.Split(path)
 	sweep(dir, base, "tmp")
 	tmp := side(dir, base, "tmp")
@@ -53,7 +56,7 @@ func writeMode(path string, mode os.FileMode, write func(io.Writer) error) (err 
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := Rename(tmp, path); err != nil {
 		return err
 	}
 	return SyncDir(dir)

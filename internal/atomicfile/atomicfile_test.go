@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -60,5 +61,7 @@ func TestFailureKeepsOldFile(t *testing.T) {
 func TestMissingFolder(t *testing.T) {
 	err := Write(filepath.Join(t.TempDir(), "no", "a.txt"), func(io.Writer) error { return nil })
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorIs(t, SyncDir(filepath.Join(t.TempDir(), "no")), os.ErrNotExist)
+	if runtime.GOOS != "windows" { // which cannot sync folders
+		require.ErrorIs(t, SyncDir(filepath.Join(t.TempDir(), "no")), os.ErrNotExist)
+	}
 }

@@ -13,6 +13,9 @@ import (
 // later WriteFolder to that path removes what a killed process left, after a day; a .BASE.old-… once its replacement is
 // complete.
 func WriteFolder(path string, replace bool, fill func(dir string) error) (err error) {
+	if err := CheckName(path); err != nil {
+		return err
+	}
 	if path, err = filepath.Abs(path); err != nil { // also of ".", whose name is needed
 		return err
 	}
@@ -39,15 +42,19 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 	if err := SyncDir(tmp); err != nil {
 		return err
 	}
-	if st, missing := os.Lstat(path); missing == nil && st.IsDir() && os.Remove(path) != nil && replace {
+	switch st, missing := os.Lstat(path); {
+	case missing != nil:
+	case !st.IsDir():
+		return errors.New("found a file, expected a folder or none")
+	case os.Remove(path) != nil && replace:
 		old = side(parent, base, "old")
-		if err := os.Rename(path, old); err != nil {
+		if err := Rename(path, old); err != nil {
 			return err
 		}
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := Rename(tmp, path); err != nil {
 		if old != "" {
-			err = errors.Join(err, os.Rename(old, path))
+			err = errors.Join(err, Rename(old, path))
 		}
 		return err
 	}

@@ -41,6 +41,9 @@ func TestWriteFolder(t *testing.T) {
 	require.NoError(t, WriteFolder(empty, false, holding("fourth")))
 	assert.Equal(t, "fourth", text(t, empty))
 
+	if runtime.GOOS == "windows" {
+		return // the working directory is in use there
+	}
 	t.Chdir(empty)
 	require.NoError(t, WriteFolder(".", true, holding("fifth")))
 	assert.Equal(t, "fifth", text(t, empty))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // Read returns what Write wrote; nil when there is nothing, or it is damaged.
@@ -29,7 +31,7 @@ func Write(path string, data []byte) error {
 	sum := sha256.Sum256(data)
 	_, err = f.Write(append(sum[:], data...))
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+		err = atomicfile.Rename(f.Name(), path)
 	}
 	if err != nil {
 		os.Remove(f.Name())

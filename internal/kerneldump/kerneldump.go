@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -60,7 +61,7 @@ func write(path string, content []byte) error {
 	}
 	_, err = f.Write(content)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+		err = atomicfile.Rename(f.Name(), path)
 	}
 	if err != nil {
 		os.Remove(f.Name())

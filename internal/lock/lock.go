@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/gofrs/flock"
 )
@@ -41,6 +42,9 @@ func Folder(dir string) (release func(), err error) {
 			return func() {
 				os.Remove(path) // while it is held; a process that has opened it finds it removed and tries again
 				l.Close()
+				if runtime.GOOS == "windows" {
+					os.Remove(path) // open files stay there, so nobody else has it open if this succeeds
+				}
 			}, nil
 		}
 		l.Close()

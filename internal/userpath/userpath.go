@@ -48,6 +48,12 @@ func Expand(path string) (string, error) {
 	return filepath.Join(home, filepath.FromSlash(rest)), nil
 }
 
+// Rooted reports whether a path does not begin at the working directory. On Windows not only absolute paths are so, but
+// also those that begin at the root or at a folder of a drive: \data and C:data.
+func Rooted(path string) bool {
+	return filepath.IsAbs(path) || filepath.VolumeName(path) != "" || path != "" && os.IsPathSeparator(path[0])
+}
+
 // SameFolder reports whether two paths lead to one folder, or to one file.
 func SameFolder(a, b string) bool {
 	x, err := os.Stat(a)

@@ -60,7 +60,15 @@ func Open(dir string) (*Checkpoint, error) {
 	if step, ok := stepOf(filepath.Base(dir)); ok && step != m.Step {
 		return nil, fmt.Errorf("%s: %s is of step %d", dir, manifestFile, m.Step)
 	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range m.Files {
+		// Some file systems find model.safetensors by the name Model.safetensors, too.
+		if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == f.Name }) {
+			return nil, fmt.Errorf("%s: missing: %w", filepath.Join(dir, f.Name), os.ErrNotExist)
+		}
 		if err := f.verify(dir); err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ type disk struct{}
 
 func (disk) MkdirAll(dir string) error    { return os.MkdirAll(dir, 0o777) }
 func (disk) Mkdir(dir string) error       { return os.Mkdir(dir, 0o777) }
-func (disk) Rename(from, to string) error { return os.Rename(from, to) }
+func (disk) Rename(from, to string) error { return atomicfile.Rename(from, to) }
 func (disk) RemoveAll(path string) error  { return os.RemoveAll(path) }
 func (disk) SyncDir(dir string) error     { return atomicfile.SyncDir(dir) }
 

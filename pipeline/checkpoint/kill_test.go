@@ -87,7 +87,7 @@ func TestSIGKILL(t *testing.T) {
 				time.AfterFunc(time.Duration(random.IntN(60_000))*time.Microsecond, func() { cmd.Process.Kill() })
 			}
 		}
-		require.ErrorContains(t, cmd.Wait(), "killed")
+		require.Error(t, cmd.Wait()) // "signal: killed", except on Windows
 		c, problems, err := Latest(run)
 		require.NoError(t, err)
 		require.Empty(t, problems)

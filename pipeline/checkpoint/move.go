@@ -62,7 +62,7 @@ func (s *Store) Copy(c *Checkpoint) (*Checkpoint, error) {
 		return nil, fail(err)
 	}
 	if old != "" {
-		if err := s.fs.RemoveAll(old); err != nil {
+		if err := s.discard(old); err != nil {
 			return nil, fail(err)
 		}
 	}

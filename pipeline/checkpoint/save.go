@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
@@ -146,7 +147,7 @@ func (s *Store) tidy(c *Checkpoint, old string, spared []int) error {
 	}
 	var errs []error
 	if old != "" {
-		errs = append(errs, s.fs.RemoveAll(old))
+		errs = append(errs, s.discard(old))
 	}
 	for _, e := range spare {
 		errs = append(errs, s.remove(e))
@@ -160,7 +161,7 @@ func (s *Store) remove(e entry) error {
 	if err := s.fs.Rename(e.dir, bin); err != nil {
 		return err
 	}
-	return s.fs.RemoveAll(bin)
+	return s.discard(bin)
 }
 
 // clean removes what a killed process left, and puts back a checkpoint that was being replaced.
@@ -173,17 +174,26 @@ func (s *Store) clean() error {
 		final := filepath.Join(s.dir, fmt.Sprintf("step-%d", e.step))
 		switch e.kind {
 		case trash:
-			err = s.fs.RemoveAll(e.dir)
+			err = s.discard(e.dir)
 		case replaced:
 			if _, missing := os.Lstat(final); errors.Is(missing, os.ErrNotExist) {
 				err = errors.Join(s.fs.Rename(e.dir, final), s.fs.SyncDir(s.dir))
 			} else if _, damaged := Open(final); damaged == nil {
-				err = s.fs.RemoveAll(e.dir)
+				err = s.discard(e.dir)
 			} // else neither is certain: keep both
 		}
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// discard deletes a folder whose name says that it is of no use. One with a file that another program has open stays until
+// the next clean.
+func (s *Store) discard(dir string) error {
+	if err := s.fs.RemoveAll(dir); !atomicfile.Busy(err) {
+		return err
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func (c *Config) explainMissing(d *strictyaml.Document, start string) {
 	}
 	c.paths.missing = map[string]string{}
 	must(c.eachPath(func(key string, path *string) error {
-		if key != "run.dir" && d.FromFile(key) && !filepath.IsAbs(*path) && !hub.IsName(*path) && !exists(fixedPart(*path)) {
+		if key != "run.dir" && d.FromFile(key) && !userpath.Rooted(*path) && !hub.IsName(*path) && !exists(fixedPart(*path)) {
 			c.paths.missing[*path] = fmt.Sprintf("%s is not in the working directory, and the run is of an earlier version, which did not record "+
 				"where it was started: repeat the command there, or add --set run.started_in=%s", *path, start)
 		}
@@ -186,10 +186,10 @@ func elsewhere(folder string) string {
 // A file that is not in the folder is looked for in the working directory, too; if it is in neither, tried is the path
 // there.
 func locate(from, text string, file bool) (used, tried string, err error) {
-	if from != "" && !filepath.IsAbs(text) && exists(filepath.Join(from, text)) {
+	if from != "" && !userpath.Rooted(text) && exists(filepath.Join(from, text)) {
 		return filepath.Join(from, text), "", nil
 	}
-	if used, err = userpath.Expand(text); err != nil || from == "" || filepath.IsAbs(used) || file && hub.IsName(used) {
+	if used, err = userpath.Expand(text); err != nil || from == "" || userpath.Rooted(used) || file && hub.IsName(used) {
 		return used, "", err
 	}
 	fixed := fixedPart(used)
@@ -217,7 +217,7 @@ func fixedPart(path string) string {
 
 // relative is a path that begins at one folder as seen from another; "" is the working directory.
 func relative(folder, from, path string) string {
-	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") || filepath.IsAbs(path) {
+	if strings.HasPrefix(path, "~") || strings.HasPrefix(path, "$") || userpath.Rooted(path) {
 		return path
 	}
 	seen, err := filepath.Abs(folder)

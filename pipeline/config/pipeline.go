@@ -37,7 +37,7 @@ type Pipeline struct {
 
 // Processes are the processes that compute for the run. They are keys of the section pipeline.
 type Processes struct {
-	Isolate  string `yaml:"isolate" help:"process: run each rank's device in a process of its own, restarted if it fails."`
+	Isolate  string `yaml:"isolate" help:"process: run each rank's device in a process of its own, restarted if it fails. Not on Windows."`
 	Restarts int    `yaml:"restarts" help:"Restarts of device processes without a new checkpoint in between. One more fault stops the run."`
 	Watchdog string `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
 }

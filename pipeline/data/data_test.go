@@ -126,7 +126,7 @@ func TestBadFiles(t *testing.T) {
 		{write(t, "x.xz", "xz"), "x.xz: .xz files are not read, found a file compressed in another way: expected text or .jsonl"},
 		{write(t, "x.tar.gz", "tar"), ".tar files are not read, found a tar archive: expected the files in it"},
 		{write(t, "x.parquet.zst", "PAR1"), "a compressed .parquet file: expected it without .zst"},
-		{write(t, "nul.txt", "text\x00more"), "nul.txt: a NUL byte at offset 4: a binary file"},
+		{write(t, "zero.txt", "text\x00more"), "zero.txt: a NUL byte at offset 4: a binary file"},
 		{write(t, "latin.txt", strings.Repeat("caf\xe9 ", 9)), "9 of 45 bytes are not UTF-8, the first, 0xE9, at offset 3"},
 		{write(t, "a.jsonl", "{\"text\":\"a\"}\nnope\n"), "a.jsonl: line 2: not a JSON object"},
 		{write(t, "a.jsonl", "{\"txt\":\"a\"}\n"), `line 1: no field "text", found ["txt"]`},

@@ -85,17 +85,18 @@ const anyDepth = "**"
 
 // glob returns the sorted matches of a pattern.
 func glob(pattern string) ([]string, error) {
-	elements := strings.Split(filepath.ToSlash(pattern), "/")
+	volume := filepath.VolumeName(pattern)
+	elements := strings.Split(filepath.ToSlash(pattern[len(volume):]), "/")
 	at := slices.Index(elements, anyDepth)
 	if at < 0 {
 		matches, err := filepath.Glob(pattern)
 		slices.Sort(matches)
 		return matches, err
 	}
-	heads := []string{strings.Repeat("/", min(at, 1))} // of a pattern that begins with ** or /**
+	heads := []string{volume + strings.Repeat("/", min(at, 1))} // of a pattern that begins with ** or /**
 	if at > 1 || at == 1 && elements[0] != "" {
 		var err error
-		if heads, err = filepath.Glob(filepath.FromSlash(strings.Join(elements[:at], "/"))); err != nil {
+		if heads, err = filepath.Glob(volume + filepath.FromSlash(strings.Join(elements[:at], "/"))); err != nil {
 			return nil, err
 		}
 	}

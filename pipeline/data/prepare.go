@@ -48,6 +48,9 @@ func Prepare(ctx context.Context, o PrepareOptions) (*Manifest, error) {
 			return nil, err
 		}
 	}
+	if err := atomicfile.CheckName(o.OutDir); err != nil {
+		return nil, err
+	}
 	missing := atomicfile.MissingFolders(o.OutDir)
 	if err := os.MkdirAll(o.OutDir, 0o755); err != nil {
 		return nil, err

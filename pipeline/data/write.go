@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // tempPrefix begins the names of files that are not finished.
@@ -50,7 +52,7 @@ func (t *tempFile) finish(path string, head []byte) error {
 	if err := t.f.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(t.f.Name(), path); err != nil {
+	if err := atomicfile.Rename(t.f.Name(), path); err != nil {
 		return err
 	}
 	t.f = nil

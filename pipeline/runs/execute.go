@@ -51,6 +51,9 @@ var ErrInterrupted = errors.New("the runs were interrupted")
 
 // TakeFolder creates the folder of a set and locks it. release unlocks it, and removes it if it is empty.
 func TakeFolder(dir string, note func(format string, args ...any)) (release func(), err error) {
+	if err := atomicfile.CheckName(dir); err != nil {
+		return nil, usererror.New(fmt.Errorf("dir: %w", err))
+	}
 	made := atomicfile.MissingFolders(dir)
 	if err := os.MkdirAll(filepath.Join(dir, "runs"), 0o777); err != nil {
 		return nil, usererror.New(fmt.Errorf("dir: %w", err))

@@ -76,7 +76,7 @@ func (f *File) Place(dir string) (string, error) {
 	if err != nil || f.folder != "" {
 		return f.folder, err
 	}
-	if filepath.IsAbs(used) {
+	if userpath.Rooted(used) {
 		if b, err := readBegun(used); err == nil && f.begins(b) && isFolder(b.StartedIn) && !userpath.SameFolder(b.StartedIn, ".") {
 			f.Start = b.StartedIn
 		}
@@ -163,7 +163,7 @@ func readBegun(dir string) (b begun, err error) {
 
 // within is a path that begins at a folder.
 func within(folder, path string) string {
-	if filepath.IsAbs(path) {
+	if userpath.Rooted(path) {
 		return path
 	}
 	return filepath.Join(folder, path)

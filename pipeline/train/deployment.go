@@ -51,9 +51,7 @@ func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 	}
 	opener := o.OpenDevice
 	if d.isolated() {
-		if opener = d.openWorker; o.OpenWorker == nil {
-			return invalidIsolation(c)
-		}
+		opener = d.openWorker
 	}
 	if d.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Concurrent), d.faults.any()); err != nil {
 		return err

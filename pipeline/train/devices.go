@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -40,9 +41,13 @@ func opening(name string, again bool) string {
 	return fmt.Sprintf("opening %s again", device.Described(name))
 }
 
-// invalidIsolation is the error of a command that cannot isolate devices.
-func invalidIsolation(c config.Config) error {
-	return usererror.New(config.Invalid("pipeline.isolate", c.Pipeline.Processes.Isolate,
-		"%s: devices in processes of their own are for gpupipe train, sweep, lr-range and study",
+// checkIsolation refuses devices in processes of their own for commands and systems without.
+func (j *job) checkIsolation(context.Context) error {
+	isolate := j.config.Pipeline.Processes
+	if !isolate.Isolated() || j.options.Remote != nil || j.options.OpenWorker != nil {
+		return nil
+	}
+	return usererror.New(config.Invalid("pipeline.isolate", isolate.Isolate,
+		"%s: devices in processes of their own are for gpupipe train, sweep, lr-range and study, and not for Windows",
 		config.IsolateNone))
 }

@@ -69,6 +69,9 @@ func (f *folder) take(note func(format string, args ...any), more ...string) err
 		return nil
 	}
 	fail := func(err error) error { return usererror.New(fmt.Errorf("run.dir: %w", err)) }
+	if err := atomicfile.CheckName(f.path); err != nil {
+		return fail(err)
+	}
 	f.folders = atomicfile.MissingFolders(f.path)
 	if err := os.MkdirAll(f.path, 0o777); err != nil {
 		return fail(err)

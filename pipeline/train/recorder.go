@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -70,7 +71,7 @@ func keepTrace(dir string) error {
 	if len(parts) > 0 {
 		next = parts[len(parts)-1] + 1
 	}
-	err = os.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.EarlierName(next)))
+	err = atomicfile.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.EarlierName(next)))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -104,7 +104,7 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	t := newTrainer(c, o)
 	defer func() { err = errors.Join(err, t.close(err)) }()
 	defer func() { t.noteEnd(ctx, err) }()
-	if err := t.prepare(ctx); err != nil {
+	if err := t.do(ctx, t.job.checkIsolation, t.prepare); err != nil {
 		return t.outcome(), err
 	}
 	if err := t.restartOnFailure(ctx, t.train(ctx)); err != nil {

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Available reports whether this system has workers.
+const Available = true
+
 // Open starts a worker that opens a device. Close ends it.
 func Open(o Options) (*Device, error) {
 	d, err := open(o)

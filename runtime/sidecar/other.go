@@ -12,6 +12,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
+// Available reports whether this system has workers.
+const Available = false
+
 // Device is not available on this system.
 type Device struct{ device.Device }
 

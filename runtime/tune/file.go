@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
@@ -58,7 +59,7 @@ func (c *Cache) Save() error {
 	}
 	_, err = tmp.Write(b)
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), c.path)
+		err = atomicfile.Rename(tmp.Name(), c.path)
 	}
 	if err != nil {
 		os.Remove(tmp.Name())

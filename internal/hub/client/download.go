@@ -134,7 +134,7 @@ func (c *Client) content(ctx context.Context, s *source, f hub.File, blob string
 	if err := part.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(blob+incomplete, blob); err != nil {
+	if err := atomicfile.Rename(blob+incomplete, blob); err != nil {
 		return err
 	}
 	return atomicfile.SyncDir(filepath.Dir(blob))

@@ -186,7 +186,7 @@ func (g *Grid) findFolders(f gridFile) (err error) {
 	if g.Summaries, err = userpath.Expand(f.Summaries); err != nil {
 		return fmt.Errorf("%s: summaries: %w", g.source.At("summaries"), err)
 	}
-	if !filepath.IsAbs(g.Summaries) {
+	if !userpath.Rooted(g.Summaries) {
 		g.Summaries = filepath.Join(filepath.Dir(g.source.File.Path), g.Summaries)
 	}
 	return nil

@@ -131,3 +131,11 @@ func TestSystemHasNoUserNames(t *testing.T) {
 	assert.Equal(t, "HOME/icd.json", s.Environment["VK_DRIVER_FILES"])
 	assert.NotContains(t, s.Environment, "HOME")
 }
+
+// A path of Windows is replaced in JSON, too, where its backslashes are doubled.
+func TestPathsOfWindows(t *testing.T) {
+	s := newScrubber(`C:\Users\me\Temp`)
+	for _, text := range []string{`C:\Users\me\Temp`, `C:\\Users\\me\\Temp`, "C:/Users/me/Temp"} {
+		assert.Equal(t, "in DIR.", s.clean("in "+text+"."))
+	}
+}

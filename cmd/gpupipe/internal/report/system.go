@@ -77,8 +77,12 @@ type scrubber struct{ *strings.Replacer }
 func newScrubber(dir string) scrubber {
 	var pairs []string
 	replace := func(old, with string) {
-		if len(old) > 2 { // else it stands everywhere
-			pairs = append(pairs, old, with)
+		if len(old) <= 2 { // it stands everywhere
+			return
+		}
+		pairs = append(pairs, old, with)
+		if strings.Contains(old, `\`) { // in JSON, and as users may write it
+			pairs = append(pairs, strings.ReplaceAll(old, `\`, `\\`), with, strings.ReplaceAll(old, `\`, "/"), with)
 		}
 	}
 	replace(dir, "DIR")
@@ -93,7 +97,9 @@ func newScrubber(dir string) scrubber {
 	}
 	if me, err := user.Current(); err == nil {
 		replace(me.HomeDir, "HOME")
-		replace("/"+me.Username+"/", "/USER/")
+		name := me.Username[strings.LastIndexByte(me.Username, '\\')+1:] // on Windows it follows that of the machine or domain
+		replace("/"+name+"/", "/USER/")
+		replace(`\`+name+`\`, `\USER\`)
 	}
 	if name, err := os.Hostname(); err == nil && len(name) > 3 {
 		replace(name, "MACHINE")
