@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop release site wheel wheel-test gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 release site wheel wheel-test gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -51,8 +51,9 @@ test: setup ## what a user relies on: every op, backend, golden run, bits, crash
 
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
-test-all: setup-all cross vet ## every test, with other compilers and browsers, and lint
+test-all: setup-all cross vet ## every test, with other compilers and browsers, lint, and the programs for macOS
 	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
+	@if [ -e build/zig/ziglang/zig ]; then $(DARWIN); else echo "programs for macOS are omitted: no build/zig" >&2; fi
 
 test-rest: setup-all cross vet ## after make test: what make test-all adds to it, as continuous integration runs it
 	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm
@@ -85,6 +86,17 @@ wasm: setup-all ## tests that run as WebAssembly: under wazero, and in a headles
 	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
 	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
 	[ "$${CHROMIUM:-}" = none ] || GOOS=js $(TEST_WASM) -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+
+# Compiling all for another system takes minutes of a core, so that make test-rest leaves it out.
+DARWIN = $(MAKE) --no-print-directory darwin-arm64 darwin-amd64
+darwin: setup-build ## link the programs for macOS on Linux, in build/darwin, and check them as otool would (fetches ziglang from PyPI)
+	@.ci/zig/setup.sh
+	@$(DARWIN)
+
+darwin-arm64 darwin-amd64:
+	GOOS=darwin GOARCH=$(@:darwin-%=%) CGO_ENABLED=1 CC=$(CURDIR)/.ci/zig/cc go build -trimpath -buildvcs=false \
+		-ldflags "-s -w" -o build/darwin/gpupipe-$(@:darwin-%=%) ./cmd/gpupipe
+	go run ./internal/testing/machocheck build/darwin/gpupipe-$(@:darwin-%=%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
@@ -165,7 +177,7 @@ interop: build ## check models, data and files against other programs (developme
 	NODE_PACKAGES=$(CURDIR)/build/interop/llama TIKTOKEN_RANKS=$(CURDIR)/build/interop/ranks/node_modules/gpt-tokenizer/data \
 		MISTRAL_PYTHON=$(CURDIR)/$(MISTRAL_VENV)/bin/python $(INTEROP_VENV)/bin/python docs/oracle/interop/interop.py $(INTEROP_FLAGS)
 
-release: setup-build ## release archives in build/release, for the targets whose C compilers are here (fetches goreleaser's modules)
+release: setup-build ## release archives in build/release, for the targets whose C compilers are here (fetches goreleaser and, for macOS, ziglang)
 	.ci/release.sh
 
 site: ## the documentation as a site in build/site (development only: fetches Sphinx from PyPI)

@@ -5,7 +5,8 @@
 #   test   the default, what make test needs: also a Vulkan driver (Mesa's lavapipe without a GPU) and spirv-val
 #   all    what make test-all needs: also Vulkan's validation layer and Chromium
 #   cross  what tests of a CPU's kernels and of hooks need: clang, its linker for WebAssembly, a cross compiler for ARM and
-#          an emulator; where there is Node.js, the compiler of AssemblyScript in npm's cache
+#          an emulator; where there is Node.js, the compiler of AssemblyScript in npm's cache; where there is pip, Zig, which
+#          links programs for macOS
 # Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -217,6 +218,11 @@ ensure_hooks() {
   say "tests of hooks in AssemblyScript are omitted: no Node.js, no npm, or npm could not fetch the compiler ($at.log)"
 }
 
+# The link of programs for macOS is tested where Zig is here.
+ensure_zig() {
+  .ci/zig/setup.sh || say "tests of programs for macOS are omitted: no pip, or it could not fetch ziglang"
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -285,7 +291,7 @@ ensure_text() {
   mv $TEXT.part $TEXT
 }
 
-[ "$FOR" != cross ] || { ensure_cross; ensure_hooks; exit; }
+[ "$FOR" != cross ] || { ensure_cross; ensure_hooks; ensure_zig; exit; }
 
 case $(uname -s) in
   Linux)
