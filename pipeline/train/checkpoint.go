@@ -154,12 +154,19 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 
 // save writes a checkpoint of the steps so far.
 func (t *trainer) save(ctx context.Context) error {
-	began := time.Now()
-	if err := t.beginSave(ctx, func() Variables { return t.deployment.engine }); err != nil {
-		return err
+	began, variables := time.Now(), func() Variables { return t.deployment.engine }
+	if s, ok := t.deployment.engine.(restoring); ok {
+		if s, ok := s.(Snapshotter); ok { // of the replicas that there are now
+			variables = s.Snapshot
+		}
 	}
-	if err := t.awaitSave(); err != nil {
-		return err
+	for saved := false; !saved; saved = t.checkpoints.saved == t.step || t.job.options.Unsaved {
+		if err := t.beginSave(ctx, variables); err != nil {
+			return err
+		}
+		if err := t.awaitSave(); err != nil {
+			return err
+		}
 	}
 	t.recorder.paused(trace.SaveEvent, began)
 	return nil
@@ -188,7 +195,11 @@ func (t *trainer) beginSave(ctx context.Context, variables func() Variables) err
 	if err != nil {
 		return err
 	}
-	c := t.job.contents(variables())
+	from := variables()
+	if p, ok := from.(exchanging); ok {
+		s.Replicas = p.Position()
+	}
+	c := t.job.contents(from)
 	if text := t.deployment.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
@@ -201,6 +212,9 @@ func (t *trainer) awaitSave() error {
 	w := t.checkpoints.await()
 	switch {
 	case w == nil:
+		return nil
+	case w.saved == nil && t.deployment.outlives(w.err):
+		t.job.journal.noteEvent(eventNote, w.state.Step, "the checkpoint of step %d is not written: %v", w.state.Step, w.err)
 		return nil
 	case w.saved == nil:
 		return t.saveError(w.state.Step, w.err)

@@ -33,6 +33,7 @@ const (
 	eventFault      = "fault"   // of a device or a member
 	eventRestart    = "restart" // after a fault
 	eventEnd        = "end"
+	EventReplica    = "replica" // that trains on its own is lost, or joins
 )
 
 // journalEvent is a line of the file.

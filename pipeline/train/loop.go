@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -128,7 +129,9 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 		return err
 	}
 	if t.checkpoints.failed() {
-		return t.awaitSave()
+		if err := t.awaitSave(); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(t.recorder.flush(ctx), t.deployment.profiling.write(m.Batch, false)); err != nil {
 		return err
@@ -152,7 +155,11 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	t.job.tokens += tokens
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
 		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
-	for i, r := range m.Replicas {
+	for _, r := range m.Replicas {
+		i := r.Replica
+		for len(p.ReplicaLosses) < i { // those before are away
+			p.ReplicaLosses = append(p.ReplicaLosses, metrics.Number(math.NaN()))
+		}
 		p.ReplicaLosses = append(p.ReplicaLosses, metrics.Number(r.Loss))
 		if r.Overflowed && !m.Overflowed {
 			t.recorder.noteStep(eventSkipped, step, "step %d: the gradient of replica %d is too large for f16 with a loss scale of %.0f: it skipped its share of the batch, and halves its scale", step, i, r.Scale)

@@ -61,6 +61,8 @@ type RemoteTask struct {
 	Report    Report
 	// Replicas are the settings of replicas that train on their own, as Config.Pipeline.Independent says.
 	Replicas replicas.Settings
+	// Event records what happens to them after a step, in the run's events.jsonl and for the user.
+	Event func(kind string, step int, format string, args ...any)
 
 	restale func(stale int) (*optim.Optimizer, error)
 }
@@ -78,7 +80,7 @@ func (t RemoteTask) At(c config.Config) (RemoteTask, error) {
 func (j *job) remoteTask(resumed bool) (RemoteTask, error) {
 	modules, err := j.hooks.GraphModules()
 	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(), Resumed: resumed,
-		Report: j.options.Report, Replicas: j.replicaSettings(), restale: j.restale}, err
+		Report: j.options.Report, Replicas: j.replicaSettings(), Event: j.journal.noteEvent, restale: j.restale}, err
 }
 
 // restale gives the run a number of stale microbatches and returns the optimizer for it.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -109,6 +110,13 @@ func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
 		note("%d of %d replicas have no state in the checkpoint: they begin at the shared weights with a fresh optimizer", fresh, n)
 	}
 	return nil
+}
+
+// outlives reports whether the pipeline goes on in spite of an error: replicas that train on their own outlive the loss of
+// one of them.
+func (d *deployment) outlives(err error) bool {
+	p, ok := d.engine.(interface{ Failed() error })
+	return ok && errors.Is(err, device.ErrLost) && p.Failed() == nil
 }
 
 // savedReplicas is the state in a checkpoint of replicas.

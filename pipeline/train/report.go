@@ -3,6 +3,7 @@ package train
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -58,7 +59,8 @@ type Progress struct {
 	Tasks        []tasks.Result `json:"tasks,omitempty"` // of train.eval_tasks, at the weights after the update
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"routing,omitempty"`
-	// ReplicaLosses are the losses of replicas that train on their own; Loss is their mean.
+	// ReplicaLosses are the losses of replicas that train on their own, by number; NaN: it is away. Loss is the mean of the
+	// others.
 	ReplicaLosses []metrics.Number `json:"replica_losses,omitempty"`
 	system        []metrics.Value  // how the step used the machines; the time comes first
 	asked         bool             // hooks have the step's measurements
@@ -79,6 +81,9 @@ func (p Progress) values() []metrics.Value {
 		values = append(values, routingValues(r)...)
 	}
 	for i, loss := range p.ReplicaLosses {
+		if math.IsNaN(float64(loss)) {
+			continue
+		}
 		values = append(values, metrics.Value{Name: fmt.Sprintf("replicas.%d/loss", i), Value: float64(loss)})
 	}
 	return values

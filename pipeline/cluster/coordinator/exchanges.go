@@ -35,6 +35,9 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 		return err
 	}
 	r.arrivals[x][s.number] = a
+	if s.heard = time.Now(); a.complete {
+		s.last = x
+	}
 	signal(r.wake)
 	return nil
 }

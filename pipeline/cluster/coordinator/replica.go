@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -82,6 +83,24 @@ type holder struct{ *Pipeline }
 // Delayed implements replicas.Weights.
 func (h holder) Delayed() bool { return h.plan.layout.Delayed() }
 
+// written is the error of writing to a replica. One that is lost takes nothing, and the others go on.
+func written(err error) error {
+	if errors.Is(err, device.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// WriteWeights implements replicas.Weights.
+func (h holder) WriteWeights(param string, v engine.Version, data []byte) error {
+	return written(h.Pipeline.WriteWeights(param, v, data))
+}
+
+// WriteState implements replicas.Holder.
+func (h holder) WriteState(name string, data []byte) error {
+	return written(h.Pipeline.WriteState(name, data))
+}
+
 // ReadExchange implements replicas.Holder.
 func (h holder) ReadExchange(k replicas.Kind, param string) (device.Pending, error) {
 	return h.read(protocol.Variable{Name: param, Exchange: k}), nil
@@ -93,7 +112,7 @@ func (h holder) WriteExchange(k replicas.Kind, param string, data []byte) error 
 	if err != nil {
 		return err
 	}
-	return h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param, Exchange: k}}, data)
+	return written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param, Exchange: k}}, data))
 }
 
 // Begin implements replicas.Holder.
@@ -102,7 +121,7 @@ func (h holder) Begin(param string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param}, Begins: true}, data)
+	return written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param}, Begins: true}, data))
 }
 
 // copied has a copy of the variables of a replica on members.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
@@ -24,7 +26,8 @@ type Replicas struct {
 	device   device.Device // of the outer optimizer
 	failing  chan struct{} // closed when no replica is left, or Abort is called
 	stepping sync.WaitGroup
-	wake     chan struct{} // has room for one: an exchange may be complete
+	closing  sync.WaitGroup // of replicas that are lost
+	wake     chan struct{}  // has room for one: an exchange may be complete
 	tracer   engine.Tracer
 
 	mu       sync.Mutex
@@ -32,6 +35,7 @@ type Replicas struct {
 	arrivals map[replicas.Exchange]map[int]*arrival
 	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
 	progress chan struct{} // closed and replaced when that changes
+	events   []event       // that are not recorded yet
 	failure  error         // why failing is closed
 }
 
@@ -53,6 +57,8 @@ type slot struct {
 	number   int
 	pipeline *Pipeline
 	from     int                // the step after which it has begun: it is in the exchanges after later ones
+	last     replicas.Exchange  // the newest that it has sent all of
+	heard    time.Time          // when it has last measured or sent something
 	flights  *[]replicas.Flight // for its first segment; nil: it has begun that
 }
 
@@ -78,10 +84,15 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 		opening.Go(func() { errs[i] = r.open(ctx, i) })
 	}
 	opening.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(errs...); err != nil && !(errors.Is(err, device.ErrLost) && ctx.Err() == nil && r.planned()) {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// planned forgets replicas that were lost while they were planned. It reports whether there are others.
+func (r *Replicas) planned() bool {
+	return r.each(func(s *slot) error { return s.pipeline.group.failing() }) == nil
 }
 
 // open opens a replica, if there are members for it.
@@ -91,12 +102,15 @@ func (r *Replicas) open(ctx context.Context, number int) error {
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(number)
 	s := &slot{number: number}
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
-	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
+	p, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		s.pipeline = p
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.slots[number] = s
 	})
+	if errors.Is(err, device.ErrLost) && p == nil && s.pipeline != nil {
+		s.pipeline.Abort(err) // a request may have failed before anything else of its members
+	}
 	return err
 }
 
@@ -112,17 +126,26 @@ func (r *Replicas) present() (all []*slot) {
 	return all
 }
 
-// each calls f for all replicas at once and waits for all.
+// each calls f for all replicas at once and waits for all. A replica that is lost meanwhile does not count, unless it is the
+// last.
 func (r *Replicas) each(f func(*slot) error) error {
 	slots := r.present()
 	errs := make([]error, len(slots))
 	var working sync.WaitGroup
 	for i, s := range slots {
-		working.Go(func() { errs[i] = f(s) })
+		working.Go(func() {
+			if errs[i] = f(s); s.isLost() {
+				r.lose(s, s.pipeline.group.failing())
+				errs[i] = nil
+			}
+		})
 	}
 	working.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.Failed())...)
 }
+
+// isLost reports whether the replica's members, or one of them, are lost, so that the others go on without it.
+func (s *slot) isLost() bool { return errors.Is(s.pipeline.group.failing(), device.ErrLost) }
 
 // Load implements train.Pipeline.
 func (r *Replicas) Load() (err error) {
@@ -145,11 +168,68 @@ func (r *Replicas) Load() (err error) {
 // watch waits until a replica fails.
 func (r *Replicas) watch(s *slot) {
 	<-s.pipeline.group.failed
-	r.lose(s, s.pipeline.group.failing())
+	if err := s.pipeline.group.failing(); s.isLost() {
+		r.lose(s, err)
+	} else {
+		r.Abort(err)
+	}
 }
 
-// lose ends the run's work: a replica is lost.
-func (r *Replicas) lose(s *slot, err error) { r.Abort(fmt.Errorf("%s: %w", name(s.number), err)) }
+// lose goes on without a replica. The exchanges that wait for it take place without it. Without any replica there is no
+// more work.
+func (r *Replicas) lose(s *slot, err error) {
+	r.mu.Lock()
+	if r.slots[s.number] != s || r.failure != nil {
+		r.mu.Unlock()
+		return
+	}
+	err = fmt.Errorf("%s: %w", name(s.number), err)
+	others := slices.ContainsFunc(r.slots, func(other *slot) bool { return other != nil && other != s })
+	if others {
+		r.slots[s.number] = nil
+		r.closing.Go(func() { _ = s.pipeline.Close() }) // what is lost has nothing to release
+	} else {
+		r.fail(err)
+	}
+	last := s.last
+	r.mu.Unlock()
+	if others {
+		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
+	}
+	signal(r.wake)
+}
+
+// event is what has happened to a replica.
+type event struct {
+	step int
+	text string
+}
+
+// note keeps an event for the goroutine of the run.
+func (r *Replicas) note(step int, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event{step, text})
+}
+
+// record records the events so far. The goroutine of the run calls it.
+func (r *Replicas) record() {
+	r.mu.Lock()
+	all := r.events
+	r.events = nil
+	r.mu.Unlock()
+	for _, e := range all {
+		r.options.Task.Event(train.EventReplica, e.step, "%s", e.text)
+	}
+}
+
+// describeLast describes the last exchange that a replica has taken part in.
+func (r *Replicas) describeLast(x replicas.Exchange) string {
+	if x == (replicas.Exchange{}) {
+		return "it took part in no exchange"
+	}
+	return fmt.Sprintf("its last exchange was that of %s after step %d", r.owner.Name(x.Fragment), x.Step)
+}
 
 // fail ends all work. The caller holds the lock.
 func (r *Replicas) fail(err error) {
@@ -159,8 +239,8 @@ func (r *Replicas) fail(err error) {
 	}
 }
 
-// failed is why no work goes on; nil: it does.
-func (r *Replicas) failed() error {
+// Failed is why no work goes on; nil: it does.
+func (r *Replicas) Failed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failure
@@ -229,6 +309,7 @@ func (r *Replicas) Close() error {
 	r.Abort(device.ErrClosed)
 	err := r.each(func(s *slot) error { return s.pipeline.Close() })
 	r.stepping.Wait()
+	r.closing.Wait()
 	err = errors.Join(err, r.owner.Close())
 	if r.device != nil {
 		err = errors.Join(err, r.device.Close())
@@ -267,10 +348,13 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 			w := work{from: from, to: to, microbatches: s.pipeline.plan.microbatches, losses: 1, together: limit, flights: s.takeFlights(),
 				source: replicas.Share(source, s.number, len(r.slots))}
 			end, err := s.pipeline.work(stop, w, round.add(s.number))
-			if err != nil {
+			lost := s.isLost()
+			if lost {
+				r.lose(s, s.pipeline.group.failing())
+			} else if err != nil {
 				cancel()
 			}
-			round.ended(s.number, end, err, s.pipeline.group.failing() != nil)
+			round.ended(s.number, end, err, lost)
 		}()
 	}
 	var declined error
@@ -280,6 +364,7 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 		case <-r.failing: // the pipelines end, too
 			<-round.changed
 		}
+		r.record()
 		var complete []engine.Measured
 		complete, over = round.take()
 		for _, m := range complete {
@@ -293,6 +378,7 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	reached, err := round.end(from)
 	err = errors.Join(err, declined, r.settle(from, reached))
 	r.owner.Landed(reached)
+	r.record()
 	return reached, err
 }
 
@@ -304,26 +390,51 @@ func (s *slot) takeFlights() *[]replicas.Flight {
 }
 
 // Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put back
-// afterwards.
+// afterwards. If that is lost, it begins again on another.
 func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
-	if err := r.failed(); err != nil {
-		return err
-	}
-	p := r.present()[0].pipeline
-	return p.lent(func() error {
-		for _, param := range p.plan.parameters {
-			read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
-			if err != nil {
+	for {
+		if err := r.Failed(); err != nil {
+			return err
+		}
+		s := r.present()[0]
+		var all []engine.Measured
+		err := s.pipeline.lent(func() error {
+			if err := r.writeOuter(s.pipeline); err != nil {
 				return err
 			}
-			data, err := read.Wait()
-			if err != nil {
-				return err
-			}
-			if err := p.WriteWeights(param.Name, p.Evaluated(), data); err != nil {
+			return s.pipeline.Evaluate(stop, source, batches, func(m engine.Measured) error {
+				all = append(all, m)
+				return nil
+			})
+		})
+		if s.isLost() {
+			r.lose(s, s.pipeline.group.failing())
+			r.record()
+			continue
+		}
+		for _, m := range all {
+			if err := each(m); err != nil {
 				return err
 			}
 		}
-		return p.Evaluate(stop, source, batches, each)
-	})
+		return err
+	}
+}
+
+// writeOuter writes the outer weights to a replica, for an evaluation.
+func (r *Replicas) writeOuter(p *Pipeline) error {
+	for _, param := range p.plan.parameters {
+		read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
+		if err != nil {
+			return err
+		}
+		data, err := read.Wait()
+		if err != nil {
+			return err
+		}
+		if err := p.WriteWeights(param.Name, p.Evaluated(), data); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,7 +2,10 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -35,6 +39,14 @@ func (n *network) replicas(members ...[]string) train.Remote {
 				return Open(ctx, t, o)
 			}})
 	}
+}
+
+// vanish makes a member unreachable.
+func (n *network) vanish(id string) {
+	n.mu.Lock()
+	n.cut[id] = true
+	n.mu.Unlock()
+	n.host.Lost(id, errors.New("test"))
 }
 
 // independent is the config of a run of replicas that train on their own, in a folder of its own.
@@ -111,4 +123,40 @@ func TestReplicasResumeOnMembersAndInOneProcess(t *testing.T) {
 			assert.True(t, whole[file] == other[file], file)
 		}
 	}
+}
+
+// A replica whose member is lost costs the others nothing: they go on without a checkpoint, and the averages are over those
+// that are left. The checkpoints that follow say who was away, and the run goes on with all of them.
+func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
+	dir, overrides := t.TempDir(), []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}", "train.save_every=0"}
+	n := newNetwork()
+	for _, id := range []string{"a", "b", "c"} {
+		n.add(t, id)
+	}
+	report := &runtest.Notes{OnStep: func(p train.Progress) {
+		if p.Step == 4 {
+			n.vanish("b")
+		}
+	}}
+	o := train.Options{OpenDevice: testdevice.Open, Report: report, StopAfter: 8,
+		Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+	res, err := train.Run(t.Context(), independent(t, dir, "run", overrides...), o)
+	require.NoError(t, err)
+	assert.Equal(t, 8, res.Step)
+	text, err := os.ReadFile(dir + "/run/events.jsonl")
+	require.NoError(t, err)
+	assert.Contains(t, string(text), `"event":"replica","text":"replica 1: b: test (`)
+	assert.NotContains(t, string(text), `"event":"restart"`)
+	records, err := metrics.Read(dir + "/run/metrics.jsonl")
+	require.NoError(t, err)
+	assert.Len(t, records, 8, "no step is done twice")
+	assert.Contains(t, records[0].Values, "replicas.1/loss")
+	assert.NotContains(t, records[7].Values, "replicas.1/loss")
+	assert.Contains(t, records[7].Values, "replicas.2/loss")
+	notes := &runtest.Notes{}
+	o = train.Options{OpenDevice: testdevice.Open, Report: notes, Resume: true}
+	res, err = train.Run(t.Context(), independent(t, dir, "run", append(overrides, "pipeline.devices=[cpu:0/1]")...), o)
+	require.NoError(t, err)
+	assert.Equal(t, 9, res.Step)
+	assert.Contains(t, strings.Join(notes.Text, "\n"), "1 of 3 replicas have no state in the checkpoint")
 }
