@@ -58,6 +58,19 @@ A machine's device: names another device of this computer than the default.
 
 The plan then also says how fast each machine would be alone, and whether one alone would be faster.
 
+A file that has uplink, downlink and latency instead of links describes machines in different homes. The plan is then one of replicas that
+train on their own (pipeline.local_steps): machines of a site make pipelines, and the plan chooses how many replicas train and how seldom
+they exchange what they have learned, so that no link is waited for. The share of a batch that one replica has stays what it is.
+
+  uplink: 20Mbit                               # of machines without their own
+  downlink: 100Mbit
+  latency: 20ms                                # half of a round trip
+  sites: [{name: lab, link: "0.2ms,10Gbit", uplink: 1Gbit, downlink: 1Gbit}]
+  machines:
+    - {name: anna, gpu: rtx-4090}
+    - {name: ben, tokens_per_s: 20000, memory: 24GiB, uplink: 40Mbit}
+    - {name: lab-1, gpu: a100-80gb, site: lab}
+
 With --gpu, each rank has a card of that name. Nothing runs: a kernel takes the longer of its arithmetic, at 40 % of the peak that the
 data sheet gives for f32 or for the matrix units, and its memory traffic, at 75 % of the bandwidth. Memory is the card's.
 
@@ -71,7 +84,8 @@ Examples:
     --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB
   gpupipe plan c.yaml --stages 4 --network 10ms,1Gbit
   gpupipe plan c.yaml --members runs/a
-  gpupipe plan c.yaml --members machines.yaml --set pipeline.wire=bf16`
+  gpupipe plan c.yaml --members machines.yaml --set pipeline.wire=bf16
+  gpupipe plan c.yaml --members examples/replicas/machines.yaml`
 }
 
 func (c *planCommand) Run(a *app) error {
@@ -82,6 +96,9 @@ func (c *planCommand) Run(a *app) error {
 	over, err := c.machines()
 	if err != nil {
 		return err
+	}
+	if homes, ok := over.(*imaginedMachines); ok && homes.areHomes() {
+		return c.planReplicas(a, homes)
 	}
 	config, err := c.loadFor(over)
 	if err != nil {
@@ -110,15 +127,7 @@ func (c *planCommand) Run(a *app) error {
 	}
 	save := func() error { return nil }
 	if !c.Modelled && gpu == nil {
-		o.Cache = a.measuredCosts()
-		if c.Fresh {
-			o.Cache.Renew()
-		}
-		save = o.Cache.Save
-		if kernels := c.tuneFlag.cache(a, s.timing); kernels != nil {
-			o.Tune = kernels
-			save = func() error { return errors.Join(kernels.Save(), o.Cache.Save()) }
-		}
+		save = c.cache(a, &o, s)
 	}
 	p, err := train.CompareSchedules(a.ctx, config, func(name string) (device.Device, error) { return open(a, name) }, o)
 	s.clear()
@@ -142,6 +151,19 @@ func (c *planCommand) Run(a *app) error {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
 	}
 	return nil
+}
+
+// cache makes measurements use those of earlier ones. It returns what keeps them for later.
+func (c *planCommand) cache(a *app, o *measure.Options, s *status) (save func() error) {
+	o.Cache = a.measuredCosts()
+	if c.Fresh {
+		o.Cache.Renew()
+	}
+	if kernels := c.tuneFlag.cache(a, s.timing); kernels != nil {
+		o.Tune = kernels
+		return func() error { return errors.Join(kernels.Save(), o.Cache.Save()) }
+	}
+	return o.Cache.Save
 }
 
 // machines reads the machines of --members; nil: there are none.
@@ -279,19 +301,37 @@ func parseLink(text string) (*partition.Link, error) {
 		return nil, nil
 	}
 	latency, bandwidth, _ := strings.Cut(text, ",")
-	d, err := time.ParseDuration(strings.TrimSpace(latency))
-	if err != nil || d < 0 || d > time.Hour {
-		return nil, fmt.Errorf("found latency %q, expected a time from 0s to 1h, as in 10ms,1Gbit", latency)
+	seconds, err := parseLatency(latency, ", as in 10ms,1Gbit")
+	if err != nil {
+		return nil, err
 	}
+	rate, err := parseRate(bandwidth, ", as in 10ms,1Gbit")
+	if err != nil {
+		return nil, err
+	}
+	return &partition.Link{Latency: seconds, Bandwidth: rate}, nil
+}
+
+// parseLatency reads a time in seconds. An error ends with an example.
+func parseLatency(text, example string) (float64, error) {
+	d, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil || d < 0 || d > time.Hour {
+		return 0, fmt.Errorf("found latency %q, expected a time from 0s to 1h%s", text, example)
+	}
+	return d.Seconds(), nil
+}
+
+// parseRate reads a bandwidth in bytes a second. An error ends with an example.
+func parseRate(text, example string) (float64, error) {
 	for _, unit := range []struct {
 		name string
 		bits float64
 	}{{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}} {
-		number, is := strings.CutSuffix(strings.TrimSpace(bandwidth), unit.name)
+		number, is := strings.CutSuffix(strings.TrimSpace(text), unit.name)
 		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 		if is && err == nil && n > 0 && n <= 1e6 {
-			return &partition.Link{Latency: d.Seconds(), Bandwidth: n * unit.bits / 8}, nil
+			return n * unit.bits / 8, nil
 		}
 	}
-	return nil, fmt.Errorf("found bandwidth %q, expected bits a second in kbit, Mbit or Gbit, as in 10ms,1Gbit", bandwidth)
+	return 0, fmt.Errorf("found bandwidth %q, expected bits a second in kbit, Mbit or Gbit%s", text, example)
 }

@@ -104,6 +104,7 @@ type imaginedMachines struct {
 	Machines []imaginedMachine `yaml:"machines"`
 	Link     string            `yaml:"link"`  // between machines, as in 10ms,1Gbit
 	Links    []imaginedLink    `yaml:"links"` // that differ, in both directions
+	Homes    imaginedHomes     `yaml:",inline"`
 	network  *partition.Network
 }
 
@@ -113,6 +114,11 @@ type imaginedMachine struct {
 	Device string  `yaml:"device"` // of this computer, that is measured, or null:0; "": the default device
 	Speed  float64 `yaml:"speed"`  // of the machine's device over that one; 0: 1
 	Memory string  `yaml:"memory"` // of the device, as in 24GiB; "": what the device reports
+	// Of homes alone:
+	GPU          string  `yaml:"gpu"`          // the name of a card
+	TokensPerSec float64 `yaml:"tokens_per_s"` // measured, of the machine alone
+	Site         string  `yaml:"site"`
+	connection   `yaml:",inline"`
 }
 
 type imaginedLink struct {
@@ -129,6 +135,9 @@ func readImagined(path string) (*imaginedMachines, error) {
 	if err := d.Decode(m); err != nil {
 		return nil, err
 	}
+	if m.areHomes() {
+		return m, nil
+	}
 	if err := m.connect(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -137,18 +146,9 @@ func readImagined(path string) (*imaginedMachines, error) {
 
 // connect checks the machines and makes their network.
 func (m *imaginedMachines) connect() error {
-	if len(m.Machines) < 2 {
-		return fmt.Errorf("machines: found %d, expected at least 2", len(m.Machines))
-	}
-	var names []string
-	for i, x := range m.Machines {
-		if x.Name == "" || slices.Contains(names, x.Name) {
-			return fmt.Errorf("machines[%d].name: found %q, expected another name for each machine", i, x.Name)
-		}
-		if x.Speed < 0 || x.Speed > 1e6 {
-			return fmt.Errorf("machines[%d].speed: found %v, expected a factor greater than 0", i, x.Speed)
-		}
-		names = append(names, x.Name)
+	names, err := m.names()
+	if err != nil {
+		return err
 	}
 	link, err := parseLink(m.Link)
 	if err != nil {
@@ -172,6 +172,24 @@ func (m *imaginedMachines) connect() error {
 	return nil
 }
 
+// names checks the names and the speeds of the machines.
+func (m *imaginedMachines) names() (names []string, err error) {
+	if len(m.Machines) < 2 {
+		return nil, fmt.Errorf("machines: found %d, expected at least 2", len(m.Machines))
+	}
+	seen := map[string]bool{}
+	for i, x := range m.Machines {
+		if x.Name == "" || seen[x.Name] {
+			return nil, fmt.Errorf("machines[%d].name: found %q, expected another name for each machine", i, x.Name)
+		}
+		if !(x.Speed >= 0 && x.Speed <= 1e6) {
+			return nil, fmt.Errorf("machines[%d].speed: found %v, expected a factor greater than 0", i, x.Speed)
+		}
+		names, seen[x.Name] = append(names, x.Name), true
+	}
+	return names, nil
+}
+
 func (m *imaginedMachines) devices() (names []string) {
 	for _, x := range m.Machines {
 		names = append(names, x.Device)
@@ -193,7 +211,7 @@ func (m *imaginedMachines) place(p *partition.Problem) error {
 		d, x := &p.Devices[i], m.Machines[i]
 		d.Name = x.Name
 		if x.Speed > 0 {
-			d.Times = timesAt(d.Times, x.Speed)
+			d.Times = partition.AtSpeed(d.Times, x.Speed)
 		}
 		if x.Memory != "" {
 			bytes, err := config.ParseBytes(x.Memory)
@@ -204,15 +222,6 @@ func (m *imaginedMachines) place(p *partition.Problem) error {
 		}
 	}
 	return nil
-}
-
-// timesAt are the times of a device that is so many times as fast.
-func timesAt(times []partition.Time, speed float64) (all []partition.Time) {
-	for _, t := range times {
-		all = append(all, partition.Time{Forward: t.Forward / speed, Backward: t.Backward / speed, InputGrad: t.InputGrad / speed,
-			WeightGrad: t.WeightGrad / speed, Update: t.Update / speed})
-	}
-	return all
 }
 
 func (m *imaginedMachines) describe(p *layout.Comparison) {

@@ -28,7 +28,11 @@ type ReplicaCost struct {
 type Site struct {
 	Up, Down float64 // bytes per unit of time; 0: any
 	Latency  float64 // from or to this site; between two sites it is the larger of theirs
+	Count    int     // how many sites it stands for that are alike and own nothing; 0: one
 }
+
+// count is how many sites it stands for.
+func (s Site) count() float64 { return float64(max(1, s.Count)) }
 
 func (c ExchangeCosts) check(e Exchanges) error {
 	if len(c.Bytes) != e.Fragments || c.Work != nil && len(c.Work) != e.Fragments {
@@ -50,6 +54,9 @@ func (c ExchangeCosts) check(e Exchanges) error {
 		if owned += r.Share; r.Step > 0 {
 			training++
 		}
+		if r.Share > 0 && c.Sites[r.Site].Count > 1 {
+			return fmt.Errorf("exchanges: replica %d: found a share at one of %d sites that are alike, expected none", i, c.Sites[r.Site].Count)
+		}
 	}
 	for i, s := range c.Sites {
 		if !valid(s.Up, s.Down, s.Latency) {
@@ -69,7 +76,7 @@ func (c ExchangeCosts) check(e Exchanges) error {
 func (c ExchangeCosts) Training() (n int) {
 	for _, r := range c.Replicas {
 		if r.Step > 0 {
-			n++
+			n += int(c.Sites[r.Site].count())
 		}
 	}
 	return n

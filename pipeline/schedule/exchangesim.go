@@ -67,7 +67,8 @@ func SimulateExchanges(e Exchanges, c ExchangeCosts, steps int) (*ExchangeResult
 type exchangeSimulation struct {
 	Exchanges
 	costs    ExchangeCosts
-	training int     // replicas that train
+	senders  int     // replicas that train, those that are alike once
+	training float64 // replicas that train
 	owners   int     // replicas with a share
 	latency  float64 // of messages between sites
 	steps    int
@@ -160,7 +161,7 @@ func (m *moments) Pop() any {
 }
 
 func newExchangeSimulation(e Exchanges, c ExchangeCosts, steps int) *exchangeSimulation {
-	sim := &exchangeSimulation{Exchanges: e, costs: c, training: c.Training(), steps: steps, flights: map[[2]int]*flight{}}
+	sim := &exchangeSimulation{Exchanges: e, costs: c, training: float64(c.Training()), steps: steps, flights: map[[2]int]*flight{}}
 	for _, s := range c.Sites {
 		sim.sites = append(sim.sites, siteState{up: pipe{rate: s.Up}, down: pipe{rate: s.Down}})
 		if sim.latency = max(sim.latency, s.Latency); len(c.Sites) == 1 {
@@ -174,6 +175,7 @@ func newExchangeSimulation(e Exchanges, c ExchangeCosts, steps int) *exchangeSim
 			sim.owners++
 		}
 		if r.Step > 0 {
+			sim.senders++
 			site.training++
 			sim.at(r.Step, func() { sim.stepEnds(i) })
 		}
@@ -280,7 +282,7 @@ func (sim *exchangeSimulation) send(i int, fl *flight) {
 	gone = site.up.pass(bytes*(1-site.owned), gone)
 	fl.Sent[i], fl.Left[i] = sim.now, gone.last
 	fl.out = fl.out.with(gone, fl.sent > 0)
-	if fl.sent++; fl.sent < sim.training {
+	if fl.sent++; fl.sent < sim.senders {
 		return
 	}
 	for g := range sim.sites {
@@ -288,7 +290,7 @@ func (sim *exchangeSimulation) send(i int, fl *flight) {
 		if site.owned == 0 {
 			continue
 		}
-		others := float64(sim.training) - site.training
+		others := sim.training - site.training
 		came := site.down.pass(bytes*site.owned*others, sim.across(fl.out, others))
 		for o, c := range sim.costs.Replicas {
 			if c.Site == g && c.Share > 0 {
@@ -310,9 +312,9 @@ func (sim *exchangeSimulation) across(left span, others float64) span {
 // others is how many replicas train besides one.
 func (sim *exchangeSimulation) others(c ReplicaCost) float64 {
 	if c.Step > 0 {
-		return float64(sim.training - 1)
+		return sim.training - 1
 	}
-	return float64(sim.training)
+	return sim.training
 }
 
 // answer sends an owner's share of the result to all replicas. It arrives when all owners have answered.
@@ -320,7 +322,7 @@ func (sim *exchangeSimulation) answer(o int, fl *flight) {
 	c, bytes := sim.costs.Replicas[o], sim.costs.Bytes[fl.Fragment]
 	site := &sim.sites[c.Site]
 	gone := sim.replicas[o].out.pass(bytes*c.Share*sim.others(c), span{sim.now, sim.now})
-	gone = site.up.pass(bytes*c.Share*(float64(sim.training)-site.training), gone)
+	gone = site.up.pass(bytes*c.Share*(sim.training-site.training), gone)
 	fl.back = fl.back.with(gone, fl.answered > 0)
 	if fl.answered++; fl.answered < sim.owners {
 		return

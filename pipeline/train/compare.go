@@ -21,12 +21,23 @@ import (
 )
 
 // CompareSchedules plans a config's run with each schedule, with the model and the loss that its hooks build.
+// Of replicas that train on their own it plans one.
 func CompareSchedules(ctx context.Context, c config.Config, open layout.OpenDevice, o measure.Options) (p *layout.Comparison, err error) {
-	if err := c.InOneProcess("gpupipe plan"); err != nil {
-		return nil, usererror.New(err)
+	if c.Pipeline.Independent() {
+		c = c.OfReplica()
 	}
 	err = withTask(ctx, c, func(t layout.Task) error {
 		p, err = t.Compare(ctx, open, o)
+		return err
+	})
+	return p, err
+}
+
+// PlanReplicas plans replicas of a config's run that train on their own, on machines that slow links connect.
+func PlanReplicas(ctx context.Context, c config.Config, open layout.OpenMachine, h layout.Homes,
+	o measure.Options) (p *layout.ReplicaPlan, err error) {
+	err = withTask(ctx, c, func(t layout.Task) error {
+		p, err = t.PlanReplicas(ctx, open, h, o)
 		return err
 	})
 	return p, err

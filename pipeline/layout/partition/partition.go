@@ -73,6 +73,14 @@ func (t Time) minus(o Time) Time {
 	return Time{t.Forward - o.Forward, t.Backward - o.Backward, t.InputGrad - o.InputGrad, t.WeightGrad - o.WeightGrad, t.Update - o.Update}
 }
 
+// AtSpeed are the times on a device that is so many times as fast.
+func AtSpeed(times []Time, speed float64) (all []Time) {
+	for _, t := range times {
+		all = append(all, Time{t.Forward / speed, t.Backward / speed, t.InputGrad / speed, t.WeightGrad / speed, t.Update / speed})
+	}
+	return all
+}
+
 // Link is the connection between the memory of a device and the host's memory, over which activations pass to the next
 // device, or the connection from one machine to another.
 type Link struct {
@@ -149,6 +157,7 @@ type Plan struct {
 	Devices       []int    `json:"devices"`        // by stage: index of Problem.Devices
 	Stages        []Stage  `json:"stages"`
 	StepSeconds   float64  `json:"step_seconds"` // predicted, per batch in the steady state
+	FillSeconds   float64  `json:"fill_seconds"` // what batches take longer after which the pipeline is empty
 	TokensPerSec  float64  `json:"tokens_per_s"`
 	// Bubble is the predicted share of the time in which a stage with a device of its own waits.
 	Bubble float64 `json:"bubble"`

@@ -51,6 +51,7 @@ func (c *costs) predict(p *Plan, l layout) error {
 		period = r.Steady.Period
 	}
 	p.StepSeconds, p.Bubble = c.bounded(p, period)
+	p.FillSeconds = max(0, r.Makespan-float64(s.Batches)*p.StepSeconds)
 	if p.StepSeconds > 0 {
 		p.TokensPerSec = float64(c.Tokens) / p.StepSeconds
 	}
