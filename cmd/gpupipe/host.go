@@ -398,14 +398,16 @@ func (c *joinCommand) join(a *app, o *identity.JoinOptions) (m *identity.Members
 		}
 		return joinWithin(a, c.wait(10*time.Minute), mayHaveTokenLater, func() (*identity.Membership,
 			error) {
-			return joinByFile(a.ctx, c.TokenFile, o)
+			return joinByFile(a, c.TokenFile, o)
 		})
 	}
 	if o.Token, err = c.token(a); err != nil {
 		return nil, err
 	}
 	a.note("joining the run at %s", strings.Join(o.Token.Addresses, ", "))
-	return joinWithin(a, c.wait(30*time.Second), mayAnswerLater, func() (*identity.Membership, error) { return identity.Join(a.ctx, *o) })
+	return joinWithin(a, c.wait(30*time.Second), mayAnswerLater, func() (*identity.Membership, error) {
+		return attempt(a, o.Token.Addresses, func() (*identity.Membership, error) { return identity.Join(a.ctx, *o) })
+	})
 }
 
 func (c *joinCommand) wait(normal time.Duration) time.Duration {

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
@@ -79,8 +79,29 @@ func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() 
 	}
 }
 
+// notedAfter is how long an attempt may take until a note says what it tries.
+const notedAfter = 3 * time.Second
+
+// attempt makes an attempt to join. If it takes long, because a name is looked up or an address does not answer, it says what
+// it tries.
+func attempt(a *app, addresses []string, join func() (*identity.Membership, error)) (m *identity.Membership, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		m, err = join()
+	}()
+	select {
+	case <-done:
+		return m, err
+	case <-time.After(notedAfter):
+		a.note("no answer yet from %s", strings.Join(addresses, ", "))
+	}
+	<-done
+	return m, err
+}
+
 // joinByFile joins the run whose token is in a file.
-func joinByFile(ctx context.Context, path string, o *identity.JoinOptions) (*identity.Membership, error) {
+func joinByFile(a *app, path string, o *identity.JoinOptions) (*identity.Membership, error) {
 	text, err := strictyaml.ReadSmall(path)
 	if err != nil {
 		return nil, err
@@ -88,7 +109,7 @@ func joinByFile(ctx context.Context, path string, o *identity.JoinOptions) (*ide
 	if o.Token, err = identity.ParseToken(string(text)); err != nil {
 		return nil, &tokenFileError{path, err}
 	}
-	return identity.Join(ctx, *o)
+	return attempt(a, o.Token.Addresses, func() (*identity.Membership, error) { return identity.Join(a.ctx, *o) })
 }
 
 // tokenFileError is a file without a token.

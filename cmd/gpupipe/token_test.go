@@ -72,6 +72,23 @@ func TestTokenFile(t *testing.T) {
 }
 
 // While the coordinator does not answer, join says what it tries and for how long, every ten seconds at most.
+// An attempt that takes long says within seconds what it tries, once.
+func TestAnAttemptSaysWhatItTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var notes bytes.Buffer
+		a := &app{ctx: t.Context(), stdout: io.Discard, stderr: &notes}
+		for wait, want := range map[time.Duration]string{time.Second: "", 20 * time.Second: "no answer yet from n1:7433, 192.0.2.7:7433\n"} {
+			notes.Reset()
+			_, err := attempt(a, []string{"n1:7433", "192.0.2.7:7433"}, func() (*identity.Membership, error) {
+				time.Sleep(wait)
+				return nil, io.EOF
+			})
+			assert.ErrorIs(t, err, io.EOF)
+			assert.Equal(t, want, notes.String())
+		}
+	})
+}
+
 func TestJoinSaysWhatItTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var notes bytes.Buffer

@@ -239,15 +239,15 @@ func (p Problem) explain(plan *Plan) {
 		if used[i] || m.TokensPerSec == 0 {
 			continue
 		}
-		why := fmt.Sprintf("a pipeline has %d stages, and its site has no others for it", plan.Replicas[0].Stages)
+		why := fmt.Sprintf("too few at their site for a pipeline of %d stages", plan.Replicas[0].Stages)
 		switch {
 		case plan.Replicas[0].Stages > 1:
 		case !m.Fits:
-			why = "the model does not fit it"
+			why = "the model does not fit"
 		case m.TokensPerSec < slowest:
-			why = "it is too slow: all others would wait for it"
+			why = "too slow: all others would wait"
 		case !trains[m.Site] && plan.Limit != p.Owner:
-			why = "its connection is too slow"
+			why = "connection too slow"
 		default:
 			why = "the coordinator's connection is too slow for more replicas"
 		}

@@ -91,14 +91,14 @@ func TestLeftOut(t *testing.T) {
 	plan, err := Choose(p)
 	require.NoError(t, err)
 	assert.Len(t, plan.Replicas, 3)
-	assert.Equal(t, []LeftOut{{"m3", "it is too slow: all others would wait for it"}}, plan.LeftOut)
+	assert.Equal(t, []LeftOut{{"m3", "too slow: all others would wait"}}, plan.LeftOut)
 
 	p = homes(1000, 1000, 900, 1000)
 	p.Sites[1].Up = 0.5 * mbit
 	p.Sites[0].Up = 1000 * mbit
 	plan, err = Choose(p)
 	require.NoError(t, err)
-	assert.Equal(t, []LeftOut{{"m1", "its connection is too slow"}}, plan.LeftOut)
+	assert.Equal(t, []LeftOut{{"m1", "connection too slow"}}, plan.LeftOut)
 	assert.Equal(t, 1, plan.Pace, "the others wait for the slower one")
 
 	p = homes(1000, 1000)
@@ -123,7 +123,7 @@ func TestSites(t *testing.T) {
 	require.Len(t, plan.Replicas, 2)
 	assert.Equal(t, []string{"m4", "m5", "m6", "m7"}, plan.Replicas[1].Machines)
 	assert.Equal(t, "m8", plan.LeftOut[0].Machine)
-	assert.Contains(t, plan.LeftOut[0].Why, "a pipeline has 4 stages")
+	assert.Contains(t, plan.LeftOut[0].Why, "for a pipeline of 4 stages")
 
 	for i := range p.Machines {
 		p.Machines[i].Fits = false
