@@ -124,7 +124,8 @@ func printFormats(a *app, p *layout.ReplicaPlan) {
 			rows = append(rows, []string{f.Format, "", "too many", "", "", chosen})
 			continue
 		}
-		rows = append(rows, []string{f.Format, inBytes(f.Message), fmt.Sprint(f.Period), fmt.Sprint(f.Late), grouped(int64(f.TokensPerSec)), chosen})
+		rows = append(rows, []string{f.Format, inBytes(f.Message), fmt.Sprint(f.Period), fmt.Sprint(f.Late),
+			grouped(int64(f.TokensPerSec)), chosen})
 	}
 	a.printf("\n")
 	a.headed(rows)

@@ -83,8 +83,8 @@ const mostStages = 8
 func (t Task) PlanReplicas(ctx context.Context, open OpenMachine, h Homes, o measure.Options) (*ReplicaPlan, error) {
 	c := t.Config
 	share := c.OfReplica()
-	out := &ReplicaPlan{Parameters: t.Model.Count(), Active: t.Model.ActiveCount(), Tokens: int(share.BatchTokens()), Sequences: share.Rows(),
-		Each: share.Train.Microbatches, Machines: len(h.Machines), Wire: c.Pipeline.Outer.Wire}
+	out := &ReplicaPlan{Parameters: t.Model.Count(), Active: t.Model.ActiveCount(), Tokens: int(share.BatchTokens()),
+		Sequences: share.Rows(), Each: share.Train.Microbatches, Machines: len(h.Machines), Wire: c.Pipeline.Outer.Wire}
 	choose := !c.Pipeline.Independent()
 	if choose && out.Wire == outer.FormatNames()[0] {
 		out.Wire = chosenFormat

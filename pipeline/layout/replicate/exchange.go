@@ -228,6 +228,7 @@ func (p Problem) describe(x *Exchange, c schedule.ExchangeCosts, r *schedule.Exc
 		if up+down == 0 {
 			continue
 		}
-		x.Links = append(x.Links, LinkUse{s.Name, up / seconds, down / seconds, transfer(up, s.Up) / seconds, transfer(down, s.Down) / seconds})
+		x.Links = append(x.Links, LinkUse{s.Name, up / seconds, down / seconds, transfer(up, s.Up) / seconds,
+			transfer(down, s.Down) / seconds})
 	}
 }

@@ -57,8 +57,8 @@ func TestHomesAreAsFastAsTheirSum(t *testing.T) {
 		}
 
 		// A simulation of the exchange plan for a long time has the same tokens a second and waits for nothing.
-		r, err := schedule.SimulateExchanges(schedule.Exchanges{Fragments: 31, Period: plan.Period, Late: plan.Late, Last: 10 * plan.Period},
-			p.costs(plan.Replicas), 10*plan.Period-1)
+		e := schedule.Exchanges{Fragments: 31, Period: plan.Period, Late: plan.Late, Last: 10 * plan.Period}
+		r, err := schedule.SimulateExchanges(e, p.costs(plan.Replicas), 10*plan.Period-1)
 		require.NoError(t, err)
 		assert.InEpsilon(t, plan.TokensPerSec, float64(n*p.Tokens)/r.Step, 0.01)
 		for i := range plan.Replicas {
