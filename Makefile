@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 release site wheel wheel-test gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -52,11 +52,11 @@ test: setup ## what a user relies on: every op, backend, golden run, bits, crash
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
 test-all: setup-all cross vet ## every test, with other compilers and browsers, lint, and the programs for macOS
-	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
+	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm slurm-test
 	@if [ -e build/zig/ziglang/zig ]; then $(DARWIN); else echo "programs for macOS are omitted: no build/zig" >&2; fi
 
 test-rest: setup-all cross vet ## after make test: what make test-all adds to it, as continuous integration runs it
-	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm
+	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm slurm-test
 
 suite:
 	$(SUITE) $(PACKAGES) | $(TALLY)
@@ -198,6 +198,10 @@ gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine
 
 gpu-bundle-test: gpu-bundle ## run that archive where there is nothing but a shell and lavapipe (root, or user namespaces)
 	@.ci/gpu-bundle-test.sh
+
+slurm-test: setup-build ## examples/cluster/gpupipe.sbatch under a real Slurm on this machine (root; installs Debian's slurm-wlm and munge)
+	$(PROGRAM)
+	@.ci/slurm-test.sh
 
 hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh

@@ -192,6 +192,8 @@ func TestLauncherManifests(t *testing.T) {
 func TestLauncherCommands(t *testing.T) {
 	_, err := config.Load(launchers+"c.yaml", nil)
 	require.NoError(t, err)
+	apart, err := config.Load(launchers+"replicas.yaml", nil)
+	require.NoError(t, err)
 	parse := func(args []string) *kong.Context {
 		parser, err := kong.New(&commands{}, kong.Vars(targetVars()), kong.Vars{"version": ""},
 			kong.KindMapper(reflect.String, kong.MapperFunc(text)))
@@ -213,9 +215,12 @@ func TestLauncherCommands(t *testing.T) {
 	jobs := manifests(t, "jobset.yaml")[1]["spec"].(map[string]any)["replicatedJobs"].([]any)
 	members := jobs[1].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)["parallelism"]
 	assert.Contains(t, strings.Join(launched(t, "jobset.yaml")[0], " "), fmt.Sprintf("--members %d ", members))
+	assert.Equal(t, members, apart.Pipeline.Replicas*apart.Pipeline.Stages, "replicas.yaml is for as many")
+	assert.True(t, apart.Pipeline.Independent())
 	trainer := manifests(t, "trainjob.yaml")[1]["spec"].(map[string]any)["trainer"].(map[string]any)
 	value := trainer["env"].([]any)[0].(map[string]any)["value"]
 	assert.Equal(t, fmt.Sprint(trainer["numNodes"].(int)-1), value, "node 0 is the coordinator")
+	assert.Equal(t, apart.Pipeline.Replicas, trainer["numNodes"], "which computes, too")
 }
 
 // launched are the arguments of the program in a file: of containers, or of lines of a script.
@@ -256,7 +261,8 @@ func launched(t *testing.T, file string) (all [][]string) {
 	}
 	joined := strings.ReplaceAll(string(text), "\\\n", " ")
 	for _, m := range regexp.MustCompile(`(?m)\bgpupipe ((?:host|join) [^&\n]*)`).FindAllStringSubmatch(joined, -1) {
-		command := regexp.MustCompile(`"\$\{?\w+[^"]*"`).ReplaceAllString(m[1], "1") // a number is a path, a name and a count
+		line := strings.ReplaceAll(m[1], `"${flags[@]}"`, "")                        // of the user's choice
+		command := regexp.MustCompile(`"\$\{?\w+[^"]*"`).ReplaceAllString(line, "1") // a number is a path, a name and a count
 		command, _, _ = strings.Cut(command, "#")
 		all = append(all, strings.Fields(command))
 	}
