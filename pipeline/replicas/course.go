@@ -69,6 +69,9 @@ func (c *Course) Resume(all []Flight) error {
 			return fmt.Errorf("an exchange of fragment %d, expected 0 to %d", flight.Fragment, len(c.fragments)-1)
 		}
 		c.flights[flight.Fragment] = flight.Lands
+		if c.sent[flight.Fragment] == nil { // it begins at the base
+			c.sent[flight.Fragment] = c.base[flight.Fragment]
+		}
 	}
 	return nil
 }
@@ -150,7 +153,7 @@ func (c *Course) depart(f, step int, send func(fragment int, payload [][]byte)) 
 
 // await waits for the change of a fragment, if one is under way, and applies it to the base.
 func (c *Course) await(f int, stopped <-chan struct{}) error {
-	x, fragment := &c.changes[f], c.fragments[f]
+	x := &c.changes[f]
 	x.mu.Lock()
 	none := x.awaited == 0 && len(x.arrived) == 0
 	x.mu.Unlock()
@@ -163,7 +166,12 @@ func (c *Course) await(f int, stopped <-chan struct{}) error {
 	case <-stopped:
 		return ErrStopped
 	}
-	m := newMessage(c.config, fragment)
+	return c.apply(f, payload)
+}
+
+// apply applies a change to the base.
+func (c *Course) apply(f int, payload [][]byte) error {
+	fragment, m := c.fragments[f], newMessage(c.config, c.fragments[f])
 	if err := m.decode(c.config, fragment, payload); err != nil {
 		return err
 	}
@@ -177,4 +185,24 @@ func (c *Course) await(f int, stopped <-chan struct{}) error {
 		c.base[f] = base
 	}
 	return err
+}
+
+// Follow applies a change of the base to a replica that has not begun, and moves it there.
+func (c *Course) Follow(fragment int, payload [][]byte) error {
+	if fragment < 0 || fragment >= len(c.fragments) {
+		return fmt.Errorf("a change of fragment %d, expected 0 to %d", fragment, len(c.fragments)-1)
+	}
+	if err := c.apply(fragment, payload); err != nil {
+		return err
+	}
+	versions := []engine.Version{engine.Newest}
+	if c.weights.Delayed() {
+		versions = append(versions, engine.Older)
+	}
+	for _, v := range versions {
+		if err := c.writeVersion(c.fragments[fragment], c.base[fragment], v); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -132,8 +132,10 @@ func (m *machine) sum(blocks, piece int, messages []Message) ([]byte, error) {
 	return sum, nil
 }
 
-// Flights lists the exchanges that have not landed.
-func (o *Owner) Flights() []Flight { return o.flights.list() }
+// Flights lists the exchanges that have not landed after a step.
+func (o *Owner) Flights(step int) []Flight {
+	return slices.DeleteFunc(o.flights.list(), func(f Flight) bool { return f.Lands <= step })
+}
 
 // Kinds are the variables for exchanges that a replica has of a parameter, in checkpoints.
 func (o *Owner) Kinds(param string) (kinds []Kind) {

@@ -229,15 +229,7 @@ func (v Variable) restore(s Saved) error {
 
 // Begin starts a replica without a state at the base.
 func (o *Owner) Begin(h Holder) error {
-	return o.params(func(f int, p span) error {
-		data := o.base[f][p.from:p.to]
-		if _, flying := o.flights[f]; flying {
-			if err := h.WriteExchange(Sent, p.param.Name, data); err != nil {
-				return err
-			}
-		}
-		return h.Begin(p.param.Name, data)
-	})
+	return o.params(func(f int, p span) error { return h.Begin(p.param.Name, o.base[f][p.from:p.to]) })
 }
 
 // params visits all parameters.
@@ -369,7 +361,15 @@ func (p *Pipeline) State() []Variable { return p.Owner.State(p.holders()) }
 
 // Restore brings the weights that were written, and the state of a checkpoint, to the replicas, see Owner.Restore.
 func (p *Pipeline) Restore(s Saved, at *Position) (fresh int, err error) {
-	return p.Owner.Restore(s, at, p.holders())
+	fresh, err = p.Owner.Restore(s, at, p.holders())
+	for f := range p.flights {
+		for _, r := range p.replicas {
+			if r.sent[f] == nil { // it begins at the base
+				r.sent[f] = p.base[f]
+			}
+		}
+	}
+	return fresh, err
 }
 
 // WriteState writes one of the optimizer's variables to all replicas.

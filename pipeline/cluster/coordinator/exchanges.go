@@ -95,37 +95,60 @@ func (r *Replicas) complete(x replicas.Exchange, arrived map[int]*arrival) (mess
 
 // step takes an outer step and sends the change to all replicas.
 func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error {
+	r.owning.Lock()
+	defer r.owning.Unlock()
 	began := time.Now()
 	change, err := r.owner.Step(x.Fragment, x.Step, messages)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	tracer := r.tracer
+	tracer, joining := r.tracer, r.joining
 	r.mu.Unlock()
 	r.owner.Trace(tracer, x.Fragment, x.Step, began)
-	for _, s := range r.present() {
-		for _, member := range s.pipeline.group.members {
-			if payload := r.owner.Encode(change, x.Fragment, s.pipeline.owns(member)); payload != nil {
-				s.pipeline.send(member, transport.Bulk, protocol.Change{Step: x.Step, Fragment: x.Fragment}, payload)
-			}
-		}
+	all := r.present()
+	if joining != nil && joining.follows {
+		all = append(all, joining)
+	}
+	for _, s := range all {
+		r.sendChange(s, protocol.Change{Step: x.Step, Fragment: x.Fragment, Before: s.follows}, change)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stepped[x.Fragment] = x.Step
-	close(r.progress)
-	r.progress = make(chan struct{})
+	r.advance()
 	return nil
 }
 
-// settle waits until all exchanges that are planned after a step, up to another, are done.
-func (r *Replicas) settle(after, to int) error {
+// advance wakes those who wait for exchanges. The caller holds the lock.
+func (r *Replicas) advance() {
+	close(r.progress)
+	r.progress = make(chan struct{})
+}
+
+// sendChange sends the members of a replica what they own of a change. To a replica that has not begun, it counts as a
+// variable.
+func (r *Replicas) sendChange(s *slot, h protocol.Change, change replicas.Message) {
+	p := s.pipeline
+	for _, member := range p.group.members {
+		payload := r.owner.Encode(change, h.Fragment, p.owns(member))
+		if payload == nil {
+			continue
+		}
+		if h.Before {
+			p.variables.count([]string{member})
+		}
+		p.send(member, transport.Bulk, h, payload)
+	}
+}
+
+// settle waits until all exchanges up to a step are done.
+func (r *Replicas) settle(step int) error {
+	planned := r.owner.Planned(0, step)
 	for {
 		r.mu.Lock()
 		progress, err := r.progress, r.failure
-		open := func(x replicas.Exchange) bool { return r.stepped[x.Fragment] < x.Step }
-		done := !slices.ContainsFunc(r.owner.Planned(after, to), open)
+		done := !slices.ContainsFunc(planned, r.comes)
 		r.mu.Unlock()
 		if done || err != nil {
 			return errors.Join(err)
@@ -135,4 +158,18 @@ func (r *Replicas) settle(after, to int) error {
 		case <-r.failing:
 		}
 	}
+}
+
+// comes reports whether an exchange is yet to be done: a replica that is here takes part in it, or all of one has arrived. The
+// caller holds the lock.
+func (r *Replicas) comes(x replicas.Exchange) bool {
+	if r.stepped[x.Fragment] >= x.Step {
+		return false
+	}
+	for y, arrived := range r.arrivals {
+		if y.Fragment == x.Fragment && y.Step <= x.Step && r.complete(y, arrived) != nil {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.slots, func(s *slot) bool { return s != nil && s.from < x.Step })
 }

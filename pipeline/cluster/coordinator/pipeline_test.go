@@ -37,6 +37,8 @@ type network struct {
 	cut     map[string]bool          // members that nothing reaches
 	sent    map[string]int           // by the type of header
 	hold    chan struct{}            // closed when variables may arrive; nil: they may
+	results chan struct{}            // closed when results may arrive; nil: they may
+	onBegin func(member string)      // is called when a segment begins; nil: nothing is
 	latency time.Duration            // of a round trip, as far as links are measured
 	far     map[string]time.Duration // of a round trip between two members, as in "a b"; others have latency
 	links   *Links                   // known before; nil: none are
@@ -106,7 +108,14 @@ func (n node) Send(to string, m transport.Message) error {
 			}
 		}()
 	}
+	results := n.results
+	if _, ok := h.(protocol.Begin); ok && n.onBegin != nil {
+		n.onBegin(to)
+	}
 	n.queues[name] <- func() {
+		if _, ok := h.(protocol.Result); ok && results != nil {
+			<-results
+		}
 		if _, ok := h.(protocol.Tensor); ok && n.hold != nil {
 			<-n.hold
 		}

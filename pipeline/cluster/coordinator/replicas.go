@@ -28,10 +28,15 @@ type Replicas struct {
 	stepping sync.WaitGroup
 	closing  sync.WaitGroup // of replicas that are lost
 	wake     chan struct{}  // has room for one: an exchange may be complete
-	tracer   engine.Tracer
+	filling  sync.WaitGroup
+	vacant   chan struct{} // has room for one: a replica is away
+	owning   sync.Mutex    // the state of the owner; locked before mu
 
 	mu       sync.Mutex
+	tracer   engine.Tracer
 	slots    []*slot // by number; nil: the replica is away
+	joining  *slot   // a replica that is about to begin; nil: none is
+	round    *round  // in progress; nil: none is
 	arrivals map[replicas.Exchange]map[int]*arrival
 	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
 	progress chan struct{} // closed and replaced when that changes
@@ -48,7 +53,9 @@ type ReplicaOptions struct {
 	// Opened is given the replicas before any member may speak to them. Their Receive and Lost are called from then on.
 	Opened func(*Replicas)
 	// Device opens the device of the outer optimizer.
-	Device  func() (device.Device, error)
+	Device func() (device.Device, error)
+	// Offer waits for members that can be one of some replicas that are away; nil: there will be none.
+	Offer   func(ctx context.Context, away []int) (replica int, err error)
 	Execute engine.Executor // of the outer optimizer; nil: runtime/exec
 }
 
@@ -60,6 +67,8 @@ type slot struct {
 	last     replicas.Exchange  // the newest that it has sent all of
 	heard    time.Time          // when it has last measured or sent something
 	flights  *[]replicas.Flight // for its first segment; nil: it has begun that
+	follows  bool               // it gets changes of the base, though it has not begun
+	waits    bool               // it begins with the next round
 }
 
 // arrival is what a replica has sent for an exchange.
@@ -75,7 +84,8 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 		o.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
 	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
-		slots: make([]*slot, c.Pipeline.Replicas), arrivals: map[replicas.Exchange]map[int]*arrival{}, stepped: map[int]int{},
+		vacant: make(chan struct{}, 1),
+		slots:  make([]*slot, c.Pipeline.Replicas), arrivals: map[replicas.Exchange]map[int]*arrival{}, stepped: map[int]int{},
 		progress: make(chan struct{})}
 	o.Opened(r)
 	errs := make([]error, len(r.slots))
@@ -97,16 +107,20 @@ func (r *Replicas) planned() bool {
 
 // open opens a replica, if there are members for it.
 func (r *Replicas) open(ctx context.Context, number int) error {
+	return r.openSlot(ctx, &slot{number: number}, func(s *slot) { r.slots[number] = s })
+}
+
+// openSlot opens the pipeline of a replica. keep is called with the lock, before any member may speak to it.
+func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) error {
 	t := r.options.Task
-	of := &ofReplica{number: number, whole: t.Config, owner: r.owner}
-	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(number)
-	s := &slot{number: number}
+	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner}
+	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
 	p, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		s.pipeline = p
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.slots[number] = s
+		keep(s)
 	})
 	if errors.Is(err, device.ErrLost) && p == nil && s.pipeline != nil {
 		s.pipeline.Abort(err) // a request may have failed before anything else of its members
@@ -122,6 +136,17 @@ func (r *Replicas) present() (all []*slot) {
 		if s != nil {
 			all = append(all, s)
 		}
+	}
+	return all
+}
+
+// known are the replicas that are here, and the one that joins.
+func (r *Replicas) known() []*slot {
+	all := r.present()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joining != nil {
+		all = append(all, r.joining)
 	}
 	return all
 }
@@ -162,6 +187,9 @@ func (r *Replicas) Load() (err error) {
 		go r.watch(s)
 	}
 	r.stepping.Go(r.stepAll)
+	if r.options.Offer != nil {
+		r.filling.Go(r.fill)
+	}
 	return nil
 }
 
@@ -170,7 +198,7 @@ func (r *Replicas) watch(s *slot) {
 	<-s.pipeline.group.failed
 	if err := s.pipeline.group.failing(); s.isLost() {
 		r.lose(s, err)
-	} else {
+	} else if slices.Contains(r.present(), s) {
 		r.Abort(err)
 	}
 }
@@ -179,6 +207,11 @@ func (r *Replicas) watch(s *slot) {
 // more work.
 func (r *Replicas) lose(s *slot, err error) {
 	r.mu.Lock()
+	if r.joining == s && s.waits {
+		r.joining = nil
+		r.closing.Go(func() { _ = s.pipeline.Close() })
+		signal(r.vacant)
+	}
 	if r.slots[s.number] != s || r.failure != nil {
 		r.mu.Unlock()
 		return
@@ -192,11 +225,13 @@ func (r *Replicas) lose(s *slot, err error) {
 		r.fail(err)
 	}
 	last := s.last
+	r.advance()
 	r.mu.Unlock()
 	if others {
 		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
 	}
 	signal(r.wake)
+	signal(r.vacant)
 }
 
 // event is what has happened to a replica.
@@ -272,7 +307,7 @@ func (r *Replicas) LinkValues() (all []metrics.Value) {
 
 // linkUses implements running.
 func (r *Replicas) linkUses(member string) []protocol.LinkUse {
-	for _, s := range r.present() {
+	for _, s := range r.known() {
 		if s.pipeline.group.has(member) {
 			return s.pipeline.linkUses(member)
 		}
@@ -299,7 +334,7 @@ func (r *Replicas) Abort(cause error) {
 	r.mu.Lock()
 	r.fail(cause)
 	r.mu.Unlock()
-	for _, s := range r.present() {
+	for _, s := range r.known() {
 		s.pipeline.Abort(cause)
 	}
 }
@@ -307,27 +342,31 @@ func (r *Replicas) Abort(cause error) {
 // Close implements train.Pipeline.
 func (r *Replicas) Close() error {
 	r.Abort(device.ErrClosed)
-	err := r.each(func(s *slot) error { return s.pipeline.Close() })
+	r.filling.Wait()
+	var errs []error
+	for _, s := range r.known() {
+		r.closing.Go(func() { _ = s.pipeline.Close() }) // it always succeeds
+	}
 	r.stepping.Wait()
 	r.closing.Wait()
-	err = errors.Join(err, r.owner.Close())
+	errs = append(errs, r.owner.Close())
 	if r.device != nil {
-		err = errors.Join(err, r.device.Close())
+		errs = append(errs, r.device.Close())
 		r.device = nil
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // Lost ends the replica that a member has ranks of.
 func (r *Replicas) Lost(member string, err error) {
-	for _, s := range r.present() {
+	for _, s := range r.known() {
 		s.pipeline.Lost(member, err)
 	}
 }
 
 // Receive takes a message of a member.
 func (r *Replicas) Receive(from string, m transport.Message) {
-	for _, s := range r.present() {
+	for _, s := range r.known() {
 		if s.pipeline.group.epoch == m.Epoch {
 			s.pipeline.Receive(from, m)
 		}
@@ -341,29 +380,11 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	}
 	stop, cancel := context.WithCancel(stop)
 	defer cancel()
-	slots := r.present()
-	round, limit := newRound(slots), &together{}
-	for _, s := range slots {
-		go func() {
-			w := work{from: from, to: to, microbatches: s.pipeline.plan.microbatches, losses: 1, together: limit, flights: s.takeFlights(),
-				source: replicas.Share(source, s.number, len(r.slots))}
-			end, err := s.pipeline.work(stop, w, round.add(s.number))
-			lost := s.isLost()
-			if lost {
-				r.lose(s, s.pipeline.group.failing())
-			} else if err != nil {
-				cancel()
-			}
-			round.ended(s.number, end, err, lost)
-		}()
-	}
+	round := newRound(stop, source, from, to)
+	r.beginRound(round, cancel)
 	var declined error
 	for over := false; !over; {
-		select {
-		case <-round.changed:
-		case <-r.failing: // the pipelines end, too
-			<-round.changed
-		}
+		<-round.changed // all replicas end some time
 		r.record()
 		var complete []engine.Measured
 		complete, over = round.take()
@@ -375,11 +396,50 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 			}
 		}
 	}
+	r.mu.Lock()
+	r.round = nil
+	r.mu.Unlock()
 	reached, err := round.end(from)
-	err = errors.Join(err, declined, r.settle(from, reached))
+	err = errors.Join(err, declined, r.settle(reached))
 	r.owner.Landed(reached)
 	r.record()
 	return reached, err
+}
+
+// beginRound begins to train all replicas, and one that has waited for that.
+func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
+	r.owning.Lock()
+	defer r.owning.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	round.cancel = cancel
+	for f := range r.owner.Plan.Fragments {
+		r.stepped[f] = max(r.stepped[f], round.next) // what was sent before is done
+	}
+	for _, s := range r.slots {
+		if s != nil && round.enter(s.number, round.next) {
+			go r.train(round, s, work{from: round.next})
+		}
+	}
+	if s := r.joining; s != nil && s.waits {
+		r.enter(round, s, round.next)
+	}
+	r.round = round
+	signal(round.changed)
+}
+
+// train trains a replica.
+func (r *Replicas) train(round *round, s *slot, w work) {
+	w.to, w.together, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
+	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
+	end, err := s.pipeline.work(round.stop, w, round.add(s.number))
+	lost := s.isLost()
+	if lost {
+		r.lose(s, s.pipeline.group.failing())
+	} else if err != nil {
+		round.cancel()
+	}
+	round.ended(s.number, end, err, lost)
 }
 
 // takeFlights are the flights for the first segment of the replica.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -24,10 +26,21 @@ import (
 )
 
 // replicas opens replicas that train on their own, each on some members in turn.
-func (n *network) replicas(members ...[]string) train.Remote {
+func (n *network) replicas(members ...[]string) train.Remote { return n.elastic(nil, members...) }
+
+// elastic opens replicas that train on their own. Others of offers join.
+func (n *network) elastic(offers <-chan []string, members ...[]string) train.Remote {
 	var epoch atomic.Uint64
+	offer := func(ctx context.Context, away []int) (int, error) {
+		select {
+		case members[away[0]] = <-offers:
+			return away[0], nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
 	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
-		return OpenReplicas(ctx, ReplicaOptions{Task: t, Opened: func(r *Replicas) { n.host = r },
+		return OpenReplicas(ctx, ReplicaOptions{Task: t, Offer: offer, Opened: func(r *Replicas) { n.host = r },
 			Device: func() (device.Device, error) { return testdevice.Open("cpu:0/1") },
 			Open: func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
 				o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch.Add(2), Modelled: true,
@@ -159,4 +172,87 @@ func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 9, res.Step)
 	assert.Contains(t, strings.Join(notes.Text, "\n"), "1 of 3 replicas have no state in the checkpoint")
+}
+
+// A member that joins takes the place of a replica that is lost, while the others go on: it begins at the shared weights. At
+// the end of the run, when all exchanges have landed, it has the weights of the others.
+func TestReplicasJoin(t *testing.T) {
+	for _, x := range []struct {
+		inRound   bool
+		overrides []string
+	}{
+		{true, []string{"pipeline.outer={wire: int4, late: 2}"}},
+		{true, []string{"pipeline.local_steps=1"}},
+		{false, []string{"pipeline.outer={wire: f32, late: 1}", "pipeline.schedule=2bw"}},
+	} {
+		dir, n, offers := t.TempDir(), newNetwork(), make(chan []string, 1)
+		for _, id := range []string{"a", "b", "c", "d"} {
+			n.add(t, id)
+		}
+		joined := make(chan struct{})
+		n.onBegin = func(member string) {
+			if member == "d" {
+				close(joined)
+				n.onBegin = nil
+			}
+		}
+		report := &runtest.Notes{OnStep: func(p train.Progress) {
+			if p.Step != 4 {
+				return
+			}
+			if x.inRound { // no batch is granted meanwhile
+				n.mu.Lock()
+				n.results = joined
+				n.mu.Unlock()
+			}
+			n.vanish("b")
+			offers <- []string{"d"}
+			for r := n.host.(*Replicas); !x.inRound && !r.joinerWaits(); {
+				runtime.Gosched()
+			}
+		}}
+		every := "train={batch_size: 12, microbatches: 12, eval_every: 0, save_every: 0, steps: 40}"
+		if !x.inRound {
+			every = "train={batch_size: 12, microbatches: 12, eval_every: 8, save_every: 20, steps: 40}"
+		}
+		o := train.Options{OpenDevice: testdevice.Open, Report: report, Remote: n.elastic(offers, []string{"a"}, []string{"b"}, []string{"c"})}
+		c := independent(t, dir, "run", append(x.overrides, "pipeline.replicas=3", every)...)
+		res, err := train.Run(t.Context(), c, o)
+		require.NoError(t, err)
+		assert.Equal(t, 40, res.Step)
+		text, err := os.ReadFile(dir + "/run/events.jsonl")
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "replica 1 begins after step ")
+		assert.NotContains(t, string(text), `"event":"restart"`)
+		all := tensorsOf(t, res)
+		for _, param := range []string{"model.norm.weight", "model.layers.0.mlp.up_proj.weight"} {
+			assert.Equal(t, all["outer/base/"+param], all["replicas/1/weights/"+param])
+			assert.Equal(t, all["replicas/0/weights/"+param], all["replicas/1/weights/"+param])
+		}
+	}
+}
+
+// joinerWaits reports whether a replica begins with the next round.
+func (r *Replicas) joinerWaits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.joining != nil && r.joining.waits
+}
+
+// tensorsOf reads all tensors of a checkpoint's state.
+func tensorsOf(t *testing.T, res train.Result) map[string][]float32 {
+	t.Helper()
+	c, _, err := checkpoint.Latest(res.Dir)
+	require.NoError(t, err)
+	r, err := c.Optimizer()
+	require.NoError(t, err)
+	defer r.Close()
+	all := map[string][]float32{}
+	for _, x := range r.Tensors() {
+		if x.DType == "F32" {
+			all[x.Name], err = r.Float32(x.Name)
+			require.NoError(t, err)
+		}
+	}
+	return all
 }

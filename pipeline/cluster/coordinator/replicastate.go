@@ -51,7 +51,7 @@ func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, 
 		return fresh, err
 	}
 	for _, s := range r.present() {
-		flights := r.owner.Flights()
+		flights := r.owner.Flights(0)
 		s.flights = &flights
 	}
 	return fresh, nil

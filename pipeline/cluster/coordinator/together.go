@@ -3,6 +3,8 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -31,23 +33,46 @@ func (t *together) admit(stop context.Context, batch int) bool {
 	return true
 }
 
-// round is the training of all replicas, from a batch to another.
+// first is the first batch that no replica has been granted.
+func (t *together) first() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.granted
+}
+
+// round is the training of all replicas, from a batch to another. Replicas may join it.
 type round struct {
+	limit   *together
+	stop    context.Context // ends the round
+	cancel  func()          // ends stop
+	source  engine.Source
+	to      int
 	changed chan struct{} // has room for one
 
 	mu      sync.Mutex
 	queues  map[int][]engine.Measured // by replica that is not lost: batches that were not delivered
+	begins  map[int]int               // by replica: the batch with which it has begun
+	next    int                       // the batch to deliver
 	working int                       // replicas
 	ends    map[int]int               // by replica that has ended
 	errs    []error                   // of replicas that are not lost
 }
 
-func newRound(slots []*slot) *round {
-	r := &round{changed: make(chan struct{}, 1), queues: map[int][]engine.Measured{}, working: len(slots), ends: map[int]int{}}
-	for _, s := range slots {
-		r.queues[s.number] = nil
+func newRound(stop context.Context, source engine.Source, from, to int) *round {
+	return &round{limit: &together{granted: from}, stop: stop, source: source, to: to, changed: make(chan struct{}, 1),
+		queues: map[int][]engine.Measured{}, begins: map[int]int{}, next: from, ends: map[int]int{}}
+}
+
+// enter adds a replica, unless others have ended: then there is nothing to join.
+func (r *round) enter(replica, from int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.ends) > 0 {
+		return false
 	}
-	return r
+	r.queues[replica], r.begins[replica] = nil, from
+	r.working++
+	return true
 }
 
 // add takes what a replica has measured.
@@ -82,30 +107,33 @@ func (r *round) ended(replica, end int, err error, lost bool) {
 func (r *round) take() (complete []engine.Measured, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.queues) > 0 {
-		var all []engine.Measured
-		for replica := range maxReplica(r.queues) {
-			if queue := r.queues[replica]; len(queue) > 0 {
-				all = append(all, queue[0])
-			}
+	for {
+		all := r.heads()
+		if len(all) == 0 {
+			return complete, r.working == 0
 		}
-		if len(all) < len(r.queues) {
-			break
-		}
-		for replica, queue := range r.queues {
-			r.queues[replica] = queue[1:]
+		for _, m := range all {
+			r.queues[m.Replica] = r.queues[m.Replica][1:]
 		}
 		complete = append(complete, replicas.Combine(all))
+		r.next++
 	}
-	return complete, r.working == 0
 }
 
-// maxReplica is one more than the greatest number of a replica.
-func maxReplica(queues map[int][]engine.Measured) (n int) {
-	for replica := range queues {
-		n = max(n, replica+1)
+// heads are the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that begin with a
+// later batch have none.
+func (r *round) heads() (all []engine.Measured) {
+	for _, replica := range slices.Sorted(maps.Keys(r.queues)) {
+		queue := r.queues[replica]
+		switch {
+		case r.begins[replica] > r.next:
+		case len(queue) == 0:
+			return nil
+		default:
+			all = append(all, queue[0])
+		}
 	}
-	return n
+	return all
 }
 
 // end is the first batch that was not done. All replicas agree on it.

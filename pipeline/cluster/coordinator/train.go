@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -97,7 +98,8 @@ func (h *Host) use(p *Pipeline) {
 // run makes something what messages are for.
 func (h *Host) run(x running) { h.pipeline.Store(&x) }
 
-// openReplicas opens replicas that train on their own, once there are enough devices for all of them.
+// openReplicas opens replicas that train on their own, once there are enough devices for all of them, or after
+// HostOptions.Rejoin with those that are here.
 func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Options) (train.Pipeline, error) {
 	if t.Config.Pipeline.Depth == config.DepthAuto {
 		t.Config.Pipeline.Depth = config.DepthNumber(0) // one number for all replicas
@@ -105,16 +107,20 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 	p := t.Config.Pipeline
 	waiting, cancel := context.WithTimeout(ctx, h.options.Rejoin)
 	defer cancel()
+	here := 0
 	if err := h.roster.waitOffers(waiting, func(offers []protocol.Place) bool {
-		return len(freeGroups(offers, nil, p.Stages)) >= p.Replicas
-	}); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, &tooFewError{h.Devices(), p.Stages * p.Replicas}
+		here = len(freeGroups(offers, nil, p.Stages))
+		return here >= p.Replicas
+	}); ctx.Err() != nil {
+		return nil, ctx.Err()
+	} else if here == 0 {
+		return nil, &tooFewError{h.Devices(), p.Stages}
+	} else if err != nil {
+		t.Report.Note("%d of %d replicas are here; the others may join later", here, p.Replicas)
 	}
 	h.roster.placeGroups(p.Stages, p.Replicas)
-	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Execute: o.Execute, Opened: func(r *Replicas) { h.run(r) },
+	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Execute,
+		Opened: func(r *Replicas) { h.run(r) },
 		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
 }
 
@@ -131,6 +137,25 @@ func (h *Host) openReplica(ctx context.Context, t train.RemoteTask, of *ofReplic
 		h.roster.setGroup(of.number, p.placement.stages, p.placement.ranks)
 	}
 	return p, err
+}
+
+// offerTo returns the Offer of ReplicaOptions.
+func (h *Host) offerTo(stages, replicas int) func(ctx context.Context, away []int) (replica int, err error) {
+	return func(ctx context.Context, away []int) (replica int, err error) {
+		err = h.roster.waitOffers(ctx, func(offers []protocol.Place) bool {
+			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas) {
+				if g != nil && slices.Contains(away, i) {
+					replica = i
+					return true
+				}
+			}
+			return false
+		})
+		if err == nil {
+			h.roster.placeGroups(stages, replicas)
+		}
+		return replica, err
+	}
 }
 
 // extending is a node in several epochs, one for each replica.

@@ -204,7 +204,13 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 		if e.course == nil {
 			return errors.New("a change for replicas that do not train on their own")
 		}
-		return e.course.Take(h.Fragment, h.Step, payload)
+		if !h.Before {
+			return e.course.Take(h.Fragment, h.Step, payload)
+		}
+		if err := e.course.Follow(h.Fragment, payload); err != nil {
+			return err
+		}
+		return e.wrote()
 	case protocol.Begin:
 		return e.begin(h)
 	case protocol.Read:
@@ -256,6 +262,11 @@ func (e *epoch) write(h protocol.Write, payload [][]byte) error {
 	if err != nil {
 		return err
 	}
+	return e.wrote()
+}
+
+// wrote counts a variable, and begins the segment that has waited for it.
+func (e *epoch) wrote() error {
 	if h := e.segments.wrote(); h != nil {
 		return e.begin(*h)
 	}

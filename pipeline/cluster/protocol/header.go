@@ -136,8 +136,9 @@ type Move struct {
 // Change changes the base of replicas in a fragment of the model. The payload is the message of the outer step, for the
 // parameters that the member's ranks own. Coordinator → member.
 type Change struct {
-	Step     int `json:"step"` // after which the fragment was sent
-	Fragment int `json:"fragment"`
+	Step     int  `json:"step"` // after which the fragment was sent
+	Fragment int  `json:"fragment"`
+	Before   bool `json:"before,omitempty"` // the replica has not begun: it counts at once
 }
 
 // Filler is bytes that measure a link. The receiver drops them. Member → member.

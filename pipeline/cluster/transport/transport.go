@@ -362,6 +362,15 @@ func (n *Node) Flush(ctx context.Context) error {
 	return nil
 }
 
+// FlushTo is Flush for one peer of the epoch.
+func (n *Node) FlushTo(ctx context.Context, peer string) error {
+	l, _, err := n.link(peer)
+	if err != nil {
+		return err
+	}
+	return l.flush(ctx)
+}
+
 func (n *Node) currentEpoch() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
