@@ -35,7 +35,7 @@ var budgets = map[string]int{
 	"pipeline/train":      6350,
 	"pipeline/data":       15200,
 	"pipeline/layout":     4500,
-	"pipeline/schedule":   3700,
+	"pipeline/schedule":   3800,
 	"pipeline/engine":     4200,
 	"pipeline/replicas":   2000,
 	"pipeline/wire":       500,

@@ -15,22 +15,23 @@ import (
 )
 
 type scheduleCommand struct {
-	Name          string  `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
-	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
-	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
-	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages, or as many as the depth needs." placeholder:"M"`
-	Stale         string  `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1 + depth, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
-	Depth         int     `help:"With 1f1b and 2bw: how many microbatches more than there are stages the first stage has in flight; later stages have a share. See --latency." default:"0" placeholder:"K"`
-	Chunks        *int    `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
-	Batches       *int    `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
-	Communication bool    `help:"Show the transfers between stages, too."`
-	Tied          bool    `help:"With --communication: the last stage has a copy of the embedding."`
-	Costs         string  `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
-	SplitBackward bool    `help:"Split each backward in two, as training with a delay does: the gradient of the inputs is sent while that of the weights is computed."`
-	Transfer      float64 `help:"Time of a transfer between stages." default:"0"`
-	Latency       float64 `help:"Put each stage on a machine of its own: a message leaves its machine for the time of a transfer, one at a time, and arrives this much later." default:"0"`
-	Draw          string  `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
-	JSON          bool    `help:"Print a JSON object."`
+	Name          string       `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
+	File          string       `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
+	Stages        *int         `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
+	Microbatches  *int         `help:"Microbatches in a batch. Default: twice the stages, or as many as the depth needs." placeholder:"M"`
+	Stale         string       `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1 + depth, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
+	Depth         int          `help:"With 1f1b and 2bw: how many microbatches more than there are stages the first stage has in flight; later stages have a share. See --latency." default:"0" placeholder:"K"`
+	Chunks        *int         `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
+	Batches       *int         `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
+	Communication bool         `help:"Show the transfers between stages, too."`
+	Tied          bool         `help:"With --communication: the last stage has a copy of the embedding."`
+	Costs         string       `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
+	SplitBackward bool         `help:"Split each backward in two, as training with a delay does: the gradient of the inputs is sent while that of the weights is computed."`
+	Transfer      float64      `help:"Time of a transfer between stages." default:"0"`
+	Latency       float64      `help:"Put each stage on a machine of its own: a message leaves its machine for the time of a transfer, one at a time, and arrives this much later." default:"0"`
+	Exchanges     replicaFlags `embed:""`
+	Draw          string       `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
+	JSON          bool         `help:"Print a JSON object."`
 }
 
 func (c *scheduleCommand) Help() string {
@@ -50,6 +51,10 @@ Actions, as microbatch.batch, with :chunk if a stage has several model chunks:
   SG RG SW RW  send and receive the gradients, and the weights, of parameters
                with copies on other stages
 
+With --replicas and --local-steps, replicas train on their own, each by this schedule, and exchange fragments of the model by plan
+(docs/REPLICAS.md). The drawing then has a column for each step: S the fragments that a replica sends after it, L those that land, w where
+it waits for them, and below that how busy its connection was. An SVG or PNG shows steps and messages in time.
+
 The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
 stages. A run repeats them: describe one batch, or several that overlap.
 
@@ -60,6 +65,8 @@ Examples:
   gpupipe schedule --name interleaved --stages 4 --chunks 2 --draw text
   gpupipe schedule --name 1f1b --stages 2 --costs "1,2,0.5;1.5,3,0.5" \
     --draw 1f1b.svg
+  gpupipe schedule --name 1f1b --stages 1 --replicas 3 --local-steps 8 \
+    --message 40 --draw text
   gpupipe schedule --name zb-h1 --stages 2 > mine.txt
   gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json`)
 	return b.String()
@@ -94,8 +101,11 @@ func (c *scheduleCommand) Run(a *app) error {
 		v.Simulation.Steady = c.steady(s, costs)
 	}
 	c.closed(v, costs)
+	if v.Exchanges, err = c.Exchanges.simulate(v.Simulation, s.Batches); err != nil {
+		return usererror.New(err)
+	}
 	if c.Draw != "" && c.Draw != "text" {
-		if err := draw.Save(c.Draw, s, v.Simulation); err != nil {
+		if err := v.save(c.Draw); err != nil {
 			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 	}
@@ -112,6 +122,9 @@ func (c *scheduleCommand) Run(a *app) error {
 			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 		picture = "\n" + picture
+		if v.Exchanges != nil {
+			picture += "\n" + draw.ExchangesText(v.Exchanges.shown(), max(0, columns-2))
+		}
 	}
 	a.printf("%v", s)
 	for line := range strings.Lines(picture) {
@@ -309,6 +322,15 @@ type scheduleView struct {
 	Simulation *schedule.Result
 	Closed     *schedule.Form
 	Period     *float64 // closed form of the time from batch to batch over links
+	Exchanges  *exchangesView
+}
+
+// save draws the schedule into a file, or the exchanges of its replicas.
+func (v *scheduleView) save(path string) error {
+	if v.Exchanges == nil {
+		return draw.Save(path, v.Schedule, v.Simulation)
+	}
+	return draw.SaveExchanges(path, v.Exchanges.title(), v.Exchanges.shown())
 }
 
 func (v *scheduleView) json() map[string]any {
@@ -325,6 +347,9 @@ func (v *scheduleView) json() map[string]any {
 	}
 	if v.Period != nil {
 		out["closed_period"] = *v.Period
+	}
+	if v.Exchanges != nil {
+		out["exchanges"] = v.Exchanges
 	}
 	return out
 }
@@ -358,6 +383,9 @@ func (v *scheduleView) print(a *app) {
 			form = fmt.Sprintf("(closed form %.6g a batch)", *v.Period)
 		}
 		figures = append(figures, []string{"# steady", percent(s.Bubble), form, fmt.Sprintf("%.6g a batch", s.Period)})
+	}
+	if v.Exchanges != nil {
+		figures = append(figures, v.Exchanges.figures()...)
 	}
 	a.table(figures)
 }

@@ -22,6 +22,9 @@ type ExchangeResult struct {
 type ReplicaResult struct {
 	Waited float64 `json:"waited"` // for exchanges to land
 	Work   float64 `json:"work"`   // of exchanges: sending, landing and drained pipelines
+	// When each step began and ended; an owner that does not train has none.
+	Begins []float64 `json:"begins"`
+	Ends   []float64 `json:"ends"`
 }
 
 // SiteResult is how long the connection of a site was busy.
@@ -36,7 +39,8 @@ type FlightResult struct {
 	Step     int       `json:"step"`    // after which it was sent
 	Lands    int       `json:"lands"`   // the step after which it counts
 	Sent     []float64 `json:"sent"`    // when the replica began to send
-	Left     []float64 `json:"left"`    // when all of its message had left
+	Leaves   []float64 `json:"leaves"`  // when its message began to leave
+	Left     []float64 `json:"left"`    // when all of it had left
 	Arrived  []float64 `json:"arrived"` // when the result was there
 	Landed   []float64 `json:"landed"`  // when the replica moved by it
 }
@@ -83,14 +87,13 @@ type exchangeSimulation struct {
 
 type replicaState struct {
 	out, in pipe
-	ends    []float64 // when each step ended
 	pending []*flight // that it has sent and not landed
 	resume  func()    // goes on when an exchange has arrived; nil: it does not wait for one
 	since   float64   // when it began to wait
 	ReplicaResult
 }
 
-func (r *replicaState) step() int { return len(r.ends) }
+func (r *replicaState) step() int { return len(r.Ends) }
 
 type siteState struct {
 	up, down        pipe
@@ -177,7 +180,7 @@ func newExchangeSimulation(e Exchanges, c ExchangeCosts, steps int) *exchangeSim
 		if r.Step > 0 {
 			sim.senders++
 			site.training++
-			sim.at(r.Step, func() { sim.stepEnds(i) })
+			sim.begin(i, 0)
 		}
 	}
 	return sim
@@ -188,10 +191,16 @@ func (sim *exchangeSimulation) at(time float64, do func()) {
 	sim.moments++
 }
 
+// begin begins a replica's next step.
+func (sim *exchangeSimulation) begin(i int, at float64) {
+	sim.replicas[i].Begins = append(sim.replicas[i].Begins, at)
+	sim.at(at+sim.costs.Replicas[i].Step, func() { sim.stepEnds(i) })
+}
+
 // stepEnds is the end of a replica's step.
 func (sim *exchangeSimulation) stepEnds(i int) {
 	r := &sim.replicas[i]
-	r.ends = append(r.ends, sim.now)
+	r.Ends = append(r.Ends, sim.now)
 	sim.whenArrived(i, func() { sim.exchange(i) })
 }
 
@@ -233,7 +242,7 @@ func (sim *exchangeSimulation) exchange(i int) {
 		sim.whenArrived(i, func() {
 			busy := sim.land(i)
 			if r.Work += busy; r.step() < sim.steps {
-				sim.at(sim.now+busy+sim.costs.Replicas[i].Step, func() { sim.stepEnds(i) })
+				sim.begin(i, sim.now+busy)
 			}
 		})
 	})
@@ -267,7 +276,7 @@ func (sim *exchangeSimulation) flight(fragment, step int) *flight {
 	if fl == nil {
 		times := func() []float64 { return make([]float64, len(sim.replicas)) }
 		fl = &flight{FlightResult: FlightResult{Fragment: fragment, Step: step, Lands: sim.Lands(step),
-			Sent: times(), Left: times(), Arrived: times(), Landed: times()}}
+			Sent: times(), Leaves: times(), Left: times(), Arrived: times(), Landed: times()}}
 		sim.flights[key] = fl
 		sim.sent = append(sim.sent, fl)
 	}
@@ -280,7 +289,7 @@ func (sim *exchangeSimulation) send(i int, fl *flight) {
 	site := &sim.sites[c.Site]
 	gone := r.out.pass(bytes*(1-c.Share), span{sim.now, sim.now})
 	gone = site.up.pass(bytes*(1-site.owned), gone)
-	fl.Sent[i], fl.Left[i] = sim.now, gone.last
+	fl.Sent[i], fl.Leaves[i], fl.Left[i] = sim.now, gone.first, gone.last
 	fl.out = fl.out.with(gone, fl.sent > 0)
 	if fl.sent++; fl.sent < sim.senders {
 		return
@@ -358,12 +367,12 @@ func (sim *exchangeSimulation) finish() *ExchangeResult {
 		if r.step() == 0 {
 			continue
 		}
-		out.Makespan = max(out.Makespan, r.ends[sim.steps-1])
+		out.Makespan = max(out.Makespan, r.Ends[sim.steps-1])
 		began := 0.0
 		if from > 0 {
-			began = r.ends[from-1]
+			began = r.Ends[from-1]
 		}
-		out.Step = max(out.Step, (r.ends[sim.steps-1]-began)/float64(sim.steps-from))
+		out.Step = max(out.Step, (r.Ends[sim.steps-1]-began)/float64(sim.steps-from))
 	}
 	for _, s := range sim.sites {
 		out.Sites = append(out.Sites, SiteResult{s.up.busy, s.down.busy})
@@ -372,7 +381,7 @@ func (sim *exchangeSimulation) finish() *ExchangeResult {
 		out.Flights = append(out.Flights, fl.FlightResult)
 		for i, r := range sim.replicas {
 			if fl.Arrived[i] > 0 {
-				out.Lateness = max(out.Lateness, sim.lateness(r.ends, fl.Step, fl.Arrived[i]))
+				out.Lateness = max(out.Lateness, sim.lateness(r.Ends, fl.Step, fl.Arrived[i]))
 			}
 		}
 	}

@@ -183,3 +183,45 @@ func TestPicturesThatAreRefused(t *testing.T) {
 	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Cost{})
 	assert.NoError(t, Save(filepath.Join(t.TempDir(), "a.png"), s, r), "nothing takes time")
 }
+
+// exchanges are those of two replicas, whose connections carry a fragment in a step and a half.
+func exchanges(t *testing.T, late int) *schedule.ExchangeResult {
+	t.Helper()
+	c := schedule.ExchangeCosts{Bytes: []float64{3, 3}, Sites: []schedule.Site{{}, {Up: 1}, {Up: 1}},
+		Replicas: []schedule.ReplicaCost{{Share: 1}, {Step: 2, Site: 1}, {Step: 2, Site: 2}}}
+	r, err := schedule.SimulateExchanges(schedule.Exchanges{Fragments: 2, Period: 4, Late: late, Last: schedule.Endless}, c, 16)
+	require.NoError(t, err)
+	return Shown(r, 6)
+}
+
+// A column a step has what is sent and what lands after it, how busy the connection was, and where a replica waits.
+func TestExchangesText(t *testing.T) {
+	assert.Equal(t, `step       1   2   3     4      5     6
+replica 1  ·   S0  ·     L0 S1  ·     L1 S0
+  link     0%  0%  100%  50%    100%  50%
+replica 2  ·   S0  ·     L0 S1  ·     L1 S0
+  link     0%  0%  100%  50%    100%  50%
+`, ExchangesText(exchanges(t, 2), 0))
+	late := ExchangesText(exchanges(t, 1), 0)
+	assert.Contains(t, late, "replica 1  ·   S0  w L0  S1")
+	narrow := ExchangesText(exchanges(t, 2), 24)
+	assert.Contains(t, narrow, "step       1   2   3\n")
+	assert.Contains(t, narrow, "\n\nstep       4")
+	for line := range strings.Lines(narrow) {
+		assert.LessOrEqual(t, len([]rune(line)), 25)
+	}
+}
+
+func TestSaveExchanges(t *testing.T) {
+	for _, ext := range []string{".svg", ".png"} {
+		path := filepath.Join(t.TempDir(), "a"+ext)
+		require.NoError(t, SaveExchanges(path, "two replicas", exchanges(t, 1)))
+		assert.FileExists(t, path)
+		if text, err := os.ReadFile(path); ext == ".svg" && assert.NoError(t, err) {
+			for _, want := range []string{"two replicas", "replica 2", "connection"} {
+				assert.Contains(t, string(text), want)
+			}
+		}
+	}
+	assert.ErrorContains(t, SaveExchanges(filepath.Join(t.TempDir(), "a.gif"), "", exchanges(t, 1)), "expected .svg or .png")
+}

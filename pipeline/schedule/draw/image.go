@@ -46,6 +46,14 @@ func Save(path string, s *schedule.Schedule, r *schedule.Result) error {
 	}
 	p := newPicture(s, r)
 	w, h := p.size()
+	return save(path, w, h, func(c draw.Canvas) {
+		p.Canvas = c
+		p.draw()
+	})
+}
+
+// save draws a picture into a file.
+func save(path string, w, h vg.Length, picture func(draw.Canvas)) error {
 	var canvas vg.CanvasWriterTo
 	switch ext := strings.ToLower(filepath.Ext(path)); ext {
 	case ".svg":
@@ -55,8 +63,7 @@ func Save(path string, s *schedule.Schedule, r *schedule.Result) error {
 	default:
 		return fmt.Errorf("%s: found extension %q, expected .svg or .png", path, ext)
 	}
-	p.Canvas = draw.NewCanvas(canvas, w, h)
-	p.draw()
+	picture(draw.NewCanvas(canvas, w, h))
 	return atomicfile.Write(path, func(out io.Writer) error {
 		_, err := canvas.WriteTo(out)
 		return err

@@ -1,5 +1,5 @@
-// Package draw shows how a schedule runs, time from left to right, a row per stage: as text, SVG or PNG. It draws what
-// [schedule.Simulate] returns.
+// Package draw shows how a schedule runs, time from left to right, a row per stage: as text, SVG or PNG, and how
+// replicas exchange what they have learned. It draws what [schedule.Simulate] and [schedule.SimulateExchanges] return.
 package draw
 
 import (
