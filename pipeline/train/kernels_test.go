@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -89,9 +90,9 @@ func choicesOf(t *testing.T, dir string) (all, timed, naive int) {
 // A run times no kernel before its first step. It times them after it, and the next checkpoint names those that compute
 // the steps from there on. What resumes keeps the kernels of its checkpoint until then, or for good.
 func TestKernelsAreTimedBetweenSteps(t *testing.T) {
-	for name, pipeline := range map[string]string{"one stage": "pipeline.stages=1",
-		"delayed": "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"} {
-		t.Run(name, func(t *testing.T) {
+	for _, l := range tier.Some(t, []namedLayout{{"delayed", "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"},
+		{"one stage", "pipeline.stages=1"}}, tier.First[namedLayout](1)) {
+		t.Run(l.name, func(t *testing.T) {
 			dir := t.TempDir()
 			timings := filepath.Join(dir, "timings.json")
 			run := func(c config.Config, share float64, stop int) (n *runtest.Notes, before cardLog) {
@@ -108,7 +109,7 @@ func TestKernelsAreTimedBetweenSteps(t *testing.T) {
 			}
 			with := func(name string) config.Config {
 				return traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name),
-					"train={steps: 6, save_every: 3, eval_every: 0, keep: 0, microbatches: 4, batch_size: 4}", pipeline)
+					"train={steps: 6, save_every: 3, eval_every: 0, keep: 0, microbatches: 4, batch_size: 4}", l.pipeline)
 			}
 			const switched = "have faster variants"
 

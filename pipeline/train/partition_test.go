@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -34,7 +35,7 @@ func nulls(n int, budget int64) (devices []device.Device) {
 
 // The memory that a partition predicts equals what the engine's ranks plan, for every schedule.
 func TestPlannedMemoryIsTheEngines(t *testing.T) {
-	for _, overrides := range [][]string{
+	for _, overrides := range tier.Some(t, [][]string{
 		{"pipeline.schedule=1f1b", "pipeline.stages=3"},
 		{"pipeline.schedule=gpipe", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=2bw", "pipeline.correction=error_feedback", "model.tie_embeddings=true"},
@@ -47,7 +48,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			traintest.ScaledLoss(t)+", hook: build_loss")},
 		{"pipeline.schedule=2bw", traintest.WithHooks(traintest.Weigher(t)+", hook: token_weights",
 			traintest.HooksDir+traintest.FocalHook)},
-	} {
+	}, tier.Every[[]string](3)) {
 		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
 			h, err := hooks.Open(c.Hooks, hooks.Options{})

@@ -37,7 +37,7 @@ func TestProfileOfAPipeline(t *testing.T) {
 	var got *profile.Profile
 	run := func(name string, o train.Options) train.Result {
 		c := traintest.Demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: ["+testdevice.Name+"]}",
-			"run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
+			"run.dir="+filepath.Join(dir, name), "optimizer.name=adamw")
 		o.OpenDevice = testdevice.Open
 		res, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)

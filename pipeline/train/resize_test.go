@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -23,18 +24,23 @@ import (
 // A run whose batches change their size has the bits of one device on every layout, stopped anywhere or never.
 func TestBatchSchedule(t *testing.T) {
 	const schedule = "train={steps: 9, batch_schedule: {0: 4, 3: 8, 7: 6}, microbatches: 2, eval_every: 2, eval_batches: 1, save_every: 4}"
-	for name, layouts := range map[string][][]string{
-		"synchronous": {nil, {"pipeline={schedule: 1f1b, stages: 2}"}, {"pipeline={schedule: gpipe, stages: 3}", "model.n_layers=1"}},
-		"delayed":     {{"pipeline={delay: 1, stale_microbatches: 1}"}, {"pipeline={schedule: 2bw, stages: 2}"}},
-		"all stale": {{"pipeline={delay: 1, error_feedback: true}"},
-			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: all, error_feedback: true}"}},
-		"at first all stale": {{"pipeline={delay: 1, stale_microbatches: 2, correction: dc_asgd}"},
-			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: 2, correction: dc_asgd}"}},
-	} {
-		t.Run(name, func(t *testing.T) {
+	type family struct {
+		name    string
+		layouts [][]string
+	}
+	for _, f := range tier.Some(t, []family{
+		{"at first all stale", [][]string{{"pipeline={delay: 1, stale_microbatches: 2, correction: dc_asgd}"},
+			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: 2, correction: dc_asgd}"}}},
+		{"synchronous", [][]string{nil, {"pipeline={schedule: 1f1b, stages: 2}"},
+			{"pipeline={schedule: gpipe, stages: 3}", "model.n_layers=1"}}},
+		{"delayed", [][]string{{"pipeline={delay: 1, stale_microbatches: 1}"}, {"pipeline={schedule: 2bw, stages: 2}"}}},
+		{"all stale", [][]string{{"pipeline={delay: 1, error_feedback: true}"},
+			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: all, error_feedback: true}"}}},
+	}, tier.First[family](1)) {
+		t.Run(f.name, func(t *testing.T) {
 			dir := t.TempDir()
 			var whole train.Result
-			for i, layout := range layouts {
+			for i, layout := range f.layouts {
 				for _, stops := range [][]int{{0}, {1, 3, 5, 0}, {2, 7, 0}} {
 					run := filepath.Join(dir, strings.Trim(strings.Join(strings.Fields(strings.Join(layout, "")), ""), "{}[]"))
 					c := traintest.Demo(t, dir, append(append([]string{schedule}, layout...),

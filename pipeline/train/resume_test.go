@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -25,23 +26,28 @@ import (
 // The cut, the number of stages and the schedule may change whenever a run is resumed. The bits are those of a run that
 // was never stopped.
 func TestResumeOnAnotherLayout(t *testing.T) {
-	for name, legs := range map[string][][]string{
-		"delayed": {
+	type run struct {
+		name string
+		legs [][]string
+	}
+	for _, r := range tier.Some(t, []run{
+		{"delayed", [][]string{
 			{"pipeline.schedule=2bw", "pipeline.stages=3"},
 			{"pipeline.schedule=sync", "pipeline.delay=1"},
 			{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.cut=[2]", "pipeline.devices=[null:0, null:0]"},
-		},
-		"delayed, with moments in bf16": {
-			{"pipeline.schedule=2bw", "pipeline.stages=3"},
-			{"pipeline.schedule=sync", "pipeline.delay=1"},
-		},
-		"synchronous": {
+		}},
+		{"synchronous", [][]string{
 			{"pipeline.schedule=gpipe", "pipeline.stages=2"},
 			{"pipeline.schedule=1f1b", "pipeline.stages=3", "pipeline.recompute=always"},
 			{"pipeline.schedule=interleaved", "pipeline.stages=2", "pipeline.cut=[1, 2, 4]"},
 			{"pipeline.schedule=zb-h1", "pipeline.stages=2"},
-		},
-	} {
+		}},
+		{"delayed, with moments in bf16", [][]string{
+			{"pipeline.schedule=2bw", "pipeline.stages=3"},
+			{"pipeline.schedule=sync", "pipeline.delay=1"},
+		}},
+	}, tier.First[run](1)) {
+		name, legs := r.name, r.legs
 		dir := t.TempDir()
 		configure := func(run string, layout []string) config.Config {
 			overrides := append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
@@ -112,8 +118,8 @@ func TestInterruptedEvaluation(t *testing.T) {
 	whole := traintest.Demo(t, t.TempDir(), overrides...)
 	_, err := train.Run(t.Context(), whole, runtest.Options(clean, &runtest.Notes{}))
 	require.NoError(t, err)
-	postponed := 0
-	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/10) {
+	postponed, points := 0, int64(tier.Times(t, 10, 5))
+	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/points) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
 		if res, postpones := interruptedAt(t, c, n); postpones {
 			assert.True(t, res.Interrupted)
@@ -130,7 +136,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 			"at run %d of %d", n, total)
 		assert.Equal(t, traintest.Measurements(t, whole.Run.Dir), traintest.Measurements(t, c.Run.Dir), "at run %d of %d", n, total)
 	}
-	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
+	assert.Positive(t, postponed, "evaluations that were interrupted")
 }
 
 // The measurements of routers survive an evaluation that is interrupted.
@@ -146,8 +152,8 @@ func TestInterruptedEvaluationOfExperts(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	postponed := 0
-	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/8) {
+	postponed, points := 0, int64(tier.Times(t, 8, 4))
+	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/points) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
 		if _, postpones := interruptedAt(t, c, n); postpones {
 			postponed++

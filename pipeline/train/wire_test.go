@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -30,14 +31,15 @@ func TestResumeInWireFormats(t *testing.T) {
 	deep := []string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true", "pipeline.cut=[1, 4]"}
 	interleaved := []string{"pipeline.schedule=interleaved", "pipeline.stages=2", "pipeline.cut=[1, 3, 4]"}
 	seen := map[string]bool{}
-	for i, c := range []struct{ layout, formats []string }{
+	type run struct{ layout, formats []string }
+	for i, c := range tier.Some(t, []run{
 		{deep, nil},
-		{deep, []string{"pipeline.wire=bf16"}},
 		{deep, []string{"pipeline.wire=int8"}},
+		{deep, []string{"pipeline.wire=bf16"}},
 		{deep, []string{"pipeline.wire_exchange=bf16"}},
 		{interleaved, nil},
 		{interleaved, []string{"pipeline.wire=int8", "pipeline.wire_exchange=bf16"}},
-	} {
+	}, tier.First[run](2)) {
 		set := slices.Concat(c.layout, c.formats)
 		open := slices.Concat(c.layout[:len(c.layout)-1], c.formats) // the planner chooses the cut
 		whole := runtest.Until(t, configure(fmt.Sprint("whole", i), set...), 0)
@@ -74,15 +76,16 @@ func TestResumeInAnotherWireFormat(t *testing.T) {
 // A run that resumes with as many virtual stages, and leaves the cut to the planner, reports which one it keeps.
 func TestResumeKeepsTheCutOfRoundedTensors(t *testing.T) {
 	configure := wired(t, t.TempDir())
-	for i, c := range []struct {
+	type leg struct {
 		overrides []string
 		units     [2]int // of the first stage
 		kept      bool
-	}{
+	}
+	for i, c := range tier.Some(t, []leg{
 		{[]string{"pipeline.stages=2", "pipeline.wire=bf16"}, [2]int{0, 1}, true},
 		{[]string{"pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[layers.1.mlp]"}, [2]int{0, 4}, false},
 		{[]string{"pipeline.stages=1", "pipeline.wire=bf16"}, [2]int{0, 8}, false},
-	} {
+	}, tier.First[leg](2)) {
 		run := fmt.Sprint("run", i)
 		first := runtest.Until(t, configure(run, "pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[1]"), 3)
 		n := &runtest.Notes{}
