@@ -8,7 +8,7 @@ import (
 
 // Replicas that train on their own have the same bits on one device and on several, on one stage and on two.
 func TestReplicasEqualOneDevice(t *testing.T) {
-	common := []string{"train={steps: 7, batch_size: 6, microbatches: 6, eval_every: 3, save_every: 0, grad_clip: 0.5}",
+	common := []string{"train={steps: 7, batch_size: 12, microbatches: 6, eval_every: 3, save_every: 0, grad_clip: 0.5}",
 		"pipeline.replicas=2", "pipeline.local_steps=3", "pipeline.outer={wire: int4, late: 2}", "pipeline.delay=1",
 		"pipeline.stale_microbatches=1"}
 	one := filesOf(t, append(common, "pipeline.devices=[cpu:0/1]")...)

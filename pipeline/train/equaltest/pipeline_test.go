@@ -76,7 +76,7 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 			}
 		}
 	}
-	for _, common := range sample(t, 2, runs) {
+	for _, common := range sample(t, 1, runs) {
 		one := weightsOf(t, common...)
 		for stages := 2; stages <= 4; stages++ {
 			got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)

@@ -14,7 +14,7 @@ const inBF16 = "train={precision: bf16, steps: 5, batch_size: 8, microbatches: 4
 func TestPrecisionOnPipelines(t *testing.T) {
 	delayed := []string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true", "model.tie_embeddings=true"}
 	replicas := []string{"pipeline.replicas=2", "pipeline.delay=1", "pipeline.stale_microbatches=1"}
-	for _, c := range sample(t, 2, []struct {
+	for _, c := range sample(t, 1, []struct {
 		train  string
 		more   []string
 		stages int

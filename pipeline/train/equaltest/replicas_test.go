@@ -15,9 +15,9 @@ import (
 // replicaRuns are settings of replicas that train on their own: each number of replicas, local steps, format, lateness,
 // correction, optimizer and delay is in several of them.
 var replicaRuns = []string{
-	"replicas=2 local_steps=3 outer.wire=f32 outer.late=0 optimizer.name=muon",
-	"replicas=3 local_steps=3 outer.wire=int4 outer.late=2 optimizer.name=adamw",
 	"replicas=2 local_steps=8 outer.wire=int8 outer.late=3 optimizer.name=muon delay=1 stale_microbatches=1",
+	"replicas=3 local_steps=3 outer.wire=int4 outer.late=2 optimizer.name=adamw",
+	"replicas=2 local_steps=3 outer.wire=f32 outer.late=0 optimizer.name=muon",
 	"replicas=3 local_steps=1 outer.wire=f32 outer.late=1 optimizer.name=muon",
 	"replicas=2 local_steps=1 outer.wire=int2 outer.late=0 optimizer.name=adamw delay=1 stale_microbatches=all",
 	"replicas=3 local_steps=8 outer.wire=bf16 outer.late=8 optimizer.name=adamw outer.correction=eager",
@@ -49,7 +49,7 @@ func overridesOf(setting string, more ...string) []string {
 // Replicas that train on their own have the same bits on one stage and on several, and if the run was stopped and resumed, also
 // while pipelines are full.
 func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
-	for i, setting := range sample(t, 3, replicaRuns) {
+	for i, setting := range sample(t, 1, replicaRuns) {
 		t.Run(setting, func(t *testing.T) {
 			one := weightsOf(t, overridesOf(setting)...)
 			stages := "pipeline.stages=2"

@@ -57,7 +57,7 @@ func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) conf
 	t.Helper()
 	return traintest.Demo(t, dir, append([]string{"data.train=[" + stories(t, dir) + "]", "data.shuffle=false", "data.val_fraction=0",
 		"model={vocab_size: 256, d_model: 16, n_layers: 2, n_heads: 2, d_ff: 24, seq_len: 32}", "train.batch_size=8", "train.eval_every=0",
-		"train.steps=20", "optimizer.lr=0.02", "lr.schedule=constant", "run.dir=" + filepath.Join(dir, name), hooks}, overrides...)...)
+		"train.steps=20", "optimizer={name: adamw, lr: 0.02}", "lr.schedule=constant", "run.dir=" + filepath.Join(dir, name), hooks}, overrides...)...)
 }
 
 // A run on a device with the examples for deduplication, fill-in-the-middle, packing, a length curriculum and an
