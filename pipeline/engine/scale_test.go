@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -14,8 +15,8 @@ import (
 func TestLossScaleChangesNoBit(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {
-		for _, layout := range []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}},
-			{Stages: 2, Replicas: 2, Cut: []int{3}}} {
+		for _, layout := range tier.Some(t, []Layout{{Stages: 2, Replicas: 2, Cut: []int{3}}, {Stages: 1, Replicas: 1},
+			{Stages: 2, Replicas: 1, Cut: []int{3}}}, tier.First[Layout](1)) {
 			s.Stages, s.Replicas, s.Cut = layout.Stages, layout.Replicas, layout.Cut
 			s.scale = nil
 			want := l.train(t, s, nil)

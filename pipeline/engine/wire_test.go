@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
@@ -109,7 +110,8 @@ func TestWireFormats(t *testing.T) {
 	for i, dev := range apart.take(t, 4) {
 		apart.devices[i] = alone{dev}
 	}
-	for _, s := range layouts() {
+	delayed := func(i int, _ trial) bool { return i == 1 }
+	for _, s := range tier.Some(t, layouts(), delayed) {
 		s.Stages, s.Cut, s.Recompute = 2, []int{3}, []bool{false, true}
 		exact := shared.train(t, s, func(e *Engine) {
 			_, share := sharedAlignment(e.ranks[0], e.ranks[1])
