@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/userpath"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"go.yaml.in/yaml/v3"
@@ -82,18 +83,49 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	for _, f := range command.Flags {
 		values = append(values, f.Value)
 	}
-	requests := requestsOf(values)
+	_, streams := command.Target.Addr().Interface().(interface{ streams() })
+	requests := requestsOf(values, streams)
 	if len(requests) == 0 {
 		return nil
 	}
-	s := &status{app: a}
-	c, err := a.hub(s, "downloading", false)
-	if err != nil {
-		return err
+	return a.download(func(c *client.Client) error { return c.Fetch(a.ctx, requests) })
+}
+
+// fetchText downloads the training text of a config. If that is streamed, only its first file: the others arrive meanwhile.
+// Close the arrivals; nil: all is there.
+func (a *app) fetchText(c config.Config) (arrivals *client.Arrivals, err error) {
+	var requests []client.Request
+	for _, name := range c.Data.Train {
+		for _, k := range request(trainingText, name, "config") {
+			requests = append(requests, k.Request)
+		}
 	}
-	defer c.Close()
-	err = c.Fetch(a.ctx, requests)
-	s.clear()
+	if len(requests) == 0 || hub.Offline() {
+		return nil, nil
+	}
+	streamed := func(paths []string) bool {
+		return c.Stream() == config.Yes || c.Stream() == config.Auto && data.AllOfHub(c.Data.Train) && data.Streamed(paths)
+	}
+	err = a.download(func(hub *client.Client) error {
+		arrivals, err = hub.Stream(a.ctx, requests, streamed)
+		return err
+	})
+	return arrivals, err
+}
+
+// download runs what downloads, with a status line.
+func (a *app) download(do func(*client.Client) error) error {
+	if a.fetching == nil {
+		a.downloads = &status{app: a}
+		var err error
+		if a.fetching, err = a.hub(a.downloads, "downloading", false); err != nil {
+			return err
+		}
+	}
+	defer a.fetching.Close()
+	a.downloads.mute(false)
+	err := do(a.fetching)
+	a.downloads.mute(true) // what arrives later is shown where a run waits for it
 	if err != nil && a.ctx.Err() == nil {
 		return usererror.New(err)
 	}
@@ -133,9 +165,13 @@ type keyed struct {
 	key string
 }
 
+// trainingText is the key of the text that a run may stream.
+const trainingText = "data.train"
+
 // requestsOf are the requests for the names in arguments and flags, and in the files that these name, but for keys that flags
-// override. Mistakes in names are reported by the command itself.
-func requestsOf(values []*kong.Value) (requests []client.Request) {
+// override, and for the training text of a command that fetches it by itself. Mistakes in names are reported by the command
+// itself.
+func requestsOf(values []*kong.Value, withoutText bool) (requests []client.Request) {
 	var all []keyed
 	overridden := map[string]bool{}
 	for _, v := range values {
@@ -148,14 +184,16 @@ func requestsOf(values []*kong.Value) (requests []client.Request) {
 			case strings.Contains(text, "=") && v.Flag != nil:
 				key, value, _ := strings.Cut(text, "=")
 				overridden[key] = true
-				all = append(all, inValue(key, value, use)...)
+				if !(withoutText && key == trainingText) {
+					all = append(all, inValue(key, value, use)...)
+				}
 			default:
 				all = append(all, inFile(text, use)...)
 			}
 		}
 	}
 	for _, k := range all {
-		if k.key == "" || !overridden[k.key] {
+		if k.key == "" || !overridden[k.key] && !(withoutText && k.key == trainingText) {
 			requests = append(requests, k.Request)
 		}
 	}

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +69,76 @@ func TestNamesOfTheHub(t *testing.T) {
 	require.Equal(t, exitOK, code, errs)
 	assert.Len(t, s.Requests(), before, "what is in the cache under its commit is not asked for")
 	assert.Empty(t, s.Leaks())
+}
+
+// A run on a data set of several Parquet files trains when it has the first one. What arrives later is the same text, also for
+// a run that ended because it did not arrive, and is resumed.
+func TestTextArrivesWhileTheRunTrains(t *testing.T) {
+	dir := t.TempDir()
+	config := small(t, dir)
+	s := onHub(t, "o/m", "o/d")
+	shards := map[string][]byte{}
+	for i, name := range []string{"plain", "snappy", "zstd"} {
+		content, err := os.ReadFile("../../pipeline/data/parquet/testdata/" + name + ".parquet")
+		require.NoError(t, err)
+		shards[fmt.Sprintf("data/train-%05d-of-00003.parquet", i)] = content
+	}
+	s.Add("datasets/o/p", "main", shards)
+	last := sha256.Sum256(shards["data/train-00002-of-00003.parquet"])
+	begun := filepath.Join(dir, "run", "metrics.jsonl")
+	status := func() int { // of the last file: not before the run has trained a step
+		if st, err := os.Stat(begun); err != nil || st.Size() == 0 {
+			return http.StatusServiceUnavailable
+		}
+		return 0
+	}
+	s.Fault = func(r *http.Request) (f hubserver.Fault) {
+		if strings.HasSuffix(r.URL.Path, hex.EncodeToString(last[:])) {
+			f.Status = status()
+		}
+		return f
+	}
+	train := []string{"train", config, "--device", "null", "--set", "data.train=[hf:datasets/o/p]", "--set", "train.steps=400", "--set", "train.save_every=100",
+		"--set", "train.eval_every=0"}
+	code, out, errs := command(train...)
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "data.stream: training begins with 1 of the 3 files")
+	assert.Contains(t, out, "waiting for the training text: train-00002-of-00003.parquet, file 3 of 3")
+	position := dataOf(t, filepath.Join(dir, "run"), 400)
+
+	t.Run("a file that does not come", func(t *testing.T) {
+		t.Setenv("HF_HOME", t.TempDir())
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
+		status = func() int { return http.StatusForbidden }
+		code, _, errs := command(train...)
+		require.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, "hf:datasets/o/p: ")
+		assert.Contains(t, errs, "the checkpoint of step ")
+		status = func() int { return 0 }
+		code, _, errs = command("train", filepath.Join(dir, "run"), "--resume")
+		require.Equal(t, exitOK, code, errs)
+		assert.Equal(t, position, dataOf(t, filepath.Join(dir, "run"), 400))
+	})
+	t.Run("all is in the cache", func(t *testing.T) {
+		t.Setenv("HF_HUB_OFFLINE", "1")
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
+		code, out, errs := command(train...)
+		require.Equal(t, exitOK, code, errs)
+		assert.NotContains(t, out, "waiting for the training text: train-00000")
+		assert.Equal(t, position, dataOf(t, filepath.Join(dir, "run"), 400))
+		code, _, errs = command("eval", filepath.Join(dir, "run"), "--device", "null")
+		require.Equal(t, exitOK, code, errs)
+	})
+}
+
+// dataOf is where a checkpoint is in its data.
+func dataOf(t *testing.T, run string, step int) any {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(run, "checkpoints", fmt.Sprint("step-", step), "state.json"))
+	require.NoError(t, err)
+	var s map[string]any
+	require.NoError(t, json.Unmarshal(text, &s))
+	return s["data"]
 }
 
 func TestNamesInFiles(t *testing.T) {

@@ -62,6 +62,9 @@ Examples:
   gpupipe host c.yaml --browser`
 }
 
+// streams says that the command fetches the training text by itself.
+func (*hostCommand) streams() {}
+
 func (c *hostCommand) Run(a *app) (err error) {
 	if err := c.check(); err != nil {
 		return err
@@ -91,6 +94,14 @@ func (c *hostCommand) Run(a *app) (err error) {
 	var local []string
 	if ho.Local != nil {
 		local = ho.Local.Devices
+	}
+	arrivals, err := a.fetchText(base)
+	if err != nil {
+		return err
+	}
+	defer arrivals.Close()
+	if arrivals != nil {
+		o.Arrivals = arrivals
 	}
 	o.Texts, err = train.Check(a.ctx, base, o, local)
 	r.line.clear()

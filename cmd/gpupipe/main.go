@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/alecthomas/kong"
+	"github.com/gpupipe/gpupipe/internal/hub/client"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
@@ -120,6 +121,8 @@ type app struct {
 	saves          atomic.Int64 // checkpoints that signals have asked for
 	warned         sync.Map     // warnings that were given and are given only once, by name
 	cpu            toolchain
+	fetching       *client.Client // of the Hub, for downloads; nil: nothing was downloaded yet
+	downloads      *status        // of it
 }
 
 func main() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -119,11 +120,14 @@ func columnsOf(f *os.File) func() int {
 // status is a status line on standard error, for commands that print a result at their end.
 type status struct {
 	*app
+	mu     sync.Mutex
 	silent bool
 	line   *statusLine
 }
 
 func (s *status) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.silent {
 		return
 	}
@@ -136,7 +140,17 @@ func (s *status) say(format string, args ...any) {
 // timing shows which kernel is being timed.
 func (s *status) timing(t kernelTiming) { s.say("%s", timingText(t)) }
 
+// mute clears the line, and says from now on nothing, or something again.
+func (s *status) mute(silent bool) {
+	s.mu.Lock()
+	s.silent = silent
+	s.mu.Unlock()
+	s.clear()
+}
+
 func (s *status) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.line != nil {
 		s.line.clear()
 	}

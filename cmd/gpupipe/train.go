@@ -64,6 +64,9 @@ Examples:
     --set run.dir=runs/profiled`
 }
 
+// streams says that the command fetches the training text by itself.
+func (*trainCommand) streams() {}
+
 func (c *trainCommand) Run(a *app) error {
 	config, err := c.load()
 	if err != nil {
@@ -86,6 +89,14 @@ func (c *trainCommand) Run(a *app) error {
 		o.Profile = &train.ProfileOptions{Peak: func(dev device.Device) (profile.Peak, error) {
 			return bench.Peak(dev, bench.Options{Quick: true})
 		}, Done: r.profiled}
+	}
+	arrivals, err := a.fetchText(config)
+	if err != nil {
+		return err
+	}
+	defer arrivals.Close()
+	if arrivals != nil {
+		o.Arrivals = arrivals
 	}
 	res, err := train.Run(a.ctx, config, o)
 	r.line.clear()

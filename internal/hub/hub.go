@@ -59,37 +59,55 @@ func (s silent) Unwrap() error { return s.error }
 
 // Files returns the files in the cache that the name of a data set means, in the order of their names.
 func Files(name string) ([]string, error) {
+	n, commit, files, err := dataIn(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if _, err := os.Stat(n.In(commit, f.Path)); err != nil {
+			return nil, fmt.Errorf("%s: %s is not in the cache %s: %s", name, f.Path, Cache(), n.advice())
+		}
+	}
+	return n.paths(commit, files), nil
+}
+
+// Places returns where the cache has, or will have, the files of Files.
+func Places(name string) ([]string, error) {
+	n, commit, files, err := dataIn(name)
+	return n.paths(commit, files), err
+}
+
+func (n Name) paths(commit string, files []File) (paths []string) {
+	for _, f := range files {
+		paths = append(paths, n.In(commit, f.Path))
+	}
+	return paths
+}
+
+// dataIn returns the files that the name of a data set means at its commit in the cache.
+func dataIn(name string) (n Name, commit string, files []File, err error) {
 	n, ok, err := Parse(name)
 	switch {
 	case err != nil || !ok:
-		return nil, cmp.Or(err, missing(name))
+		return n, "", nil, cmp.Or(err, missing(name))
 	case n.Kind != DataSets:
-		return nil, fmt.Errorf("%s: found a model of the Hub, expected a data set: hf:datasets/org/name", name)
+		return n, "", nil, fmt.Errorf("%s: found a model of the Hub, expected a data set: hf:datasets/org/name", name)
 	}
-	commit, err := n.commit(n.Dir())
+	commit, err = n.commit(n.Dir())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, n.absent(name)
+		err = n.absent(name)
+	}
+	if err == nil {
+		files, err = n.Cached(commit)
 	}
 	if err != nil {
-		return nil, err
+		return n, "", nil, err
 	}
-	files, err := n.Cached(commit)
+	files, err = n.Select(ForData, files, func(f File) ([]byte, error) { return os.ReadFile(n.In(commit, f.Path)) })
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("%s: %w", name, err)
 	}
-	chosen, err := n.Select(ForData, files, func(f File) ([]byte, error) { return os.ReadFile(n.In(commit, f.Path)) })
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	var paths []string
-	for _, f := range chosen {
-		path := n.In(commit, f.Path)
-		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("%s: %s is not in the cache %s: %s", name, f.Path, Cache(), n.advice())
-		}
-		paths = append(paths, path)
-	}
-	return paths, nil
+	return n, commit, files, err
 }
 
 // OneFile returns the path of the file that a name of the Hub means, and any other path as it is.

@@ -21,6 +21,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -59,11 +60,12 @@ type Data struct {
 	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, its folder, or a model of the Hub, hf:org/name."`
 	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
 	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
+	Stream      Choice   `yaml:"stream" help:"Begin to train when the first file is read: true, false, or auto, for data sets of the Hub that are several Parquet files. The first pass takes the windows of one file after the other."`
 
 	Pack         string    `yaml:"pack" help:"How documents are laid into training sequences: concat joins them and cuts windows; best_fit cuts no document that fits into a sequence."`
 	DocumentMask bool      `yaml:"document_mask" help:"Let tokens attend within their document only, in training and validation."`
 	SpecialText  string    `yaml:"special_text" help:"What special tokens are that are spelled out in a text: token, or text as any other."`
-	BOS          BOS       `yaml:"bos" help:"Whether each document begins with the tokenizer's token for it: true, false, or auto, as the tokenizer itself does."`
+	BOS          Choice    `yaml:"bos" help:"Whether each document begins with the tokenizer's token for it: true, false, or auto, as the tokenizer itself does."`
 	Separator    Separator `yaml:"separator" help:"Token that ends a document, for data.pack and data.document_mask; auto: each of the tokenizer's ends of text."`
 }
 
@@ -124,8 +126,8 @@ type Run struct {
 func defaults() Config {
 	return Config{
 		Init: Init{Seed: 1},
-		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Pack: PackConcat,
-			SpecialText: tokenizer.SpecialAsToken, BOS: tokenizer.BOSNever, Separator: SeparatorAuto},
+		Data: Data{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1, Stream: Auto, Pack: PackConcat,
+			SpecialText: tokenizer.SpecialAsToken, BOS: No, Separator: SeparatorAuto},
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
@@ -315,10 +317,27 @@ func (c Config) validateData() error {
 		return Invalid("data.field", c.Data.Field, "the name of a field")
 	case len(c.Data.Mix) > 0 && len(c.Data.Aligned) > 0:
 		return Invalid("data.aligned", c.Data.Aligned, "none with data.mix")
+	case c.Data.Stream == Yes && !c.streamable():
+		return Invalid("data.stream", true, "auto or false with data.mix, data.aligned, or hooks that change documents or batches")
 	case c.Data.Tokenizer == "":
 		return Invalid("data.tokenizer", c.Data.Tokenizer, "bytes, gpt2, or the path of a tokenizer.json")
 	}
 	return nil
+}
+
+// streamable reports whether the text may be read while the run trains.
+func (c Config) streamable() bool {
+	return len(c.Data.Mix) == 0 && len(c.Data.Aligned) == 0 && !slices.ContainsFunc(c.Hooks, func(h Hook) bool {
+		return h.Hook == hook.MapDocument || h.Hook == hook.MapBatch || h.Hook == hook.TokenWeights
+	})
+}
+
+// Stream is data.stream, or No where auto streams nothing, whatever the files are.
+func (c Config) Stream() Choice {
+	if !c.streamable() {
+		return No
+	}
+	return c.Data.Stream
 }
 
 func (c Config) validateLoop() error {

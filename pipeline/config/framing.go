@@ -6,19 +6,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// BOS is tokenizer.BOSNever, BOSAlways or BOSAuto: false, true or auto.
-type BOS string
+// Choice is true, false or auto.
+type Choice string
+
+// Values of a Choice.
+const (
+	No   Choice = tokenizer.BOSNever
+	Yes  Choice = tokenizer.BOSAlways
+	Auto Choice = tokenizer.BOSAuto
+)
 
 // DecodeYAML accepts true, false and auto.
-func (b *BOS) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
+func (b *Choice) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
 	var always bool
 	switch {
-	case n.Value == tokenizer.BOSAuto:
-		*b = tokenizer.BOSAuto
+	case n.Value == string(Auto):
+		*b = Auto
 	case n.ShortTag() == "!!bool" && n.Decode(&always) == nil && always:
-		*b = tokenizer.BOSAlways
+		*b = Yes
 	case n.ShortTag() == "!!bool":
-		*b = tokenizer.BOSNever
+		*b = No
 	default:
 		return d.Errorf(n, key, "found %s, expected true, false or auto", strictyaml.Describe(n))
 	}
@@ -26,11 +33,11 @@ func (b *BOS) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error
 }
 
 // MarshalYAML writes true and false as such.
-func (b BOS) MarshalYAML() (any, error) {
-	if b == tokenizer.BOSAuto {
+func (b Choice) MarshalYAML() (any, error) {
+	if b == Auto {
 		return string(b), nil
 	}
-	return b == tokenizer.BOSAlways, nil
+	return b == Yes, nil
 }
 
 // Framing is how documents become tokens.

@@ -188,7 +188,7 @@ func typeName(t reflect.Type) string {
 		return "integer or text"
 	case t == reflect.TypeFor[[]CutPoint]():
 		return "list of integers and texts"
-	case t == reflect.TypeFor[BOS]():
+	case t == reflect.TypeFor[Choice]():
 		return "true, false or auto"
 	}
 	switch t.Kind() {

@@ -86,7 +86,7 @@ func valueSchema(t reflect.Type) *schema {
 		t == reflect.TypeFor[CutPoint]() {
 		return &schema{Type: []string{"integer", "string"}}
 	}
-	if t == reflect.TypeFor[BOS]() {
+	if t == reflect.TypeFor[Choice]() {
 		return &schema{Type: []string{"boolean", "string"}}
 	}
 	switch t.Kind() {

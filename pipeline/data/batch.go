@@ -27,6 +27,7 @@ type Batcher struct {
 	n       int64  // windows
 	share   float64
 	origin  origin
+	rest    *rest // of a stream, whose parts are sources once they were read; nil: it is none
 }
 
 // origin is a batch, and the first window of it in the endless order. Batches from there on have one size.
@@ -34,6 +35,7 @@ type origin struct{ batch, window int64 }
 
 // source is the windows of a span.
 type source struct {
+	corpus  *Corpus
 	from    int64    // first token
 	before  int64    // windows of the sources before
 	n       int64    // windows
@@ -52,6 +54,8 @@ type BatchConfig struct {
 	// Tokens that end a document, for the two keys above: the one that is written after each, and others.
 	Separator uint32   `json:"separator,omitempty"`
 	OtherEnds []uint32 `json:"other_ends,omitempty"`
+
+	Stream bool `json:"stream,omitempty"` // set by NewBatcher: the corpus is a stream
 }
 
 // SetEnds sets the tokens that end a document, at least one. The first one is written after each.
@@ -69,23 +73,20 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 		return nil, fmt.Errorf("batches of %d × %d tokens: expected at least 1 × 1", cfg.BatchSize, cfg.SeqLen)
 	}
 	b := &Batcher{corpus: c, cfg: cfg}
+	if b.cfg.Stream = c.streamed; c.streamed {
+		b.rest = c.rest
+		b.rest.start()
+	}
 	for i, s := range c.spans {
-		n := (s.len() - 1) / int64(cfg.SeqLen)
-		var rows *packing
-		if cfg.Pack == PackBestFit {
-			var err error
-			if rows, err = packDocuments(c, s, cfg.SeqLen, cfg.ends()); err != nil {
-				return nil, err
-			}
-			n = int64(len(rows.rows) - 1)
+		n, err := b.add(c, s)
+		if err != nil {
+			return nil, err
 		}
 		if n < 1 && len(c.spans) > 1 {
 			return nil, fielderror.Wrap("seq_len",
 				fmt.Errorf("found %d, but mix[%d] has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, i,
 					s.len(), cfg.SeqLen+1))
 		}
-		b.sources = append(b.sources, source{s.from, b.n, n, rows})
-		b.n += n
 	}
 	if b.n < 1 {
 		return nil, fielderror.Wrap("seq_len", fmt.Errorf("found %d, but the text has %d tokens: expected at least %d for one sequence and its targets", cfg.SeqLen, c.Len(), cfg.SeqLen+1))
@@ -98,11 +99,26 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 	return b, err
 }
 
-// Windows is how many windows an epoch has.
+// add appends the windows of a span, and returns how many they are.
+func (b *Batcher) add(c *Corpus, s span) (n int64, err error) {
+	n = max(0, (s.len()-1)/int64(b.cfg.SeqLen))
+	var rows *packing
+	if b.cfg.Pack == PackBestFit {
+		if rows, err = packDocuments(c, s, b.cfg.SeqLen, b.cfg.ends()); err != nil {
+			return 0, err
+		}
+		n = int64(len(rows.rows) - 1)
+	}
+	b.sources = append(b.sources, source{c, s.from, b.n, n, rows})
+	b.n += n
+	return n, nil
+}
+
+// Windows is how many windows an epoch has; of a stream, how many were read.
 func (b *Batcher) Windows() int64 { return b.n }
 
 // Batch returns the inputs and targets of a step, each [BatchSize × SeqLen] row by row. It depends on the configuration
-// and step alone. An error means that a shard could not be read.
+// and step alone. An error means that a shard could not be read. Of a stream, Await has returned for the step.
 func (b *Batcher) Batch(step int64) (inputs, targets []int32, err error) {
 	t, rows := b.cfg.SeqLen, b.cfg.BatchSize
 	inputs, targets = make([]int32, rows*t), make([]int32, rows*t)
@@ -121,6 +137,10 @@ func (b *Batcher) Window(step int64, row int) int64 {
 	}
 	at := b.first(step) + int64(row)
 	switch {
+	case b.rest != nil && at < b.n:
+		return b.inParts(at)
+	case b.rest != nil && !b.whole():
+		panic(fmt.Sprintf("data: row %d of step %d was not awaited", row, step))
 	case b.blend != nil:
 		k, ordinal := b.blend.at(at)
 		s := b.sources[k]
@@ -200,11 +220,22 @@ type Position struct {
 	Mix     []SourcePosition `json:"mix,omitempty"`     // of a mix, instead of Epoch
 }
 
+// window is the first one of the next batch in the endless order.
+func (p Position) window() int64 {
+	if p.Window == 0 {
+		return p.Step * int64(p.BatchSize)
+	}
+	return p.Window
+}
+
 // Position is what to keep before the batch of step.
 func (b *Batcher) Position(step int64) Position { return b.position(step, b.first(step)) }
 
 func (b *Batcher) position(step, window int64) Position {
 	p := Position{Step: step, Window: window, Epoch: window / b.n, Corpus: b.corpus.Hash(), BatchConfig: b.cfg}
+	if b.rest != nil {
+		p.Epoch, p.Corpus = b.inStream(window)
+	}
 	if b.blend != nil {
 		p.Epoch, p.Mix = 0, b.Drawn(window)
 	}
@@ -229,10 +260,7 @@ func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
 		return 0, fmt.Errorf("data position: step is %d of batches of %d: expected steps from 0 to %d", p.Step, p.BatchSize,
 			math.MaxInt64/int64(max(p.BatchSize, batchSize, 1)))
 	}
-	if p.Window == 0 {
-		p.Window = p.Step * int64(p.BatchSize)
-	}
-	if p.Window < 0 {
+	if p.Window = p.window(); p.Window < 0 {
 		return 0, fmt.Errorf("data position: window is %d, expected at least 0", p.Window)
 	}
 	now := b.position(p.Step, p.Window)
@@ -241,6 +269,8 @@ func (b *Batcher) Resume(p Position, batchSize int) (int64, error) {
 			was, is)
 	}
 	switch {
+	case p.Stream != now.Stream:
+		return differ("data.stream", p.Stream, now.Stream)
 	case p.Corpus != now.Corpus:
 		return differ("the hash of the training tokens", p.Corpus, now.Corpus)
 	case p.Aligned != now.Aligned:

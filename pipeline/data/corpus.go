@@ -31,6 +31,8 @@ type Corpus struct {
 	mapped     int64 // documents that Options.Map was given
 	found      Findings
 	aligned    *alignment
+	streamed   bool  // it is the first part of a stream
+	rest       *rest // of the stream; nil: it is none
 }
 
 // span is the tokens of one source, from the start of the first file.
@@ -361,7 +363,7 @@ func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err er
 		at := s.from + (w-held)*int64(seqLen)
 		t.spans[i].to, v.spans[i].from = at+1, at
 	}
-	v.aligned, v.mixed = nil, false
+	v.aligned, v.mixed, v.streamed = nil, false, false
 	return &t, &v, nil
 }
 
@@ -397,7 +399,7 @@ func (c *Corpus) Close() error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, c.aligned.close())
+	errs = append(errs, c.aligned.close(), c.rest.close())
 	c.aligned = nil
 	return errors.Join(errs...)
 }

@@ -50,6 +50,9 @@ type Options struct {
 
 	Aligned []string // files of tensors with a row for each token of Train, as Map leaves it
 
+	Stream   Stream   // how many files of Train are read before Load returns; excludes Mix, Map and Aligned
+	Arrivals Arrivals // files of Train that are not there yet, if they are streamed; nil: all are there
+
 	// Progress, if set, is called with the bytes of input read so far and in total, by one goroutine at a time.
 	Progress func(done, total int64)
 }
@@ -66,7 +69,8 @@ type Source struct {
 // is a *fielderror.Error.
 //
 // With ValFraction f, of the W = (n−1)/SeqLen windows of the n training tokens the last ⌊f·W⌋ (at least one) are held
-// out. No token is a target in both; the last target of the one is the first input of the other.
+// out. No token is a target in both; the last target of the one is the first input of the other. Of a stream, the training
+// tokens here are those of its first part.
 func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
@@ -75,6 +79,7 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	streamed := o.streams(sources[0].Train)
 	var valFiles []string
 	if len(o.Val) > 0 {
 		if valFiles, err = Expand(o.Val); err != nil {
@@ -95,11 +100,19 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 		}
 		lists = append(lists, s.Train)
 	}
+	if streamed {
+		lists = lists[:1]
+	}
 	p, err := newProgress(o.Progress, lists...)
 	if err != nil {
 		return nil, nil, err
 	}
-	if train, err = loadSources(ctx, sources, o, p); err != nil {
+	if streamed {
+		train, err = loadStream(ctx, sources[0].Train, o, p)
+	} else {
+		train, err = loadSources(ctx, sources, o, p)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	if len(o.Aligned) > 0 {
@@ -139,8 +152,10 @@ func (o *Options) check() error {
 		return fielderror.New("val_fraction", o.ValFraction, "at least 0 and below 1")
 	case o.ValFraction > 0 && len(o.Val) > 0:
 		return fielderror.New("val_fraction", o.ValFraction, "0, since val names files")
-	case o.ValFraction > 0 && o.SeqLen < 1:
+	case (o.ValFraction > 0 || o.Stream != StreamNone) && o.SeqLen < 1:
 		return fielderror.New("seq_len", o.SeqLen, "at least 1")
+	case o.Stream != StreamNone && (len(o.Mix) > 0 || o.Map != nil || len(o.Aligned) > 0):
+		return fielderror.New("stream", o.Stream, "none with mix, aligned, or hooks that change documents")
 	}
 	return nil
 }
@@ -150,7 +165,7 @@ func (o *Options) mixed() bool { return len(o.Mix) > 1 }
 // sources resolves the files of all sources. A file may be in one of them only.
 func (o *Options) sources() ([]Source, error) {
 	if len(o.Mix) == 0 {
-		files, err := Expand(o.Train)
+		files, err := expand(o.Train, o.Arrivals != nil)
 		return []Source{{Train: files, Field: o.Field}}, fielderror.Wrap("train", err)
 	}
 	if len(o.Mix) > maxSources {
@@ -196,14 +211,19 @@ func newProgress(report func(done, total int64), lists ...[]string) (*progress, 
 	p := &progress{report: report}
 	for _, files := range lists {
 		for _, f := range files {
-			n, err := fileSize(f)
-			if err != nil {
+			if err := p.expect(f); err != nil {
 				return nil, err
 			}
-			p.total += n
 		}
 	}
 	return p, nil
+}
+
+// expect raises what there is to read by a file.
+func (p *progress) expect(path string) error {
+	n, err := fileSize(path)
+	p.total += n
+	return err
 }
 
 func (p *progress) add(n int64) {

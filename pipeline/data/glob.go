@@ -16,11 +16,14 @@ import (
 // Expand resolves files, globs, names of data sets in the Hub's cache, and folders that datasets saved to files, in the order
 // given and by name within a glob. It expands ~ and environment variables. A name that matches nothing, is another folder
 // or comes up twice is an error, and so is a file whose name or first bytes say that it holds no documents.
-func Expand(patterns []string) ([]string, error) {
+func Expand(patterns []string) ([]string, error) { return expand(patterns, false) }
+
+// expand is Expand. If files may be missing, those of data sets of the Hub need not be there yet; readers check them.
+func expand(patterns []string, mayMiss bool) ([]string, error) {
 	var files []string
 	seen := map[string]bool{}
 	for _, p := range patterns {
-		matches, err := expandOne(p)
+		matches, err := expandOne(p, mayMiss)
 		if err != nil {
 			return nil, err
 		}
@@ -29,8 +32,10 @@ func Expand(patterns []string) ([]string, error) {
 				return nil, fmt.Errorf("%s: listed twice", f)
 			}
 			seen[filepath.Clean(f)] = true
-			if err := checkContent(f); err != nil {
-				return nil, err
+			if !mayMiss || !hub.IsAddress(p) {
+				if err := checkContent(f); err != nil {
+					return nil, err
+				}
 			}
 			files = append(files, f)
 		}
@@ -41,11 +46,13 @@ func Expand(patterns []string) ([]string, error) {
 	return files, nil
 }
 
-func expandOne(p string) ([]string, error) {
-	if p == "" {
+func expandOne(p string, mayMiss bool) ([]string, error) {
+	switch {
+	case p == "":
 		return nil, errors.New("an empty file name")
-	}
-	if hub.IsAddress(p) {
+	case hub.IsAddress(p) && mayMiss:
+		return hub.Places(p)
+	case hub.IsAddress(p):
 		return hub.Files(p)
 	}
 	p, err := userpath.Expand(p)

@@ -304,7 +304,7 @@ func (b *Batcher) fill(window int64, inputs, targets []int32) error {
 	s, r := b.find(window)
 	if s.packing == nil {
 		both := make([]int32, len(inputs)+1)
-		if err := b.corpus.read(both, s.from+r*int64(len(inputs))); err != nil {
+		if err := s.corpus.read(both, s.from+r*int64(len(inputs))); err != nil {
 			return err
 		}
 		copy(inputs, both)
@@ -313,7 +313,7 @@ func (b *Batcher) fill(window int64, inputs, targets []int32) error {
 	}
 	for _, p := range s.packing.row(r) {
 		both := make([]int32, p.n+1)
-		if err := b.corpus.read(both, p.at); err != nil {
+		if err := s.corpus.read(both, p.at); err != nil {
 			return err
 		}
 		copy(inputs, both[:p.n])

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -29,6 +30,15 @@ type Findings struct {
 	EmptyFiles int64    // files without a document
 	SomeOfThem []string // the first of them
 	JSONText   string   // a text file that holds JSON
+}
+
+// join adds what was found in other files.
+func (f *Findings) join(g Findings) {
+	f.Tally.add(g.Tally)
+	f.Documents += g.Documents
+	f.EmptyFiles += g.EmptyFiles
+	f.SomeOfThem = append(f.SomeOfThem, g.SomeOfThem[:min(len(g.SomeOfThem), maxNamed-len(f.SomeOfThem))]...)
+	f.JSONText = cmp.Or(f.JSONText, g.JSONText)
 }
 
 // see looks at a piece of a file.

@@ -229,7 +229,7 @@ func (src *Source) validationText(ctx context.Context, files []string) (text *da
 			return nil, "", err
 		}
 		defer func() { err = errors.Join(err, h.Close()) }()
-		o.ValFraction, o.Map = c.ValFraction, h.Documents.Open()
+		o.ValFraction, o.Map, o.Stream = c.ValFraction, h.Documents.Open(), data.StreamOf(string(src.config.Stream()))
 	}
 	train, val, err := data.Load(ctx, o)
 	if err != nil {

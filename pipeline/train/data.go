@@ -96,6 +96,22 @@ func (j *job) openCorpus(ctx context.Context) error {
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }
 
+// await runs what may wait for text, and reports what it waits for and what was found in files that were read meanwhile.
+func (j *job) await(wait func(each func(data.Waiting)) error) error {
+	report, noted := j.options.Report, 0
+	err := wait(func(w data.Waiting) {
+		if w.Number != noted {
+			noted = w.Number
+			report.Note("waiting for the training text: %s, file %d of %d", w.File, w.Number, w.Files)
+		}
+		report.Reading(w.Done, w.Total)
+	})
+	for _, s := range j.corpus.texts.train.Late() {
+		report.Note("training text: %s", s)
+	}
+	return usererror.New(data.FieldSetting(err, "data.field"))
+}
+
 // reportMix reports what the steps of the run draw from each source of data.mix.
 func (j *job) reportMix() {
 	for i, s := range j.corpus.train.Drawn(j.config.Sequences(0, j.config.Train.Steps)) {

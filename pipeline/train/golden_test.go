@@ -36,7 +36,7 @@ func newExact(t *testing.T, c config.Config) *exact {
 	t.Helper()
 	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	require.NoError(t, err)
-	texts, err := readTexts(context.Background(), c, tok, nil, nil)
+	texts, err := (&job{config: c}).readTexts(context.Background(), tok, nil, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, texts.Close()) })
 	d, err := texts.deal(c, 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -100,10 +101,13 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 		}
 	}
 	if err := errors.Join(h.Rate.Advance(ctx, to), h.Scalars.Advance(ctx, t.step, to)); err != nil {
-		return &hookError{err}
+		return &sourceError{err}
 	}
 	if ctx.Err() != nil { // the hooks may not have reached the last step
 		return nil
+	}
+	if to, err = t.awaitText(ctx, to); err != nil || ctx.Err() != nil {
+		return err
 	}
 	from, began := t.step, time.Now()
 	until, end := context.WithCancel(ctx)
@@ -116,7 +120,7 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 	})
 	var batch *hooks.BatchError
 	if errors.As(err, &batch) {
-		err = &hookError{err}
+		err = &sourceError{err}
 	}
 	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began),
 		map[string]any{"from": from, "to": t.step, "staleness": t.job.config.Staleness()})
@@ -302,15 +306,29 @@ func (t *trainer) postpone(ctx context.Context, err error) error {
 	return t.save(ctx)
 }
 
-// hookError is an error of a hook while no batch is on the devices.
-type hookError struct{ error }
+// awaitText waits for the text of the next step, and returns the last step up to one whose text is there.
+func (t *trainer) awaitText(ctx context.Context, to int) (int, error) {
+	b, began := t.job.corpus.train, time.Now()
+	defer func() { t.recorder.pace.pause(time.Since(began)) }()
+	if err := t.job.await(func(each func(data.Waiting)) error { return b.Await(ctx, int64(t.step), each) }); err != nil {
+		if ctx.Err() != nil { // the loop ends, and saves
+			return t.step, nil
+		}
+		return t.step, &sourceError{err}
+	}
+	ready, err := b.Ready()
+	return int(min(int64(to), ready)), err
+}
 
-func (h *hookError) Unwrap() error { return h.error }
+// sourceError is an error of a hook, or of text that was not read yet, while no batch is on the devices.
+type sourceError struct{ error }
 
-// saveBefore saves the steps before one that a hook's error prevents. Other errors stay as they are.
+func (s *sourceError) Unwrap() error { return s.error }
+
+// saveBefore saves the steps before one that a sourceError prevents. Other errors stay as they are.
 func (t *trainer) saveBefore(ctx context.Context, err error) error {
-	var h *hookError
-	if !errors.As(err, &h) {
+	var s *sourceError
+	if !errors.As(err, &s) {
 		return err
 	}
 	failed := t.awaitSave()

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/weights"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
@@ -50,6 +51,10 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	}
 	saved = saved.At(s.Step)
 	if err := j.keepStaleness(ctx, c.Dir, saved); err != nil {
+		return start{}, err
+	}
+	err = j.await(func(each func(data.Waiting)) error { return j.corpus.train.AwaitPosition(ctx, s.Data, each) })
+	if err != nil {
 		return start{}, err
 	}
 	if err := j.checkSameRun(c.Dir, s, saved); err != nil {

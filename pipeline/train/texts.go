@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
 )
@@ -18,10 +17,11 @@ type Texts struct {
 	notes []string     // about what was found in the files
 }
 
-// readTexts reads the tokens of a config's files. mapper changes documents; nil: nothing does. progress is called with
-// the bytes that were read; nil: it is not.
-func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, mapper data.Mapper,
+// readTexts reads the tokens of the config's files, of a stream those of its first part. mapper changes documents; nil:
+// nothing does. progress is called with the bytes that were read; nil: it is not.
+func (j *job) readTexts(ctx context.Context, tok tokenizer.Tokenizer, mapper data.Mapper,
 	progress func(done, total int64)) (*Texts, error) {
+	c := j.config
 	if err := tokenizer.CheckRows(tok, c.Model.VocabSize); err != nil {
 		if c.Init.From != "" {
 			return nil, fmt.Errorf("data.tokenizer: %w; init.extend_vocab: true adds rows to those of init.from (%s)", err, c.Init.From)
@@ -35,7 +35,8 @@ func readTexts(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, ma
 	}
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed,
 		Framing: &framing,
-		Vocab:   c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: mapper, Aligned: c.Data.Aligned, Progress: progress}
+		Vocab:   c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: mapper, Aligned: c.Data.Aligned, Progress: progress,
+		Stream: data.StreamOf(string(c.Stream())), Arrivals: j.options.Arrivals}
 	for _, s := range c.Data.Mix {
 		o.Mix = append(o.Mix, data.Source(s))
 	}
@@ -57,6 +58,10 @@ func (t *Texts) report(note func(format string, args ...any)) {
 	train := t.train.Findings()
 	for _, s := range train.Notes() {
 		note("training text: %s", s)
+	}
+	if read, all := t.train.Files(); read < all {
+		note("data.stream: training begins with %d of the %d files; the others are read meanwhile, and the first pass takes one after the other",
+			read, all)
 	}
 	if t.val == nil || t.val.Shares(t.train) {
 		return
@@ -99,7 +104,7 @@ func (j *job) texts(ctx context.Context) (*Texts, error) {
 		report.Reading(done, total)
 		j.hooks.Flush(note)
 	}
-	t, err := readTexts(ctx, j.config, tok, j.hooks.Documents.Open(), progress)
+	t, err := j.readTexts(ctx, tok, j.hooks.Documents.Open(), progress)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
@@ -35,6 +36,8 @@ type Options struct {
 	Unsaved   bool         // write no checkpoint, and evaluate nothing
 	Folder    *Reservation // of run.dir; nil: the run takes the folder for itself
 	Texts     *Texts       // of the config's files, as Check has read them; nil: the run reads them
+	// Arrivals are files of data.train that are not there yet, for data.stream; nil: all are there.
+	Arrivals data.Arrivals
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
 	Saves      *atomic.Int64

@@ -113,6 +113,7 @@ type Client struct {
 	http    *http.Client
 	done    meter
 	limited sync.Once // a note has said that the Hub asks to wait
+	down    bool      // the Hub did not answer the last request for a list: what the cache has is used without asking again
 }
 
 // New returns a client. Close it.

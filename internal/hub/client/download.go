@@ -43,31 +43,49 @@ func isWhole(path string, size int64) bool {
 	return err == nil && st.Mode().IsRegular() && st.Size() == size
 }
 
-// download brings files into the cache, several at once. The first error ends the others.
-func (c *Client) download(ctx context.Context, s *source, files []hub.File) error {
+// wanted is a file of a source.
+type wanted struct {
+	*source
+	file hub.File
+}
+
+// wanted are the files that requests need.
+func (s *source) wanted() (files []wanted) {
+	for _, f := range s.need {
+		files = append(files, wanted{s, f})
+	}
+	return files
+}
+
+// download brings files into the cache, some at once, and calls arrived with each. The first error ends the others.
+func (c *Client) download(ctx context.Context, atOnce int, files []wanted, arrived func(wanted)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var missing []hub.File
-	for _, f := range files {
-		if !s.has(s.commit, f) {
-			missing = append(missing, f)
-			c.done.expect(f.Size)
+	var missing []wanted
+	for _, w := range files {
+		if !w.has(w.commit, w.file) {
+			missing = append(missing, w)
+			c.done.expect(w.file.Size)
+		} else if arrived != nil {
+			arrived(w)
 		}
 	}
-	queue := make(chan hub.File)
+	queue := make(chan wanted)
 	var wg sync.WaitGroup
-	for range min(workers, len(missing)) {
+	for range min(atOnce, len(missing)) {
 		wg.Go(func() {
-			for f := range queue {
-				if err := c.file(ctx, s, f); err != nil {
-					cancel(fmt.Errorf("%s: %w", f.Path, err))
+			for w := range queue {
+				if err := c.file(ctx, w.source, w.file); err != nil {
+					cancel(c.explain(w.Name, fmt.Errorf("%s: %w", w.file.Path, err)))
+				} else if arrived != nil {
+					arrived(w)
 				}
 			}
 		})
 	}
-	for _, f := range missing {
+	for _, w := range missing {
 		select {
-		case queue <- f:
+		case queue <- w:
 		case <-ctx.Done():
 		}
 	}

@@ -96,11 +96,11 @@ func (c *Client) persist(ctx context.Context, attempts int, attempt func() (move
 	pause := time.Second
 	for tries := 1; ; tries++ {
 		moved, err := attempt()
-		var s *status
-		var n network
-		if err == nil || ctx.Err() != nil || !errors.As(err, &n) && !(errors.As(err, &s) && s.mayRetry) {
+		if err == nil || ctx.Err() != nil || !mayRetry(err) {
 			return err
 		}
+		var s *status
+		errors.As(err, &s)
 		if moved {
 			tries, pause = 1, time.Second
 		}
@@ -119,6 +119,15 @@ func (c *Client) persist(ctx context.Context, attempts int, attempt func() (move
 		}
 		pause *= 2
 	}
+}
+
+// errDown stands for the error of an earlier request.
+var errDown = errors.New("the Hub has failed before")
+
+// mayRetry reports whether another attempt may succeed.
+func mayRetry(err error) bool {
+	var s *status
+	return errors.As(err, new(network)) || errors.As(err, &s) && s.mayRetry
 }
 
 // explain says of an error about a repository what to do.

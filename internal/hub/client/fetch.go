@@ -36,7 +36,28 @@ type source struct {
 // Fetch downloads what the requests need and the cache lacks. If the Hub cannot be reached, or refuses, and the cache has all
 // that a request needs, a note says so and the files of the cache are used.
 func (c *Client) Fetch(ctx context.Context, requests []Request) error {
-	var sources []*source
+	sources, err := c.find(ctx, requests)
+	if err != nil {
+		return err
+	}
+	return c.fetch(ctx, sources)
+}
+
+// fetch downloads all that sources need.
+func (c *Client) fetch(ctx context.Context, sources []*source) error {
+	for _, s := range sources {
+		if err := c.download(ctx, workers, s.wanted(), nil); err != nil {
+			return err
+		}
+		if err := s.finish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find returns the sources of requests with the files that they need, for which the disk has room.
+func (c *Client) find(ctx context.Context, requests []Request) (sources []*source, err error) {
 	for _, r := range requests {
 		at := slices.IndexFunc(sources, func(s *source) bool {
 			return s.Kind == r.Name.Kind && s.ID == r.Name.ID && s.Revision == r.Name.Revision
@@ -46,21 +67,10 @@ func (c *Client) Fetch(ctx context.Context, requests []Request) error {
 		}
 		s := sources[at]
 		if err := c.resolve(ctx, s, r); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := c.checkDisk(sources); err != nil {
-		return err
-	}
-	for _, s := range sources {
-		if err := c.download(ctx, s, s.need); err != nil {
-			return c.explain(s.Name, err)
-		}
-		if err := s.finish(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return sources, c.checkDisk(sources)
 }
 
 // resolve adds the files that a request needs to its source. If the Hub fails and the cache has them, there are none to add.
@@ -70,7 +80,14 @@ func (c *Client) resolve(ctx context.Context, s *source, r Request) error {
 		if cached && s.failed != nil {
 			return nil
 		}
-		if s.failed = c.list(ctx, s, cached); s.failed != nil {
+		if cached && c.down {
+			s.failed = errDown
+			c.options.Note("using what is in the cache of %s, too", r.Name.Text())
+			return nil
+		}
+		s.failed = c.list(ctx, s, cached)
+		c.down = mayRetry(s.failed)
+		if s.failed != nil {
 			reason := c.explain(s.Name, s.failed)
 			if ctx.Err() != nil || c.isRevision(s.failed) || !cached {
 				return reason
@@ -81,14 +98,14 @@ func (c *Client) resolve(ctx context.Context, s *source, r Request) error {
 	}
 	var failed error
 	chosen, err := r.Name.Select(r.Need, s.files, func(f hub.File) ([]byte, error) {
-		if failed = c.download(ctx, s, []hub.File{f}); failed != nil {
+		if failed = c.download(ctx, 1, []wanted{{s, f}}, nil); failed != nil {
 			return nil, failed
 		}
 		return os.ReadFile(s.In(s.commit, f.Path))
 	})
 	switch {
 	case failed != nil:
-		return c.explain(r.Name, failed)
+		return failed
 	case err != nil:
 		return fmt.Errorf("%s: %w", r.Name.Text(), err)
 	}

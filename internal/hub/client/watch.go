@@ -54,6 +54,13 @@ func (m *meter) expect(total int64) {
 	m.total += total
 }
 
+// count returns how many bytes are there, of all.
+func (m *meter) count() (done, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.done, m.total
+}
+
 // add counts bytes; a file that begins again takes back what it counted.
 func (m *meter) add(n int64) {
 	m.mu.Lock()

@@ -1,0 +1,103 @@
+package client
+
+import (
+	"context"
+	"os"
+)
+
+// arriving is how many files of a stream are downloaded at once: the next one must not wait for the last.
+const arriving = 2
+
+// Arrivals are files of data sets that are downloaded while others are used.
+type Arrivals struct {
+	client *Client
+	cancel context.CancelFunc
+	there  map[string]chan struct{} // by path in the cache; closed when the file is there
+	ended  chan struct{}            // closed when err is set, and no more arrives
+	err    error
+}
+
+// Stream fetches as Fetch does what the requests for data need. If streamed says so of its files, it returns when the first
+// is there, and the others arrive in their order, until ctx ends. Close the arrivals; nil: all is there.
+func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(paths []string) bool) (*Arrivals, error) {
+	sources, err := c.find(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	a := &Arrivals{client: c, there: map[string]chan struct{}{}, ended: make(chan struct{})}
+	var files []wanted
+	var paths []string
+	for _, s := range sources {
+		for _, w := range s.wanted() {
+			path := w.In(w.commit, w.file.Path)
+			if a.there[path] == nil { // two revisions may be one commit
+				files, paths, a.there[path] = append(files, w), append(paths, path), make(chan struct{})
+			}
+		}
+	}
+	if len(files) == 0 || !streamed(paths) {
+		return nil, c.fetch(ctx, sources)
+	}
+	if err := c.download(ctx, 1, files[:1], nil); err != nil {
+		return nil, err
+	}
+	for _, s := range sources {
+		if err := s.announce(); err != nil {
+			return nil, err
+		}
+	}
+	ctx, a.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(a.ended)
+		a.err = c.download(ctx, arriving, files, func(w wanted) { close(a.there[w.In(w.commit, w.file.Path)]) })
+		for _, s := range sources {
+			if a.err == nil {
+				a.err = s.finish()
+			}
+		}
+	}()
+	return a, nil
+}
+
+// announce writes what the cache keeps of a source whose files are not there yet.
+func (s *source) announce() error {
+	if s.commit == "" { // of the cache
+		return nil
+	}
+	if err := os.MkdirAll(s.In(s.commit, ""), 0o777); err != nil {
+		return err
+	}
+	return s.finish()
+}
+
+// Await waits until a file of the cache is there.
+func (a *Arrivals) Await(ctx context.Context, path string) error {
+	there, ok := a.there[path]
+	if !ok {
+		return nil
+	}
+	select {
+	case <-there:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-a.ended:
+	}
+	select {
+	case <-there: // both
+		return nil
+	default:
+		return a.err
+	}
+}
+
+// Progress returns how many bytes are there, of those that have been downloaded or will be.
+func (a *Arrivals) Progress() (done, total int64) { return a.client.done.count() }
+
+// Close ends the downloads.
+func (a *Arrivals) Close() {
+	if a != nil {
+		a.cancel()
+		<-a.ended
+	}
+}

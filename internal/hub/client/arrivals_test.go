@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/hub"
+	"github.com/gpupipe/gpupipe/internal/testing/hubserver"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A Hub that does not answer is asked once a process for what the cache has.
+func TestFailedHubIsRemembered(t *testing.T) {
+	s := &hubserver.Server{}
+	o := start(t, s)
+	for _, name := range []string{"models/o/m", "models/o/n", "datasets/o/d"} {
+		s.Add(name, "main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": random(1, 10), "train.jsonl": []byte("{}")})
+	}
+	require.NoError(t, fetch(t, o, hub.ForModel, "hf:o/m", "hf:o/n"))
+	require.NoError(t, fetch(t, o, hub.ForData, "hf:datasets/o/d"))
+	var notes []string
+	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	asked := 0
+	s.Fault = func(*http.Request) hubserver.Fault { asked++; return hubserver.Fault{Status: http.StatusBadGateway} }
+	c, err := New(o)
+	require.NoError(t, err)
+	defer c.Close()
+	for _, name := range []string{"hf:o/m", "hf:o/n", "hf:datasets/o/d"} {
+		n, _, err := hub.Parse(name)
+		require.NoError(t, err)
+		need := hub.ForModel
+		if n.Kind == hub.DataSets {
+			need = hub.ForData
+		}
+		require.NoError(t, c.Fetch(t.Context(), []Request{{n, need}}))
+	}
+	assert.Equal(t, 1, asked)
+	require.Len(t, notes, 3)
+	assert.Contains(t, notes[0], "status 502")
+	assert.Equal(t, []string{"using what is in the cache of hf:o/n, too", "using what is in the cache of hf:datasets/o/d, too"}, notes[1:])
+	n, _, err := hub.Parse("hf:o/none")
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Fetch(t.Context(), []Request{{n, hub.ForModel}}), "status 502")
+	assert.Equal(t, 1+maxAttempts, asked, "what the cache lacks is asked for as often as always")
+}
+
+func TestStream(t *testing.T) {
+	s := &hubserver.Server{Small: 10}
+	o := start(t, s)
+	files := map[string][]byte{}
+	for i := range 5 {
+		files[fmt.Sprintf("train-%d.parquet", i)] = random(uint64(i), 100)
+	}
+	commit := s.Add("datasets/o/d", "main", files)
+	last := sha256.Sum256(files["train-4.parquet"])
+	var status atomic.Int64
+	status.Store(http.StatusServiceUnavailable)
+	s.Fault = func(r *http.Request) (f hubserver.Fault) {
+		if strings.HasSuffix(r.URL.Path, hex.EncodeToString(last[:])) {
+			f.Status = int(status.Load())
+		}
+		return f
+	}
+	release := make(chan struct{})
+	o.Wait = func(ctx context.Context, _ time.Duration) error {
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	n, _, err := hub.Parse("hf:datasets/o/d")
+	require.NoError(t, err)
+	stream := func(always bool) (*Arrivals, error) {
+		c, err := New(o)
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c.Stream(t.Context(), []Request{{n, hub.ForData}}, func(paths []string) bool { return always && len(paths) == 5 })
+	}
+	a, err := stream(true)
+	require.NoError(t, err)
+	paths, err := hub.Places("hf:datasets/o/d@" + commit)
+	require.NoError(t, err)
+	require.Len(t, paths, 5)
+	for i, path := range paths[:4] {
+		require.NoError(t, a.Await(t.Context(), path))
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, files[fmt.Sprintf("train-%d.parquet", i)], content)
+	}
+	_, err = hub.Files("hf:datasets/o/d")
+	require.ErrorContains(t, err, "train-4.parquet is not in the cache")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, a.Await(ctx, paths[4]), context.Canceled)
+	done, total := a.Progress()
+	assert.Equal(t, []int64{400, 500}, []int64{done, total})
+
+	a.Close() // the run was stopped
+	require.ErrorContains(t, a.Await(t.Context(), paths[4]), "canceled")
+	a, err = stream(true)
+	require.NoError(t, err)
+	status.Store(0)
+	close(release)
+	require.NoError(t, a.Await(t.Context(), paths[4]))
+	a.Close()
+	_, err = hub.Files("hf:datasets/o/d")
+	require.NoError(t, err)
+
+	a, err = stream(false)
+	require.NoError(t, err)
+	assert.Nil(t, a, "all is there")
+	a.Close()
+}
