@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 windows-test release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -51,9 +51,10 @@ test: setup ## what a user relies on: every op, backend, golden run, bits, crash
 
 # Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
 # and compiles what the others use. It checks more than go test would check again (-vet=off).
-test-all: setup-all cross vet ## every test, with other compilers and browsers, lint, and the programs for macOS
+test-all: setup-all cross vet ## every test, with other compilers and browsers, lint, and the programs for macOS and Windows
 	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm slurm-test
 	@if [ -e build/zig/ziglang/zig ]; then $(DARWIN); else echo "programs for macOS are omitted: no build/zig" >&2; fi
+	@if command -v wine >/dev/null; then .ci/windows-test.sh; else echo "the program for Windows is omitted: no Wine" >&2; fi
 
 test-rest: setup-all cross vet ## after make test: what make test-all adds to it, as continuous integration runs it
 	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm slurm-test
@@ -97,6 +98,10 @@ darwin-arm64 darwin-amd64:
 	GOOS=darwin GOARCH=$(@:darwin-%=%) CGO_ENABLED=1 CC=$(CURDIR)/.ci/zig/cc go build -trimpath -buildvcs=false \
 		-ldflags "-s -w" -o build/darwin/gpupipe-$(@:darwin-%=%) ./cmd/gpupipe
 	go run ./internal/testing/machocheck build/darwin/gpupipe-$(@:darwin-%=%)
+
+windows-test: setup ## run the program for Windows under Wine, beside this machine's (CHECKS="train kill" chooses checks; installs Wine)
+	@.ci/setup.sh windows
+	@.ci/windows-test.sh $(CHECKS)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)

@@ -2,6 +2,7 @@ package gpupipe
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,4 +118,33 @@ func TestReleaseConfig(t *testing.T) {
 			}
 		}
 	}
+}
+
+// winget's manifests name the archive of Windows, its hash and the program in it. Their keys are those of the schema 1.10.
+func TestWinget(t *testing.T) {
+	dir := t.TempDir()
+	sums := filepath.Join(dir, "checksums.txt")
+	sum := strings.Repeat("0123456789abcdef", 4)
+	lines := "aa  gpupipe_v1.2.0_linux_amd64.tar.gz\n" + sum + "  gpupipe_v1.2.0_windows_amd64.zip\n"
+	require.NoError(t, os.WriteFile(sums, []byte(lines), 0o644))
+	out, err := exec.Command(".ci/winget.sh", "v1.2.0", sums, dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	manifest := func(file string) (m map[string]any) {
+		text, err := os.ReadFile(filepath.Join(dir, "gpupipe.gpupipe"+file))
+		require.NoError(t, err)
+		require.NoError(t, yaml.Unmarshal(text, &m))
+		assert.Equal(t, []any{"gpupipe.gpupipe", "1.2.0", "1.10.0"}, []any{m["PackageIdentifier"], m["PackageVersion"], m["ManifestVersion"]})
+		assert.Contains(t, string(text), fmt.Sprintf("winget-manifest.%v.1.10.0.schema.json", m["ManifestType"]))
+		return m
+	}
+	assert.Equal(t, "en-US", manifest(".yaml")["DefaultLocale"])
+	text := manifest(".locale.en-US.yaml")
+	for _, key := range []string{"PackageLocale", "Publisher", "PackageName", "License", "ShortDescription"} {
+		assert.NotEmpty(t, text[key], key)
+	}
+	installer := manifest(".installer.yaml")
+	assert.Equal(t, []any{map[string]any{"RelativeFilePath": `gpupipe_v1.2.0_windows_amd64\gpupipe.exe`, "PortableCommandAlias": "gpupipe"}},
+		installer["NestedInstallerFiles"], "archives are wrapped in a folder of their name")
+	assert.Equal(t, []any{map[string]any{"Architecture": "x64", "InstallerSha256": strings.ToUpper(sum),
+		"InstallerUrl": "https://github.com/gpupipe/gpupipe/releases/download/v1.2.0/gpupipe_v1.2.0_windows_amd64.zip"}}, installer["Installers"])
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# release.sh [TARGET...]: builds release archives in build/release, of this revision, and a Homebrew formula of those for
-# macOS and Linux. Targets: linux-amd64, linux-arm64, windows-amd64, darwin-amd64, darwin-arm64; by default those for which
+# release.sh [TARGET...]: builds release archives in build/release, of this revision, a Homebrew formula of those for
+# macOS and Linux, and winget's manifests of that for Windows. Targets: linux-amd64, linux-arm64, windows-amd64, darwin-amd64, darwin-arm64; by default those for which
 # this machine has a C compiler. .ci/setup.sh cross installs the one for linux-arm64, Debian's gcc-mingw-w64-x86-64 is the one
 # for windows-amd64. For macOS it is clang there, and elsewhere Zig, which .ci/zig/setup.sh fetches.
 set -euo pipefail
@@ -35,3 +35,4 @@ go run "$GORELEASER" release --config .ci/goreleaser.yaml --snapshot --clean
 
 case $TARGETS in *darwin*) go run ./internal/testing/machocheck build/release/darwin-*/gpupipe ;; esac
 .ci/formula.sh "$REVISION" >build/release/gpupipe.rb
+.ci/winget.sh "$REVISION"

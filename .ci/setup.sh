@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh [build | test | all | cross]: installs what this machine lacks. Run again, it changes nothing.
+# setup.sh [build | test | all | cross | windows]: installs what this machine lacks. Run again, it changes nothing.
 #   build  what building and the demo need: a C compiler, which also makes the kernels where there is no GPU, Go, text to
 #          train on, and the Vulkan loader where there is a GPU with its driver
 #   test   the default, what make test needs: also a Vulkan driver (Mesa's lavapipe without a GPU) and spirv-val
@@ -7,6 +7,7 @@
 #   cross  what tests of a CPU's kernels and of hooks need: clang, its linker for WebAssembly, a cross compiler for ARM and
 #          an emulator; where there is Node.js, the compiler of AssemblyScript in npm's cache; where there is pip, Zig, which
 #          links programs for macOS
+#   windows  what make windows-test needs beside test: Wine, an X server without a screen, and MinGW's C compiler
 # Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +19,7 @@ readonly GO_FETCHES=21 # from 1.21 on, Go fetches the toolchain that go.mod name
 readonly TEXT=build/demo/text.txt
 mkdir -p build/demo build/toolchain
 
-case $FOR in build | test | all | cross) ;; *) echo "setup.sh: found $FOR, expected build, test, all or cross" >&2; exit 1 ;; esac
+case $FOR in build | test | all | cross | windows) ;; *) echo "setup.sh: found $FOR, expected build, test, all, cross or windows" >&2; exit 1 ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -202,6 +203,18 @@ ensure_cross() {
   apt_install "${missing[*]}" "${missing[@]}"
 }
 
+# The program for Windows runs under Wine, where Vulkan needs a screen.
+ensure_wine() {
+  local missing=()
+  have wine && have wineserver || missing+=(wine wine64)
+  have Xvfb || missing+=(xvfb)
+  have x86_64-w64-mingw32-gcc || missing+=(gcc-mingw-w64-x86-64)
+  have curl || missing+=(curl)
+  [ ${#missing[@]} = 0 ] && return
+  have apt-get || die "make windows-test needs ${missing[*]}: install them"
+  apt_install "${missing[*]}" "${missing[@]}"
+}
+
 # The templates of hooks are tested in each language whose toolchain is here. This says which are omitted.
 ensure_hooks() {
   local target=wasm32-unknown-unknown at=build/hooks/npm compiler
@@ -291,6 +304,7 @@ ensure_text() {
   mv $TEXT.part $TEXT
 }
 
+[ "$FOR" != windows ] || { ensure_wine; exit; }
 [ "$FOR" != cross ] || { ensure_cross; ensure_hooks; ensure_zig; exit; }
 
 case $(uname -s) in

@@ -1,8 +1,8 @@
 // What .ci/windows-test.sh needs from a program of Windows.
 //
 //   helper end HOW TEXT LOG COMMAND   runs a command in a console of its own, with its output in LOG. Once the output has TEXT,
-//                                     ends it: HOW is interrupt (Ctrl-C), close (the console's window), kill, or wait (not at
-//                                     all). Prints the command's exit code.
+//                                     ends it: HOW is interrupt (Ctrl-C), close (of the console), kill, or wait (not at all). Prints the
+//                                     command's exit code.
 //   helper hold FILE                  holds a file open, as most programs do: others may read and write it, but neither replace
 //                                     nor remove it. Ends with its input.
 //   helper alone FILE                 holds a file open, and lets nobody else open it.
@@ -16,6 +16,17 @@ static int fail(const wchar_t *what) {
 
 static BOOL WINAPI ignore(DWORD event) {
 	(void)event;
+	return TRUE;
+}
+
+// close_console does to a process what Windows does when its console is closed: CTRL_CLOSE_EVENT, and five seconds to end. Wine
+// kills the process instead.
+static BOOL close_console(HANDLE process) {
+	void *routine = GetProcAddress(GetModuleHandleW(L"kernelbase.dll"), "CtrlRoutine");
+	if (!routine || !CreateRemoteThread(process, NULL, 0, routine, (void *)CTRL_CLOSE_EVENT, 0, NULL))
+		return FALSE;
+	if (WaitForSingleObject(process, 5000) != WAIT_OBJECT_0)
+		TerminateProcess(process, STATUS_CONTROL_C_EXIT);
 	return TRUE;
 }
 
@@ -59,8 +70,8 @@ static int end(const wchar_t *how, const wchar_t *text, const wchar_t *log, wcha
 		if (!GenerateConsoleCtrlEvent(CTRL_C_EVENT, 0))
 			return fail(L"GenerateConsoleCtrlEvent");
 	} else if (!wcscmp(how, L"close")) {
-		if (!PostMessageW(GetConsoleWindow(), WM_CLOSE, 0, 0))
-			return fail(L"PostMessage");
+		if (!close_console(process.hProcess))
+			return fail(L"CtrlRoutine");
 	} else if (!wcscmp(how, L"kill")) {
 		TerminateProcess(process.hProcess, 137);
 	}

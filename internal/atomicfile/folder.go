@@ -67,7 +67,9 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 		sweep(parent, base, "old")
 	}
 	if old != "" {
-		return os.RemoveAll(old)
+		if err := removeAll(old); !Busy(err) { // else it stays
+			return err
+		}
 	}
 	return nil
 }

@@ -10,18 +10,26 @@ const scanned = 10 * time.Second
 
 // Rename is os.Rename, and tries again for some seconds while a file is busy.
 func Rename(from, to string) error {
+	return whileBusy(func() (final bool, err error) {
+		err = os.Rename(from, to)
+		st, missing := os.Lstat(to)
+		return missing == nil && st.IsDir(), err // which Windows calls a denied access
+	})
+}
+
+// removeAll is os.RemoveAll, and tries again for some seconds while a file is busy.
+func removeAll(path string) error {
+	return whileBusy(func() (bool, error) { return false, os.RemoveAll(path) })
+}
+
+// whileBusy calls do until its error is another one than Busy, or final.
+func whileBusy(do func() (final bool, err error)) error {
 	until := time.Now().Add(scanned)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		err := os.Rename(from, to)
-		if !Busy(err) || isFolder(to) || time.Now().After(until) {
+		final, err := do()
+		if !Busy(err) || final || time.Now().After(until) {
 			return err
 		}
 		time.Sleep(pause)
 	}
-}
-
-// isFolder reports whether a path is a folder. Where Rename finds one, Windows says that access is denied.
-func isFolder(path string) bool {
-	st, err := os.Lstat(path)
-	return err == nil && st.IsDir()
 }

@@ -138,6 +138,9 @@ func checkOut(path string, force bool) error {
 	if path == "" {
 		return fmt.Errorf("out: found nothing, expected the folder to make")
 	}
+	if err := atomicfile.CheckName(path); err != nil {
+		return err
+	}
 	st, err := os.Lstat(path)
 	switch {
 	case os.IsNotExist(err):
