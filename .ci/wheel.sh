@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # wheel.sh [TARGET...]: builds wheels with the program inside in build/wheel, of this revision. Targets: linux-amd64,
-# linux-arm64, windows-amd64, darwin-arm64; by default those for which this machine has a C compiler. Wheels for Linux run
-# where glibc is 2.34 or later.
+# linux-arm64, windows-amd64, darwin-arm64; by default those for which this machine has a C compiler; that for macOS is Zig
+# on other systems, which .ci/zig/setup.sh fetches. Wheels for Linux run where glibc is 2.34 or later, those for macOS from
+# macOS 12 on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +11,13 @@ found=()
 [ "$(uname -sm)" != "Linux x86_64" ] || found+=(linux-amd64)
 ! have aarch64-linux-gnu-gcc || found+=(linux-arm64)
 ! have x86_64-w64-mingw32-gcc || found+=(windows-amd64)
-[ "$(uname -sm)" != "Darwin arm64" ] || found+=(darwin-arm64)
+if [ "$(uname -s)" = Darwin ]; then
+	DARWIN_CC=cc
+	[ "$(uname -m)" != arm64 ] || found+=(darwin-arm64)
+else
+	DARWIN_CC=$PWD/.ci/zig/cc
+	! .ci/zig/setup.sh || found+=(darwin-arm64)
+fi
 TARGETS=("${@:-${found[@]}}")
 REVISION=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
 # A tag v1.2.3 is the version; other commits are of the version to come.
@@ -28,16 +35,17 @@ for target in "${TARGETS[@]}"; do
 	linux-amd64) platform=manylinux_2_34_x86_64 cc=gcc ;;
 	linux-arm64) platform=manylinux_2_34_aarch64 cc=aarch64-linux-gnu-gcc ;;
 	windows-amd64) platform=win_amd64 cc=x86_64-w64-mingw32-gcc ;;
-	darwin-arm64) platform=macosx_12_0_arm64 cc=cc ;;
+	darwin-arm64) platform=macosx_12_0_arm64 cc=$DARWIN_CC ;;
 	*) echo "wheel: found the target $target, expected linux-amd64, linux-arm64, windows-amd64 or darwin-arm64" >&2; exit 2 ;;
 	esac
 	echo "wheel: $VERSION for $target" >&2
-	CGO_ENABLED=1 CC=$cc GOOS=${target%-*} GOARCH=${target#*-} go build -buildvcs=false \
+	CGO_ENABLED=1 CC=$cc GOOS=${target%-*} GOARCH=${target#*-} go build -trimpath -buildvcs=false \
 		-ldflags "-s -w -X github.com/gpupipe/gpupipe/internal/version.revision=$REVISION" -o "$program" ./cmd/gpupipe
 	if [[ $target == linux-* ]] && [ "$(glibc "$program")" -gt 34 ]; then
 		echo "wheel: the program for $target asks for glibc 2.$(glibc "$program"), and the wheel promises 2.34" >&2
 		exit 1
 	fi
+	[[ $target != darwin-* ]] || go run ./internal/testing/machocheck "$program" >&2
 	python3 cmd/python/wheel.py --program "$program" --platform "$platform" --version "$VERSION" --out build/wheel
 done
 rm -r build/wheel/programs
