@@ -104,12 +104,25 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 func TestVariantsComputeTheProduct(t *testing.T) {
 	dev := testdevice.Translated(t)
 	cases := testCases()
+	ran, all := 0, 0
 	for _, software := range []bool{true, false} {
-		chosen := spread(cases, software)
+		chosen := spread(cases, software, onCases)
+		if all += count(chosen); !tier.All() {
+			chosen = spread(cases, software, onCasesOfTheCore)
+		}
+		ran += count(chosen)
 		for n, c := range cases {
 			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) { check(t, dev, c, chosen[n], asIs) })
 		}
 	}
+	tier.Count(t, ran, all)
+}
+
+func count(chosen [][]Kernel) (n int) {
+	for _, ks := range chosen {
+		n += len(ks)
+	}
+	return n
 }
 
 // TestKindsOnADriver runs the shortest kernel of each kind for GPUs on an adapter, whose driver makes workgroup memory and
@@ -133,15 +146,22 @@ func TestKindsOnADriver(t *testing.T) {
 		}
 	}
 	assert.Greater(t, len(shortest), 5)
-	for kind, u := range shortest {
+	ungrouped := func(_ int, kind string) bool { return shortest[kind].spec.Grouping == graph.Ungrouped }
+	for _, kind := range tier.Some(t, slices.Sorted(maps.Keys(shortest)), ungrouped) {
+		u := shortest[kind]
 		t.Run(kind, func(t *testing.T) { check(t, dev, u.testCase, []Kernel{u.Kernel}, asIs) })
 	}
 }
 
-// spread chooses the kernels to run on each case: each name on five cases of each grouping, from the first to the last
-// that have it, or on all. Each case has at least one.
-func spread(cases []testCase, software bool) (chosen [][]Kernel) {
-	const most = 5
+// On how many cases of each grouping a kernel runs.
+const (
+	onCases          = 5
+	onCasesOfTheCore = 2
+)
+
+// spread chooses the kernels to run on each case: each name on the given number of cases of each grouping, from the first
+// to the last that have it, or on all. Each case has at least one.
+func spread(cases []testCase, software bool, most int) (chosen [][]Kernel) {
 	type use struct {
 		at int
 		Kernel
