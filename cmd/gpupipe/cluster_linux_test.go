@@ -295,7 +295,7 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 		{"5 members, 2bw, half stale, muon, tied", 4, []string{"train.batch_size=10", "train.microbatches=10", "pipeline.schedule=2bw",
 			"pipeline.stale_microbatches=5", "optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline.schedule=2bw", "pipeline.depth=1", "optimizer.name=adamw"}},
-	}, func(i int, _ layout) bool { return i == 2 }) {
+	}, func(i int, _ layout) bool { return i == 4 }) {
 		t.Run(c.name, func(t *testing.T) {
 			const steps = 8
 			r := newTestRun(t, steps, append(c.set, "model.n_layers=3")...)

@@ -88,7 +88,7 @@ func TestSelftestFails(t *testing.T) {
 }
 
 func TestSelftest(t *testing.T) {
-	code, out, errs := command("selftest", "--quick", "--json", "--filter", "op")
+	code, out, errs := command("selftest", "--quick", "--json", "--filter", "loops")
 	require.Equal(t, exitOK, code, out+errs)
 	var report selftestReport
 	require.NoError(t, json.Unmarshal([]byte(out), &report))

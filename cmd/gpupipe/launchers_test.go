@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
@@ -272,6 +273,7 @@ func launched(t *testing.T, file string) (all [][]string) {
 // The Slurm script starts a coordinator and a member on each node, which share a file that only their user may read,
 // and leaves nothing.
 func TestSlurmScript(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	script, err := filepath.Abs(launchers + "gpupipe.sbatch")
 	require.NoError(t, err)
