@@ -138,6 +138,9 @@ func printShares(a *app, title string, s trace.Summary, of func(trace.Stage) *tr
 func printMachines(a *app, s trace.Summary) {
 	m := s.Machines
 	if m == nil {
+		for _, advice := range s.Advice() {
+			a.printf("\n%s\n", advice)
+		}
 		return
 	}
 	rows := [][]string{{"LINK", "WAITED FOR", "MS A TRANSFER", "KIB", "TRANSFERS"}}

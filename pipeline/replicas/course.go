@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -17,6 +18,7 @@ type Course struct {
 	plan    schedule.Exchanges
 	flights flights
 	changes []change // by fragment
+	waited  func(fragment string, since time.Time)
 }
 
 // change is what a replica awaits of a fragment.
@@ -32,12 +34,14 @@ type CourseOptions struct {
 	Number  int // of the replica
 	Weights Weights
 	Owns    func(param string) bool // reports whether a rank of this process owns a parameter
+	// Waited is told how long the replica has waited for an exchange of a fragment; nil: nobody is.
+	Waited func(fragment string, since time.Time)
 }
 
 // NewCourse makes the course of a replica. Its base is zero.
 func NewCourse(o CourseOptions) *Course {
 	fragments := fragmentsOf(o.Model)
-	c := &Course{plan: o.plan(fragments), flights: flights{}}
+	c := &Course{plan: o.plan(fragments), flights: flights{}, waited: o.Waited}
 	var base [][]byte
 	for i, f := range fragments {
 		fragments[i] = f.of(o.Owns)
@@ -161,10 +165,14 @@ func (c *Course) await(f int, stopped <-chan struct{}) error {
 		return nil
 	}
 	var payload [][]byte
+	since := time.Now()
 	select {
 	case payload = <-x.arrived:
 	case <-stopped:
 		return ErrStopped
+	}
+	if c.waited != nil {
+		c.waited(c.fragments[f].name, since)
 	}
 	return c.apply(f, payload)
 }

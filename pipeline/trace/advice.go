@@ -12,19 +12,20 @@ const (
 )
 
 // Advice says in plain sentences what makes a run over machines slow, and what would help. It is nil for other
-// runs.
+// runs. Of replicas that train on their own it says whether exchanges were waited for.
 func (s Summary) Advice() []string {
+	exchanges := s.Exchanges.advice()
 	m := s.Machines
 	if m == nil {
-		return nil
+		return exchanges
 	}
 	set := m.Settings
 	slowest, mean := s.stage(m.Slowest), 0.0
 	for _, t := range s.Stages {
 		mean += t.busy() / float64(len(s.Stages))
 	}
-	all := []string{fmt.Sprintf("slowest rank: %s on %s, computing %.0f %% of the time; the mean is %.0f %%", slowest.Name,
-		slowest.Member, 100*slowest.busy(), 100*mean)}
+	all := append(exchanges, fmt.Sprintf("slowest rank: %s on %s, computing %.0f %% of the time; the mean is %.0f %%", slowest.Name,
+		slowest.Member, 100*slowest.busy(), 100*mean))
 	uneven := slowest.busy() > max(bound, unevenCut*mean)
 	if len(m.Links) == 0 {
 		return all

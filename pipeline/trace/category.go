@@ -82,6 +82,9 @@ const NetworkTrack = "network"
 // which its exchange "lands", and the "bytes" of a message.
 const ExchangeTrack = "exchanges"
 
+// ExchangeWait begins the name of the Wait events in which a stage waited for an exchange; the name of its fragment follows.
+const ExchangeWait = "wait for the exchange of "
+
 // DataTrack is the track of Data.
 const DataTrack = "data"
 

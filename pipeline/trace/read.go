@@ -27,6 +27,8 @@ type Args struct {
 	To        *int     `json:"to"`
 	Staleness *float64 `json:"staleness"`
 	Bytes     int64    `json:"bytes"`
+	Step      *int     `json:"step"`  // of Exchange events
+	Lands     *int     `json:"lands"` // of Exchange events
 	// Of Clock and Network events.
 	Offset    float64  `json:"offset_micros"`
 	Error     *float64 `json:"error_micros"`

@@ -23,9 +23,10 @@ type Summary struct {
 	Batches  int    `json:"batches"`            // trained; a batch that was trained again after a restart counts once
 	Restarts int    `json:"restarts,omitempty"` // of lost devices
 	// Staleness is the mean age of the gradients in steps; nil if no event of the trace has it.
-	Staleness *float64  `json:"staleness,omitempty"`
-	Stages    []Stage   `json:"stages"`
-	Machines  *Machines `json:"machines,omitempty"` // nil: all stages are on one
+	Staleness *float64     `json:"staleness,omitempty"`
+	Stages    []Stage      `json:"stages"`
+	Machines  *Machines    `json:"machines,omitempty"`  // nil: all stages are on one
+	Exchanges *ExchangeUse `json:"exchanges,omitempty"` // nil: no replicas train on their own
 	// Means over the stages.
 	All    Shares  `json:"all"`
 	Steady *Shares `json:"steady,omitempty"` // nil: no stretch of three batches
@@ -82,6 +83,7 @@ func Summarize(path string) (Summary, error) {
 	s.mean()
 	s.Staleness = t.staleness()
 	s.Machines = t.network.summarize(rows, s.Stages)
+	s.Exchanges = t.exchanges.summarize(t.window(rows))
 	return s, nil
 }
 
@@ -116,6 +118,7 @@ type timeline struct {
 	restarted float64 // the end of the last restart
 	full      bool
 	network   *network
+	exchanges exchangeLog
 }
 
 // stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first
@@ -161,7 +164,7 @@ func (t *timeline) add(e Event) error {
 		}
 		return nil
 	}
-	if t.network.add(e) {
+	if t.network.add(e) || t.exchanges.add(e) {
 		return nil
 	}
 	if e.Category == Data {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/engine/stage"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -75,7 +76,7 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 		return e, context.Cause(ctx)
 	}
 	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
-		e.work.replica.Weights, e.work.replica.Owns = e.engine, e.owns
+		e.work.replica.Weights, e.work.replica.Owns, e.work.replica.Waited = e.engine, e.owns, e.waited
 		e.course = replicas.NewCourse(*e.work.replica)
 	}
 	return e, err
@@ -85,6 +86,18 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 func (e *epoch) owns(param string) bool {
 	rank, err := e.engine.Owner(param)
 	return err == nil && e.devices[rank] != nil
+}
+
+// waited records that the ranks have waited for an exchange, if that took noticeably long, on the track of the first of them.
+func (e *epoch) waited(fragment string, since time.Time) {
+	const noticeable = time.Millisecond
+	took := time.Since(since)
+	e.mu.Lock()
+	events := e.events
+	e.mu.Unlock()
+	if events != nil && took >= noticeable {
+		events.Complete(e.engine.Ranks()[0].Name, trace.Wait, trace.ExchangeWait+fragment, since, took, nil)
+	}
 }
 
 // ranks lists the ranks of this member.
