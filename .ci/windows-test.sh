@@ -207,7 +207,7 @@ check_serve() {
 		curl -sf "$url/v1/completions" -H 'Content-Type: application/json' -d '{"model": "run", "prompt": "The ", "max_tokens": 24, "temperature": 0}' >answer || failed=1
 	finish
 	cat log
-	[ $failed = 0 ] && has answer '"finish_reason"' && [ "$code" = 130 ] && exits 0 generate run --prompt "The " --tokens 24 --temperature 0 &&
+	[ $failed = 0 ] && has answer '"finish_reason"' && [ "$code" = 0 ] && exits 0 generate run --prompt "The " --tokens 24 --temperature 0 &&
 		has answer "$(sed 's/^The //' out | head -1)"
 }
 check_watch() { # while a run replaces and removes what is shown
