@@ -34,6 +34,7 @@ type hostCommand struct {
 	TokenFile string        `help:"Write the token to this file, which only this user may read, instead of printing it; the file is removed at the end." placeholder:"PATH"`
 	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
 	Rejoin    time.Duration `help:"How long to wait for a lost member or another before the run goes on with the devices that are left." default:"30s"`
+	uplinkFlag
 	browserFlags
 	JSON bool `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
 }
@@ -83,6 +84,9 @@ func (c *hostCommand) Run(a *app) (err error) {
 		o.HookCache = a.hookCache()
 	}
 	ho := c.options(a, base, o.HookCache)
+	if ho.Uplink, err = c.bytes(); err != nil {
+		return err
+	}
 	if ho.Browser, err = c.browser(c.Listen); err != nil {
 		return err
 	}
@@ -336,6 +340,7 @@ type joinCommand struct {
 	Name      string         `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
 	Address   []string       `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
 	Port      int            `help:"Port for tensors. 0: any." default:"0"`
+	uplinkFlag
 }
 
 func (c *joinCommand) Help() string {
@@ -359,6 +364,10 @@ func (c *joinCommand) Run(a *app) (err error) {
 	if len(devices) == 0 {
 		devices = []string{""}
 	}
+	uplink, err := c.bytes()
+	if err != nil {
+		return err
+	}
 	if err := checkDevices(a, devices); err != nil { // a token may be of use once
 		return err
 	}
@@ -373,7 +382,8 @@ func (c *joinCommand) Run(a *app) (err error) {
 	p, err := member.Start(a.ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: a.openDevice, Costs: a.measuredCosts(), HookCache: a.hookCache(), Note: a.note},
 		Credentials: m.Credentials, Control: m.Control, Build: a.build, Devices: devices, Hosts: c.Address, Port: c.Port,
-		Renew: func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
+		Uplink: uplink,
+		Renew:  func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
 	if err != nil {
 		return err
 	}

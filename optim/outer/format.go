@@ -57,6 +57,14 @@ func (c Config) Exact() bool { return c.format().bits == 0 && !c.format().bf16 }
 // Rounds reports whether the rounding of messages is random: Send and Step have the input KeyInput.
 func (c Config) Rounds() bool { return c.format().bits > 0 }
 
+// Largest is the largest magnitude that a scale of 1 describes; 1, if messages have no scales.
+func (c Config) Largest() float64 {
+	if f := c.format(); f.bits > 0 {
+		return f.zero() - 1
+	}
+	return 1
+}
+
 // BF16 reports whether the elements of messages are f32 with the values of bf16: half of their bytes describe them.
 func (c Config) BF16() bool { return c.format().bf16 }
 

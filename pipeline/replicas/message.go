@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/optim/outer"
 )
@@ -96,6 +97,53 @@ func checkNumbers(tensor, fragment string, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// Outlier finds a replica that says to have moved much farther in a fragment than the others have, and than its weights are
+// large. It returns the index of its message, or −1.
+func (o *Owner) Outlier(fragment int, messages []Message) int {
+	if len(messages) < 2 {
+		return -1
+	}
+	weights, moves := rootMeanSquare(o.base[fragment]), make([]float64, len(messages))
+	for i, m := range messages {
+		moves[i] = m.size(o.config)
+	}
+	for i, move := range moves {
+		others := slices.Delete(slices.Clone(moves), i, i+1)
+		slices.Sort(others)
+		if move > farthest*(weights+others[len(others)/2]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// farthest bounds the move of a replica in a period, in units of its weights and of the move of others.
+const farthest = 100
+
+// size is the root mean square of what the message describes, or, with scales, of the largest of each block.
+func (m Message) size(c outer.Config) float64 {
+	var squares, n float64
+	for _, piece := range m.pieces {
+		for name, data := range piece {
+			if name != "codes" {
+				r := rootMeanSquare(data)
+				squares, n = squares+r*r*float64(len(data)), n+float64(len(data))
+			}
+		}
+	}
+	return c.Largest() * math.Sqrt(squares/max(n, 1))
+}
+
+// rootMeanSquare is that of f32.
+func rootMeanSquare(data []byte) float64 {
+	sum := 0.0
+	for at := 0; at+4 <= len(data); at += 4 {
+		x := float64(math.Float32frombits(binary.LittleEndian.Uint32(data[at:])))
+		sum += x * x
+	}
+	return math.Sqrt(4 * sum / float64(max(len(data), 1)))
 }
 
 // halves are the upper 16 bits of f32.

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // moved takes what a member has sent of how far its replica has moved. An error means that the message is malformed.
@@ -44,18 +45,22 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 
 // stepAll takes outer steps as their exchanges are complete, until the replicas are closed.
 func (r *Replicas) stepAll() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	for {
 		select {
 		case <-r.wake:
+		case <-tick.C:
+			r.loseHung()
 		case <-r.failing:
 			return
 		}
 		for {
-			x, messages := r.due()
-			if messages == nil {
+			x, sent := r.due()
+			if sent == nil {
 				break
 			}
-			if err := r.step(x, messages); err != nil {
+			if err := r.step(x, r.plausible(x, sent)); err != nil {
 				r.Abort(err)
 				return
 			}
@@ -63,34 +68,88 @@ func (r *Replicas) stepAll() {
 	}
 }
 
+// sent is the message of a replica.
+type sent struct {
+	replica int
+	message replicas.Message
+}
+
 // due returns the first exchange that is complete: all replicas that were there have sent. nil: there is none.
-func (r *Replicas) due() (x replicas.Exchange, messages []replicas.Message) {
+func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for other, arrived := range r.arrivals {
-		if messages != nil && x.Before(other) {
+		if all != nil && x.Before(other) {
 			continue
 		}
-		if all := r.complete(other, arrived); all != nil {
-			x, messages = other, all
+		if complete := r.complete(other, arrived); complete != nil {
+			x, all = other, complete
 		}
 	}
 	delete(r.arrivals, x)
-	return x, messages
+	return x, all
 }
 
 // complete are the messages of an exchange in the order of replicas; nil: some have not arrived. The caller holds the lock.
-func (r *Replicas) complete(x replicas.Exchange, arrived map[int]*arrival) (messages []replicas.Message) {
+func (r *Replicas) complete(x replicas.Exchange, arrived map[int]*arrival) (all []sent) {
 	for number, s := range r.slots {
 		a := arrived[number]
 		switch {
 		case a != nil && a.complete:
-			messages = append(messages, *a.message)
+			all = append(all, sent{number, *a.message})
 		case s != nil && s.from < x.Step:
 			return nil
 		}
 	}
+	return all
+}
+
+// plausible are the messages of an exchange without those that no honest replica sends. Their members are expelled.
+func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replicas.Message) {
+	for _, s := range all {
+		messages = append(messages, s.message)
+	}
+	for i := r.owner.Outlier(x.Fragment, messages); i >= 0; i = r.owner.Outlier(x.Fragment, messages) {
+		r.mu.Lock()
+		s := r.slots[all[i].replica]
+		r.mu.Unlock()
+		if s != nil {
+			err := fmt.Errorf("it has moved %s much farther than the other replicas", r.owner.Name(x.Fragment))
+			for _, member := range s.pipeline.group.members {
+				s.pipeline.Abort(s.pipeline.group.malformed(member, err))
+			}
+		}
+		messages, all = slices.Delete(messages, i, i+1), slices.Delete(all, i, i+1)
+	}
 	return messages
+}
+
+// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog.
+func (r *Replicas) loseHung() {
+	timeout, err := r.options.Task.Config.Pipeline.Processes.WatchdogTimeout()
+	if err != nil {
+		panic(err) // of a config that was not validated
+	}
+	r.mu.Lock()
+	var hung []*slot
+	for x, arrived := range r.arrivals {
+		for number, s := range r.slots {
+			if s != nil && s.from < x.Step && arrived[number] == nil && time.Since(s.heard) > timeout && !slices.Contains(hung, s) {
+				hung = append(hung, s)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, s := range hung {
+		s.pipeline.Abort(fmt.Errorf("no progress for %v (pipeline.watchdog) (%w)", timeout, device.ErrLost))
+	}
+}
+
+// progressed notes that a replica has measured or sent something.
+func (r *Replicas) progressed(s *slot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.heard = time.Now()
 }
 
 // step takes an outer step and sends the change to all replicas.

@@ -31,6 +31,7 @@ type HostOptions struct {
 	Token     identity.TokenOptions  // its addresses are set by NewHost
 	Local     *member.ProcessOptions // devices of this process; Options and Devices are used; nil: none
 	Grace     time.Duration          // how long a member may be unreachable; 0: 12 s
+	Uplink    float64                // the most bytes a second that this process sends to members; 0: no limit
 	Rejoin    time.Duration          // how long a run waits for a lost member or a spare; 0: 30 s
 	Modelled  bool                   // cut models by estimated times: nothing is measured
 	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
@@ -201,7 +202,7 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 	h.services.control = control.NewServer(control.ServerOptions{Build: o.Build, Note: note})
 	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID,
 		TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
-		Receive: h.receive, Sessions: h.services.control.Sessions(), Explain: identity.Explain, Note: note}); err != nil {
+		Receive: h.receive, Uplink: o.Uplink, Sessions: h.services.control.Sessions(), Explain: identity.Explain, Note: note}); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build,

@@ -35,16 +35,17 @@ type network struct {
 	members map[string]*member.Member
 	host    running
 	queues  map[string]chan func()
-	cut     map[string]bool          // members that nothing reaches
-	sent    map[string]int           // by the type of header
-	hold    chan struct{}            // closed when variables may arrive; nil: they may
-	results chan struct{}            // closed when results may arrive; nil: they may
-	onBegin func(member string)      // is called when a segment begins; nil: nothing is
-	latency time.Duration            // of a round trip, as far as links are measured
-	far     map[string]time.Duration // of a round trip between two members, as in "a b"; others have latency
-	links   *Links                   // known before; nil: none are
-	probed  map[string]string        // by member: to which it has sent the newest filler
-	ahead   map[string]time.Duration // by member: its clock minus that of the coordinator
+	cut     map[string]bool                                                // members that nothing reaches
+	sent    map[string]int                                                 // by the type of header
+	hold    chan struct{}                                                  // closed when variables may arrive; nil: they may
+	results chan struct{}                                                  // closed when results may arrive; nil: they may
+	forge   func(from, to string, h protocol.Header, m *transport.Message) // may change a message; nil: nothing does
+	expels  []string                                                       // members
+	latency time.Duration                                                  // of a round trip, as far as links are measured
+	far     map[string]time.Duration                                       // of a round trip between two members, as in "a b"; others have latency
+	links   *Links                                                         // known before; nil: none are
+	probed  map[string]string                                              // by member: to which it has sent the newest filler
+	ahead   map[string]time.Duration                                       // by member: its clock minus that of the coordinator
 }
 
 func newNetwork() *network {
@@ -99,6 +100,9 @@ func (n node) Send(to string, m transport.Message) error {
 	if n.self == coordinatorID {
 		m.Epoch = n.epochs[to]
 	}
+	if n.forge != nil {
+		n.forge(n.self, to, h, &m)
+	}
 	name := fmt.Sprint(n.self, " ", to, " ", m.Class)
 	if n.queues[name] == nil {
 		queue := make(chan func(), 1<<16)
@@ -110,9 +114,6 @@ func (n node) Send(to string, m transport.Message) error {
 		}()
 	}
 	results := n.results
-	if _, ok := h.(protocol.Begin); ok && n.onBegin != nil {
-		n.onBegin(to)
-	}
 	n.queues[name] <- func() {
 		if _, ok := h.(protocol.Result); ok && results != nil {
 			<-results

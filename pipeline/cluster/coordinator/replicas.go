@@ -432,7 +432,12 @@ func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 func (r *Replicas) train(round *round, s *slot, w work) {
 	w.to, w.together, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
 	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
-	end, err := s.pipeline.work(round.stop, w, round.add(s.number))
+	r.progressed(s)
+	add := round.add(s.number)
+	end, err := s.pipeline.work(round.stop, w, func(m engine.Measured) error {
+		r.progressed(s)
+		return add(m)
+	})
 	lost := s.isLost()
 	if lost {
 		r.lose(s, s.pipeline.group.failing())

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,10 +22,12 @@ import (
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // replicas opens replicas that train on their own, each on some members in turn.
@@ -44,7 +49,7 @@ func (n *network) elastic(offers <-chan []string, members ...[]string) train.Rem
 			Device: func() (device.Device, error) { return testdevice.Open("cpu:0/1") },
 			Open: func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
 				o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch.Add(2), Modelled: true,
-					Opened: opened, replica: of}
+					Opened: opened, replica: of, Expel: n.expel}
 				for rank := range t.Config.Pipeline.Stages {
 					of := members[of.number]
 					o.Places = append(o.Places, protocol.Place{Member: of[rank%len(of)], Device: "cpu:0/1"})
@@ -52,6 +57,13 @@ func (n *network) elastic(offers <-chan []string, members ...[]string) train.Rem
 				return Open(ctx, t, o)
 			}})
 	}
+}
+
+// expel notes that a member is expelled.
+func (n *network) expel(id, _ string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.expels = append(n.expels, id)
 }
 
 // vanish makes a member unreachable.
@@ -189,20 +201,20 @@ func TestReplicasJoin(t *testing.T) {
 		for _, id := range []string{"a", "b", "c", "d"} {
 			n.add(t, id)
 		}
-		joined := make(chan struct{})
-		n.onBegin = func(member string) {
-			if member == "d" {
-				close(joined)
-				n.onBegin = nil
+		joins := make(chan struct{})
+		n.forge = func(_, to string, h protocol.Header, _ *transport.Message) {
+			if w, ok := h.(protocol.Write); ok && w.Begins && to == "d" && n.results != nil {
+				close(joins)
+				n.results = nil
 			}
 		}
 		report := &runtest.Notes{OnStep: func(p train.Progress) {
 			if p.Step != 4 {
 				return
 			}
-			if x.inRound { // no batch is granted meanwhile
+			if x.inRound { // no batch is granted before it has loaded
 				n.mu.Lock()
-				n.results = joined
+				n.results = joins
 				n.mu.Unlock()
 			}
 			n.vanish("b")
@@ -255,4 +267,65 @@ func tensorsOf(t *testing.T, res train.Result) map[string][]float32 {
 		}
 	}
 	return all
+}
+
+// A member that sends a move that no honest one sends is expelled, and the others go on.
+func TestForgedMovesExpel(t *testing.T) {
+	floats := func(x float32) func(*transport.Message) {
+		return func(m *transport.Message) {
+			content := slices.Repeat([]float32{x}, len(m.Payload[0])/4)
+			m.Payload = [][]byte{exec.F32Bytes(content)}
+		}
+	}
+	all := map[string]func(*transport.Message){
+		"values of embed: found NaN, expected at most":   floats(float32(math.NaN())),
+		"found +Inf, expected at most":                   floats(float32(math.Inf(1))),
+		"found 1e+09, expected at most":                  floats(1e9),
+		"it has moved embed much farther than the other": floats(3e4),
+		"has 4 bytes, expected":                          func(m *transport.Message) { m.Payload = [][]byte{{1, 2, 3, 4}} },
+		"in 0 tensors, expected 1":                       func(m *transport.Message) { m.Payload = nil },
+		"fragment 99 after step 1: it is not sent then":  func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: 1, Fragment: 99}) },
+		"fragment -1 after step 1: it is not sent then":  func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: 1, Fragment: -1}) },
+		"fragment 0 after step -3: it was exchanged":     func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: -3}) },
+	}
+	texts := slices.Sorted(maps.Keys(all))
+	for _, text := range tier.Some(t, texts, tier.First[string](3)) {
+		n, dir := newNetwork(), t.TempDir()
+		for _, id := range []string{"a", "b", "c"} {
+			n.add(t, id)
+		}
+		n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
+			if _, ok := h.(protocol.Move); ok && from == "b" {
+				all[text](m)
+			}
+		}
+		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.replicas=3"), o)
+		require.NoError(t, err)
+		events, err := os.ReadFile(dir + "/run/events.jsonl")
+		require.NoError(t, err)
+		assert.Contains(t, string(events), text)
+		assert.NotContains(t, string(events), `"event":"restart"`)
+		assert.Contains(t, n.expels, "b")
+		assert.NotContains(t, n.expels, "a")
+	}
+}
+
+// A replica that answers and makes no progress is given up after pipeline.watchdog.
+func TestReplicasGoOnWithoutOneThatHangs(t *testing.T) {
+	tier.Rest(t)
+	n, dir := newNetwork(), t.TempDir()
+	n.add(t, "a")
+	n.add(t, "b")
+	n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
+		if _, ok := h.(protocol.Move); ok && from == "b" {
+			m.Epoch, m.Header = 0, protocol.Encode(protocol.Filler{}) // it does not arrive
+		}
+	}
+	o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
+	_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.watchdog=1s"), o)
+	require.NoError(t, err)
+	events, err := os.ReadFile(dir + "/run/events.jsonl")
+	require.NoError(t, err)
+	assert.Contains(t, string(events), "replica 1: no progress for 1s (pipeline.watchdog)")
 }

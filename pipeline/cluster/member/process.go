@@ -29,6 +29,7 @@ type ProcessOptions struct {
 	Listen      string                      // address of the interface for tensors; "": all
 	Port        int                         // for tensors; 0: any
 	Grace       time.Duration               // how long the connection with another member may be broken
+	Uplink      float64                     // the most bytes a second that it sends; 0: no limit
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
 	Tab         string                      // protocol.Info.Tab; "": this process is no browser tab
 	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP.
@@ -68,7 +69,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 		listen = ""
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
-		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Listener: o.Listener, Dial: o.Dial,
+		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Uplink: o.Uplink, Listener: o.Listener, Dial: o.Dial,
 		Explain: identity.Explain, Note: o.Note}); err != nil {
 		return nil, err
 	}

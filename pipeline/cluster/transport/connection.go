@@ -272,6 +272,7 @@ func (s *connection) writeData(class Class, stream stream) {
 		}
 		fragment, ok := out.take(s.number)
 		if ok {
+			s.link.node.uplink.wait(class, fragment.Len(), s.done)
 			if err := stream.SendMsg(fragment); err != nil {
 				break // the reader of the stream has the reason
 			}

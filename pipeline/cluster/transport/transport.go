@@ -88,6 +88,8 @@ type Options struct {
 	Silence time.Duration
 	// MaxMessage is the most bytes of a message's payload, 1 GiB by default. Both sides refuse larger ones.
 	MaxMessage int64
+	// Uplink is the most bytes a second that the node sends, over all links; 0: no limit. Requests count and do not wait.
+	Uplink float64
 	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
 	// that does not have it uses its own, as for "system".
 	Congestion string
@@ -185,6 +187,7 @@ type Node struct {
 	handshakes *rate.Limiter
 	work       sync.WaitGroup
 	admitting  sync.Mutex // sessions begin one after the other
+	uplink     uplink
 
 	mu          sync.Mutex
 	closed      bool
@@ -202,7 +205,7 @@ func Listen(address string, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
+	n := &Node{options: o, uplink: newUplink(o.Uplink), notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
 		2*handshakesPerSecond), links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
 		connections: map[*watchedConn]*connection{}}
 	if address == "" {
