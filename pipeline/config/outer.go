@@ -68,11 +68,3 @@ func (c Config) validateOuter() error {
 	}
 	return nil
 }
-
-// InOneProcess refuses replicas that train on their own, where something handles one process of them only.
-func (c Config) InOneProcess(where string) error {
-	if !c.Pipeline.Independent() {
-		return nil
-	}
-	return Invalid("pipeline.local_steps", c.Pipeline.LocalSteps, "0 with %s: replicas that train on their own are in one process", where)
-}

@@ -8,15 +8,11 @@ import (
 // Exchange is a fragment and the step after which it is sent.
 type Exchange struct{ Step, Fragment int }
 
-// Sender is a part of a replica that sends its parameters: all of them, or those of a process.
-type Sender struct {
-	Replica int
-	Owns    func(param string) bool
-}
-
-// Arrived decodes what a sender has sent of a fragment. What was sent before of the same replica and exchange is added to;
-// complete reports whether all parameters have arrived. What no replica of this build sends is an error.
-func (o *Owner) Arrived(before *Message, s Sender, x Exchange, payload [][]byte) (m *Message, complete bool, err error) {
+// Arrived decodes what a process has sent of a fragment, for the parameters that it owns, and adds it to what has arrived
+// before of the same replica and exchange. complete reports whether all parameters have arrived. What no replica of this
+// build sends is an error.
+func (o *Owner) Arrived(before *Message, x Exchange, owns func(param string) bool, payload [][]byte) (m *Message, complete bool,
+	err error) {
 	if x.Fragment < 0 || x.Fragment >= len(o.fragments) || !o.Plan.Sends(x.Fragment, x.Step) {
 		return nil, false, fmt.Errorf("fragment %d after step %d: it is not sent then", x.Fragment, x.Step)
 	}
@@ -25,7 +21,7 @@ func (o *Owner) Arrived(before *Message, s Sender, x Exchange, payload [][]byte)
 		first := newMessage(o.config, whole)
 		m = &first
 	}
-	if err := m.decode(o.config, whole.of(s.Owns), payload); err != nil {
+	if err := m.decode(o.config, whole.of(owns), payload); err != nil {
 		return nil, false, err
 	}
 	if m.rows > whole.blocks {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// replicaSettings are the settings of replicas that train on their own; nil in effect if they do not.
+// replicaSettings are the settings of replicas that train on their own.
 func (j *job) replicaSettings() replicas.Settings {
 	c := j.config
 	return replicas.Settings{Model: j.model, Optimizer: j.optimizer, Outer: c.OuterOptimizer(), Period: c.Pipeline.LocalSteps,

@@ -31,8 +31,7 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 		a = &arrival{}
 	}
 	var err error
-	if a.message, a.complete, err = r.owner.Arrived(a.message, replicas.Sender{Replica: s.number, Owns: s.pipeline.owns(from)}, x,
-		payload); err != nil {
+	if a.message, a.complete, err = r.owner.Arrived(a.message, x, s.pipeline.owns(from), payload); err != nil {
 		return err
 	}
 	r.arrivals[x][s.number] = a

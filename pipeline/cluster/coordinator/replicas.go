@@ -485,21 +485,3 @@ func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches 
 		return err
 	}
 }
-
-// writeOuter writes the outer weights to a replica, for an evaluation.
-func (r *Replicas) writeOuter(p *Pipeline) error {
-	for _, param := range p.plan.parameters {
-		read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
-		if err != nil {
-			return err
-		}
-		data, err := read.Wait()
-		if err != nil {
-			return err
-		}
-		if err := p.WriteWeights(param.Name, p.Evaluated(), data); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -227,7 +227,8 @@ func TestReplicasJoin(t *testing.T) {
 		if !x.inRound {
 			every = "train={batch_size: 12, microbatches: 12, eval_every: 8, save_every: 20, steps: 40}"
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: report, Remote: n.elastic(offers, []string{"a"}, []string{"b"}, []string{"c"})}
+		o := train.Options{OpenDevice: testdevice.Open, Report: report,
+			Remote: n.elastic(offers, []string{"a"}, []string{"b"}, []string{"c"})}
 		c := independent(t, dir, "run", append(x.overrides, "pipeline.replicas=3", every)...)
 		res, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
@@ -277,6 +278,9 @@ func TestForgedMovesExpel(t *testing.T) {
 			m.Payload = [][]byte{exec.F32Bytes(content)}
 		}
 	}
+	header := func(h protocol.Move) func(*transport.Message) {
+		return func(m *transport.Message) { m.Header = protocol.Encode(h) }
+	}
 	all := map[string]func(*transport.Message){
 		"values of embed: found NaN, expected at most":   floats(float32(math.NaN())),
 		"found +Inf, expected at most":                   floats(float32(math.Inf(1))),
@@ -284,9 +288,9 @@ func TestForgedMovesExpel(t *testing.T) {
 		"it has moved embed much farther than the other": floats(3e4),
 		"has 4 bytes, expected":                          func(m *transport.Message) { m.Payload = [][]byte{{1, 2, 3, 4}} },
 		"in 0 tensors, expected 1":                       func(m *transport.Message) { m.Payload = nil },
-		"fragment 99 after step 1: it is not sent then":  func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: 1, Fragment: 99}) },
-		"fragment -1 after step 1: it is not sent then":  func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: 1, Fragment: -1}) },
-		"fragment 0 after step -3: it was exchanged":     func(m *transport.Message) { m.Header = protocol.Encode(protocol.Move{Step: -3}) },
+		"fragment 99 after step 1: it is not sent then":  header(protocol.Move{Step: 1, Fragment: 99}),
+		"fragment -1 after step 1: it is not sent then":  header(protocol.Move{Step: 1, Fragment: -1}),
+		"fragment 0 after step -3: it was exchanged":     header(protocol.Move{Step: -3}),
 	}
 	texts := slices.Sorted(maps.Keys(all))
 	for _, text := range tier.Some(t, texts, tier.First[string](3)) {
@@ -299,7 +303,8 @@ func TestForgedMovesExpel(t *testing.T) {
 				all[text](m)
 			}
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{},
+			Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
 		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.replicas=3"), o)
 		require.NoError(t, err)
 		events, err := os.ReadFile(dir + "/run/events.jsonl")

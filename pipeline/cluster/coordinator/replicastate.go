@@ -77,3 +77,21 @@ func (s *replicasSnapshot) State() []replicas.Variable { return s.Owner.State(s.
 
 // Position is where the replicas are after their last step.
 func (s *replicasSnapshot) Position() *replicas.Position { return s.Owner.Position(s.copies) }
+
+// writeOuter writes the outer weights to a replica, for an evaluation.
+func (r *Replicas) writeOuter(p *Pipeline) error {
+	for _, param := range p.plan.parameters {
+		read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
+		if err != nil {
+			return err
+		}
+		data, err := read.Wait()
+		if err != nil {
+			return err
+		}
+		if err := p.WriteWeights(param.Name, p.Evaluated(), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}

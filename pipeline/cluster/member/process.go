@@ -69,7 +69,8 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 		listen = ""
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
-		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Uplink: o.Uplink, Listener: o.Listener, Dial: o.Dial,
+		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Uplink: o.Uplink,
+		Listener: o.Listener, Dial: o.Dial,
 		Explain: identity.Explain, Note: o.Note}); err != nil {
 		return nil, err
 	}

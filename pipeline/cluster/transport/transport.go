@@ -205,8 +205,9 @@ func Listen(address string, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, uplink: newUplink(o.Uplink), notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
-		2*handshakesPerSecond), links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
+	n := &Node{options: o, uplink: newUplink(o.Uplink),
+		notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
+			2*handshakesPerSecond), links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
 		connections: map[*watchedConn]*connection{}}
 	if address == "" {
 		if n.listener != nil {
