@@ -3,7 +3,6 @@ package matmul
 import (
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,14 +38,6 @@ var benchSpecs = []benchSpec{
 	{"muon wide XXt", Spec{Product: Product{Batch: 12, M: 128, N: 128, K: 352, TransB: true, BatchStrideA: 45056, BatchStrideB: 45056}}},
 	{"muon AX", Spec{Product: Product{Batch: 12, M: 128, N: 352, K: 128, BatchStrideA: 16384, BatchStrideB: 45056}}},
 	{"generate", Spec{Product: Product{Batch: 1, M: 1, N: 352, K: 128, TransB: true}}},
-}
-
-func cpuTime() time.Duration {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		panic(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // BenchmarkSoftware compares the variants for software adapters, except the naive one, with gonum by CPU time, which
