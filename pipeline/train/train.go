@@ -253,9 +253,15 @@ func (t *trainer) openDeployment(ctx context.Context) error {
 	return t.deployment.open(ctx, t.checkpoints.any())
 }
 
-// loadDeployment brings the programs and the initial state to the devices.
+// loadDeployment brings the programs and the initial state to the devices. Then it closes the checkpoint that the run starts
+// from: Windows removes no open files, and other systems keep their space.
 func (t *trainer) loadDeployment(ctx context.Context) error {
-	return t.deployment.load(ctx, t.step, t.start)
+	if err := t.deployment.load(ctx, t.step, t.start); err != nil || t.job.options.Remote != nil {
+		return err
+	}
+	weights := t.start.weights
+	t.start.weights = nil
+	return weights.Close()
 }
 
 // openFolder creates the files that the run writes, once.
