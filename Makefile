@@ -57,7 +57,7 @@ test-all: setup-all cross vet ## every test, with other compilers and browsers, 
 	@if command -v wine >/dev/null; then .ci/windows-test.sh; else echo "the program for Windows is omitted: no Wine" >&2; fi
 
 test-rest: setup-all cross vet ## after make test: what make test-all adds to it, as continuous integration runs it
-	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm slurm-test
+	@$(MAKE) --no-print-directory --jobs=2 rest lint-wasm
 
 suite:
 	$(SUITE) $(PACKAGES) | $(TALLY)
@@ -88,7 +88,7 @@ wasm: setup-all ## tests that run as WebAssembly: under wazero, and in a headles
 	GOOS=wasip1 $(TEST_WASM) -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
 	[ "$${CHROMIUM:-}" = none ] || GOOS=js $(TEST_WASM) -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
-# Compiling all for another system takes minutes of a core, so that make test-rest leaves it out.
+# make test-rest leaves out what takes minutes of a core, or daemons of the system: programs for macOS and Windows, and Slurm.
 DARWIN = $(MAKE) --no-print-directory darwin-arm64 darwin-amd64
 darwin: setup-build ## link the programs for macOS on Linux, in build/darwin, and check them as otool would (fetches ziglang from PyPI)
 	@.ci/zig/setup.sh
