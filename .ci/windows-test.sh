@@ -230,7 +230,7 @@ check_held() { # a log that another program has open is replaced once that close
 	[ "$(ended kill '"step":50' train logged.yaml --json --device null --set train.steps=60 --set train.save_every=40)" = 137 ] &&
 		[ -d logged/checkpoints/step-40 ] && holding hold logged/metrics.jsonl || return 1
 	exits 2 train logged --resume --device null && has out metrics.jsonl || { let_go; return 1; }
-	exits 0 train logged --resume --device null &
+	exits 0 train logged --resume --device null {HELD}>&- & # else it would keep the file held
 	sleep 4 # so that it finds the log in use, and tries again
 	let_go
 	[ "$(field step logged/metrics.jsonl | tail -1)" = 60 ] && [ "$(wc -l <logged/metrics.jsonl)" = 60 ]

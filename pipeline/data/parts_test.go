@@ -181,15 +181,18 @@ func TestStreamVisitsEveryWindowOnce(t *testing.T) {
 }
 
 func TestStreamEndsWithItsErrors(t *testing.T) {
-	files := streamedFiles(t)
 	for name, c := range map[string]struct {
-		let  func(g *gate, cancel func())
+		let  func(g *gate, second string, cancel func())
 		want string
 	}{
-		"no more arrives": {func(g *gate, _ func()) { g.let(1, errInjected) }, "injected"},
-		"interrupted":     {func(_ *gate, cancel func()) { cancel() }, "context canceled"},
-		"damaged":         {func(g *gate, _ func()) { os.WriteFile(files[1], []byte("a\x00b"), 0o666); g.let(2, nil) }, "1.txt: a NUL byte"},
+		"no more arrives": {func(g *gate, _ string, _ func()) { g.let(1, errInjected) }, "injected"},
+		"interrupted":     {func(_ *gate, _ string, cancel func()) { cancel() }, "context canceled"},
+		"damaged": {func(g *gate, second string, _ func()) {
+			assert.NoError(t, os.WriteFile(second, []byte("a\x00b"), 0o666))
+			g.let(2, nil)
+		}, "1.txt: a NUL byte"},
 	} {
+		files := streamedFiles(t)
 		g := newGate(files)
 		g.let(1, nil)
 		text, _, err := load(t, streamed(files, g))
@@ -200,7 +203,7 @@ func TestStreamEndsWithItsErrors(t *testing.T) {
 		err = b.Await(ctx, 50, func(w Waiting) {
 			if !waited {
 				assert.Equal(t, Waiting{File: "1.txt", Number: 2, Files: 7, Done: 1, Total: 7}, w)
-				c.let(g, cancel)
+				c.let(g, files[1], cancel)
 			}
 			waited = true
 		})

@@ -189,10 +189,10 @@ func (j *job) optimizerNumbers(saved config.Config) map[string]bool {
 // dividing keys may change with the size of the batches, which they divide.
 var dividing = []string{"train.microbatches", "pipeline.stale_microbatches"}
 
-// movable keys do not change the results of a run. Data, aligned tensors, tokenizer, ends of documents and hooks are
-// compared by content.
+// movable keys do not change the results of a run. Data, whether they are a stream, aligned tensors, tokenizer, ends of
+// documents and hooks are compared by content.
 var movable = []string{"run.dir", "run.started_in", "data.train", "data.val", "data.aligned", "data.tokenizer", "data.separator",
-	"train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions", "train.save_every", "train.keep",
+	"data.stream", "train.eval_every", "train.eval_batches", "train.eval_tasks", "train.eval_questions", "train.save_every", "train.keep",
 	"train.keep_best", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.depth", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
 	"pipeline.watchdog", "hooks"}

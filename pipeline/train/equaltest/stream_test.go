@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,9 +74,9 @@ func TestStreamedText(t *testing.T) {
 		require.NoError(t, os.WriteFile(files[i], []byte(strings.Repeat(fmt.Sprintf("a cat %d. ", i), n)), 0o666))
 	}
 	for _, layout := range [][]string{nil, {"pipeline={delay: 1, error_feedback: true, stages: 1}"}} {
-		run := func(dir string, s *slow, resume bool) (train.Result, error) {
-			c := traintest.Demo(t, dir, append([]string{"data.train=[" + strings.Join(files, ", ") + "]", "data.stream=true",
-				"train={steps: 26, batch_size: 4, microbatches: 2, eval_every: 7, save_every: 0}"}, layout...)...)
+		run := func(dir string, s *slow, resume bool, more ...string) (train.Result, error) {
+			c := traintest.Demo(t, dir, slices.Concat([]string{"data.train=[" + strings.Join(files, ", ") + "]", "data.stream=true",
+				"train={steps: 26, batch_size: 4, microbatches: 2, eval_every: 7, save_every: 0}"}, layout, more)...)
 			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 			if s != nil {
 				o.Report, o.Arrivals = s, s
@@ -99,6 +100,8 @@ func TestStreamedText(t *testing.T) {
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, step, 4)
 		assert.Less(t, step, 26)
+		_, err = run(dir, nil, true, "data.stream=false")
+		require.ErrorContains(t, err, "data.stream was true, is false", "what is compared is the order, not the key")
 		resumed, err := run(dir, newSlow(map[string]int{"0.txt": 0, "1.txt": 0, "2.txt": 0}), true)
 		require.NoError(t, err)
 		assert.Equal(t, want, traintest.Files(t, resumed.Checkpoint), "resumed at step %d", step)
