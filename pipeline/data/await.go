@@ -56,7 +56,7 @@ func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		_, _, failed, changed := b.rest.state()
+		_, _, changed, failed := b.rest.state()
 		ready, err := b.Ready()
 		switch {
 		case err != nil || b.whole() || enough(ready):
@@ -76,7 +76,7 @@ func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each
 
 // whole reports whether all parts of the stream are sources.
 func (b *Batcher) whole() bool {
-	parts, done, err, _ := b.rest.state()
+	parts, done, _, err := b.rest.state()
 	return done && err == nil && len(b.sources) == len(parts)+1
 }
 

@@ -169,11 +169,11 @@ func (r *rest) add(c *Corpus, read int, err error) {
 	r.changed = make(chan struct{})
 }
 
-// state returns the parts so far, whether there will be more, and a channel that is closed when that changes.
-func (r *rest) state() (parts []*Corpus, done bool, err error, changed <-chan struct{}) {
+// state returns the parts so far, whether that is all, a channel that is closed when more is known, and why not all are read.
+func (r *rest) state() (parts []*Corpus, done bool, changed <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.parts, r.done, r.err, r.changed
+	return r.parts, r.done, r.changed, r.err
 }
 
 // waiting says which file is read or downloaded, and how many bytes or files are there.
