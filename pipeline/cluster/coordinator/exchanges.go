@@ -23,9 +23,6 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	if h.Step <= s.from || h.Step <= r.stepped[h.Fragment] {
 		return fmt.Errorf("fragment %d after step %d: it was exchanged before", h.Fragment, h.Step)
 	}
-	if r.arrivals[x] == nil {
-		r.arrivals[x] = map[int]*arrival{}
-	}
 	a := r.arrivals[x][s.number]
 	if a == nil {
 		a = &arrival{}
@@ -33,6 +30,9 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	var err error
 	if a.message, a.complete, err = r.owner.Arrived(a.message, x, s.pipeline.owns(from), payload); err != nil {
 		return err
+	}
+	if r.arrivals[x] == nil {
+		r.arrivals[x] = map[int]*arrival{}
 	}
 	r.arrivals[x][s.number] = a
 	if s.heard = time.Now(); a.complete {
@@ -133,7 +133,8 @@ func (r *Replicas) loseHung() {
 	var hung []*slot
 	for x, arrived := range r.arrivals {
 		for number, s := range r.slots {
-			if s != nil && s.from < x.Step && arrived[number] == nil && time.Since(s.heard) > timeout && !slices.Contains(hung, s) {
+			waits := arrived[number] == nil || !arrived[number].complete
+			if s != nil && s.from < x.Step && waits && time.Since(s.heard) > timeout && !slices.Contains(hung, s) {
 				hung = append(hung, s)
 			}
 		}

@@ -134,11 +134,12 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 	if s.pipeline.group.failing() != nil || from >= round.to || !round.enter(s.number, from) {
 		return false
 	}
-	s.from, s.waits = from, false
+	s.from, s.waits, s.heard = from, false, time.Now()
 	r.joining, r.slots[s.number] = nil, s
 	r.events = append(r.events, event{from, fmt.Sprintf("%s begins after step %d on %s, at the shared weights, with a fresh optimizer",
 		name(s.number), from, strings.Join(s.pipeline.group.members, ", "))})
 	signal(r.vacant)
+	signal(round.changed)
 	go func() {
 		if err := r.settle(from); err != nil {
 			round.ended(s.number, from, err, true)
@@ -148,6 +149,7 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 		flights := r.owner.Flights(from)
 		s.flights, s.follows = &flights, false
 		r.owning.Unlock()
+		r.progressed(s)
 		r.train(round, s, work{from: from})
 	}()
 	return true

@@ -60,7 +60,7 @@ func (p *Pipeline) owns(member string) func(param string) bool {
 	}
 }
 
-// lent does something while a replica has lent its evaluated weights.
+// lent does something while a replica has lent its evaluated weights. It gets them back even if that fails or is interrupted.
 func (p *Pipeline) lent(do func() error) error {
 	all := func(name string) error {
 		return p.group.each(context.Background(), func(ctx context.Context, member string) error {
@@ -71,10 +71,11 @@ func (p *Pipeline) lent(do func() error) error {
 	if err := all(protocol.Lend); err != nil {
 		return err
 	}
-	if err := do(); err != nil {
-		return err
+	err := do()
+	if returned := all(protocol.Return); err == nil {
+		err = returned
 	}
-	return all(protocol.Return)
+	return err
 }
 
 // holder has the variables of a replica on members.

@@ -97,6 +97,9 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	if err := errors.Join(errs...); err != nil && !(errors.Is(err, device.ErrLost) && ctx.Err() == nil && r.planned()) {
 		return nil, errors.Join(err, r.Close())
 	}
+	if len(r.present()) == 0 {
+		return nil, errors.Join(fmt.Errorf("the members of all replicas have left (%w)", device.ErrLost), r.Close())
+	}
 	return r, nil
 }
 
