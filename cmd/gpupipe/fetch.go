@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -91,9 +92,9 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	return a.download(func(c *client.Client) error { return c.Fetch(a.ctx, requests) })
 }
 
-// fetchText downloads the training text of a config. If that is streamed, only its first file: the others arrive meanwhile.
-// Close the arrivals; nil: all is there.
-func (a *app) fetchText(c config.Config) (arrivals *client.Arrivals, err error) {
+// fetchText downloads the training text of a config for a run. If that is streamed, only its first file: the others arrive
+// while the run trains, until stop is called.
+func (a *app) fetchText(c config.Config, o *train.Options) (stop func(), err error) {
 	var requests []client.Request
 	for _, name := range c.Data.Train {
 		for _, k := range request(trainingText, name, "config") {
@@ -101,16 +102,18 @@ func (a *app) fetchText(c config.Config) (arrivals *client.Arrivals, err error) 
 		}
 	}
 	if len(requests) == 0 || hub.Offline() {
-		return nil, nil
+		return func() {}, nil
 	}
-	streamed := func(paths []string) bool {
-		return c.Stream() == config.Yes || c.Stream() == config.Auto && data.AllOfHub(c.Data.Train) && data.Streamed(paths)
-	}
+	streamed := func(paths []string) bool { return data.StreamOf(string(c.Stream())).Streams(c.Data.Train, paths) }
+	var arrivals *client.Arrivals // nil: all is there
 	err = a.download(func(hub *client.Client) error {
 		arrivals, err = hub.Stream(a.ctx, requests, streamed)
 		return err
 	})
-	return arrivals, err
+	if arrivals != nil {
+		o.Arrivals = arrivals
+	}
+	return arrivals.Close, err
 }
 
 // download runs what downloads, with a status line.

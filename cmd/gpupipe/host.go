@@ -99,14 +99,11 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if ho.Local != nil {
 		local = ho.Local.Devices
 	}
-	arrivals, err := a.fetchText(base)
+	stopFetching, err := a.fetchText(base, &o)
 	if err != nil {
 		return err
 	}
-	defer arrivals.Close()
-	if arrivals != nil {
-		o.Arrivals = arrivals
-	}
+	defer stopFetching()
 	o.Texts, err = train.Check(a.ctx, base, o, local)
 	r.line.clear()
 	if err != nil {

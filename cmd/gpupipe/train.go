@@ -90,14 +90,11 @@ func (c *trainCommand) Run(a *app) error {
 			return bench.Peak(dev, bench.Options{Quick: true})
 		}, Done: r.profiled}
 	}
-	arrivals, err := a.fetchText(config)
+	stopFetching, err := a.fetchText(config, &o)
 	if err != nil {
 		return err
 	}
-	defer arrivals.Close()
-	if arrivals != nil {
-		o.Arrivals = arrivals
-	}
+	defer stopFetching()
 	res, err := train.Run(a.ctx, config, o)
 	r.line.clear()
 	if err := o.Costs.Save(); err != nil {

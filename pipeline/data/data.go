@@ -79,7 +79,7 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	streamed := o.streams(sources[0].Train)
+	streamed := o.Stream.Streams(o.Train, sources[0].Train)
 	var valFiles []string
 	if len(o.Val) > 0 {
 		if valFiles, err = Expand(o.Val); err != nil {

@@ -35,29 +35,14 @@ type Arrivals interface {
 	Progress() (done, total int64)                // bytes of all files
 }
 
-// Streamed reports whether StreamHub streams the files of data sets of the Hub.
-func Streamed(files []string) bool {
-	for _, path := range files {
-		if f, err := formatOf(path); err != nil || f.kind != kindParquet {
-			return false
-		}
+// Streams reports whether the files that some names stand for are a stream.
+func (s Stream) Streams(names, files []string) bool {
+	local := func(name string) bool { return !hub.IsAddress(name) }
+	other := func(path string) bool {
+		f, err := formatOf(path)
+		return err != nil || f.kind != kindParquet
 	}
-	return len(files) > 1
-}
-
-// AllOfHub reports whether all names are of data sets of the Hub.
-func AllOfHub(names []string) bool {
-	for _, n := range names {
-		if !hub.IsAddress(n) {
-			return false
-		}
-	}
-	return true
-}
-
-// streams reports whether the files are a stream.
-func (o *Options) streams(files []string) bool {
-	return o.Stream == StreamParts || o.Stream == StreamHub && AllOfHub(o.Train) && Streamed(files)
+	return s == StreamParts || s == StreamHub && !slices.ContainsFunc(names, local) && len(files) > 1 && !slices.ContainsFunc(files, other)
 }
 
 // minWindows is how many windows a part has at least: one to learn from, and one to hold out.

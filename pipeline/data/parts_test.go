@@ -237,9 +237,12 @@ func TestStreamOfFew(t *testing.T) {
 		_, _, err := Load(t.Context(), o)
 		require.ErrorContains(t, err, want)
 	}
-	assert.True(t, Streamed([]string{"a.parquet", "b.parquet"}))
-	assert.False(t, Streamed([]string{"a.parquet"}))
-	assert.False(t, Streamed([]string{"a.parquet", "b.jsonl"}))
+	names := []string{"hf:datasets/org/name"}
+	assert.True(t, StreamHub.Streams(names, []string{"a.parquet", "b.parquet"}))
+	assert.False(t, StreamHub.Streams(names, []string{"a.parquet"}))
+	assert.False(t, StreamHub.Streams(names, []string{"a.parquet", "b.jsonl"}))
+	assert.False(t, StreamHub.Streams(append(names, "c.parquet"), []string{"a.parquet", "b.parquet"}))
+	assert.False(t, StreamNone.Streams(names, []string{"a.parquet", "b.parquet"}))
 }
 
 // upper is a Mapper.
