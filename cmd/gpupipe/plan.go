@@ -104,10 +104,7 @@ func (c *planCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if len(config.Train.BatchSchedule) > 0 {
-		config = config.Largest().Alone()
-		a.note("train.batch_schedule: a plan for its largest batches, of %d sequences", config.Train.BatchSize)
-	}
+	config = ofLargestBatches(a, config)
 	s := &status{app: a, silent: c.JSON}
 	link, err := parseLink(c.Network)
 	if err != nil {
@@ -151,6 +148,15 @@ func (c *planCommand) Run(a *app) error {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
 	}
 	return nil
+}
+
+// ofLargestBatches is the config with which a run has its largest batches.
+func ofLargestBatches(a *app, c config.Config) config.Config {
+	if len(c.Train.BatchSchedule) > 0 {
+		c = c.Largest().Alone()
+		a.note("train.batch_schedule: a plan for its largest batches, of %d sequences", c.Train.BatchSize)
+	}
+	return c
 }
 
 // cache makes measurements use those of earlier ones. It returns what keeps them for later.

@@ -184,10 +184,7 @@ func (c *planCommand) planReplicas(a *app, m *imaginedMachines) error {
 	if err != nil {
 		return err
 	}
-	if len(config.Train.BatchSchedule) > 0 {
-		config = config.Largest().Alone()
-		a.note("train.batch_schedule: a plan for its largest batches, of %d sequences", config.Train.BatchSize)
-	}
+	config = ofLargestBatches(a, config)
 	s := &status{app: a, silent: c.JSON}
 	o := measure.Options{Modelled: c.Modelled, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
 	save := func() error { return nil }
