@@ -1,12 +1,13 @@
 package othersystems
 
 import (
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/sources"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,20 +32,15 @@ var vet = []*analysis.Analyzer{assign.Analyzer, atomic.Analyzer, bools.Analyzer,
 
 const root = "../../.."
 
-// outputs are the folders of the root that hold no sources. Other tests and commands write there.
-var outputs = map[string]bool{".git": true, "bin": true, "build": true, "runs": true, "studies": true}
-
 // lookAround looks at every source file, so that go test does not take a cached result for a tree that has changed.
 func lookAround(t *testing.T) {
 	t.Helper()
-	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && outputs[strings.TrimPrefix(path, root+"/")] {
-			return filepath.SkipDir
+	require.NoError(t, sources.Walk(root, func(file string) error {
+		if strings.HasSuffix(file, ".go") || path.Base(file) == "go.mod" {
+			_, err := os.Stat(filepath.Join(root, file))
+			return err
 		}
-		if err == nil && (strings.HasSuffix(path, ".go") || d.Name() == "go.mod") {
-			_, err = os.Stat(path)
-		}
-		return err
+		return nil
 	}))
 }
 

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/internal/testing/sources"
 )
 
 // kept is a file of counts.
@@ -21,7 +21,7 @@ func forget(path string) (string, error) {
 	if err := os.RemoveAll(path); err != nil {
 		return "", err
 	}
-	return sources(".")
+	return sum(".")
 }
 
 func (k kept) write(path string) error {
@@ -44,25 +44,10 @@ func readKept(path string) (kept, error) {
 	return k, nil
 }
 
-// outputs are the folders of the root that hold no sources.
-var outputs = map[string]bool{".git": true, "bin": true, "build": true, "runs": true, "studies": true}
-
-// sources returns a sum of the names and contents of all files of the module in dir.
-func sources(dir string) (string, error) {
-	sum := sha256.New()
-	root := os.DirFS(dir)
-	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case outputs[path]:
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil // the .git of a worktree
-		case !d.Type().IsRegular():
-			return nil
-		}
+// sum returns a sum of the names and contents of all files of the module in dir.
+func sum(dir string) (string, error) {
+	all, root := sha256.New(), os.DirFS(dir)
+	err := sources.Walk(dir, func(path string) error {
 		f, err := root.Open(path)
 		if err != nil {
 			return err
@@ -72,8 +57,8 @@ func sources(dir string) (string, error) {
 		if _, err := io.Copy(content, f); err != nil {
 			return err
 		}
-		fmt.Fprintf(sum, "%x %s\n", content.Sum(nil), filepath.ToSlash(path))
+		fmt.Fprintf(all, "%x %s\n", content.Sum(nil), path)
 		return nil
 	})
-	return fmt.Sprintf("%x", sum.Sum(nil)), err
+	return fmt.Sprintf("%x", all.Sum(nil)), err
 }

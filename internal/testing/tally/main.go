@@ -46,7 +46,7 @@ func printLeft(out io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	now, err := sources(".")
+	now, err := sum(".")
 	if err != nil {
 		return err
 	}
