@@ -203,11 +203,7 @@ func (c *Course) Follow(fragment int, payload [][]byte) error {
 	if err := c.apply(fragment, payload); err != nil {
 		return err
 	}
-	versions := []engine.Version{engine.Newest}
-	if c.weights.Delayed() {
-		versions = append(versions, engine.Older)
-	}
-	for _, v := range versions {
+	for _, v := range c.versions() {
 		if err := c.writeVersion(c.fragments[fragment], c.base[fragment], v); err != nil {
 			return err
 		}

@@ -315,16 +315,20 @@ func (r *replica) Begin(param string, data []byte) error {
 	if err := r.WriteExchange(Base, param, data); err != nil {
 		return err
 	}
-	versions := []engine.Version{engine.Newest}
-	if r.weights.Delayed() {
-		versions = append(versions, engine.Older)
-	}
-	for _, v := range versions {
+	for _, v := range r.versions() {
 		if err := r.weights.WriteWeights(param, v, data); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// versions are the versions of the weights that the replica has.
+func (r *replica) versions() []engine.Version {
+	if r.weights.Delayed() {
+		return []engine.Version{engine.Newest, engine.Older}
+	}
+	return []engine.Version{engine.Newest}
 }
 
 // The weights and the state of a replica in one process are those of its engine.
