@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm-test.sh: runs examples/cluster/gpupipe.sbatch under a real Slurm of four nodes on this machine, and prints a line for
-# each check. It needs root, and Debian's packages slurm-wlm and munge, which it installs. Nothing outside a temporary folder
-# is written; Slurm's configuration, keys and ports are this script's own.
+# each check. It needs root, and Debian's packages slurm-wlm and munge, which it installs. Nothing else is written outside a
+# temporary folder; Slurm's configuration, keys and ports are this script's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repo=$PWD
@@ -94,7 +94,7 @@ chmod +x "$dir/bin/gpupipe"
 export PATH=$dir/bin:$PATH TEST_DIR=$dir TEST_REPO=$repo GPUPIPE_ADDRESS=127.0.0.1 GPUPIPE_DEVICE=cpu:0/1
 cd "$dir"
 for _ in {1..2000}; do echo "A text that a tiny model can learn by heart, line after line."; done >text.txt
-# config NAME STEPS [KEY=VALUE...]: flags of a run with an own folder
+# config NAME STEPS: writes NAME.yaml, the config of a run in a folder of its own
 config() {
   cat >"$1.yaml" <<YAML
 model: {vocab_size: 256, d_model: 32, n_layers: 3, n_heads: 2, d_ff: 64, seq_len: 32}
@@ -106,7 +106,6 @@ YAML
 submit() { sbatch --parsable --output="$2.out" --nodes="$1" "$repo/examples/cluster/gpupipe.sbatch" "$2.yaml" --listen 127.0.0.1:0 --grace 3s --rejoin 1s "${@:3}"; }
 state() { scontrol show job "$1" 2>/dev/null | sed -nE 's/.*JobState=([A-Z_]+).*/\1/p'; }
 is() { [[ " ${*:2} " == *" $(state "$1") "* ]]; }
-steps() { grep -c '"step"' "runs/$1/metrics.jsonl" 2>/dev/null || echo 0; }
 newest() { ls "runs/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*//p' | sort -n | tail -n 1; }
 saved() { [ "$(newest "$1" || true)" -ge "$2" ] 2>/dev/null; }
 finished() { # finished JOB NAME STEPS

@@ -11,9 +11,11 @@ const scanned = 10 * time.Second
 // Rename is os.Rename, and tries again for some seconds while a file is busy.
 func Rename(from, to string) error {
 	return whileBusy(func() (final bool, err error) {
-		err = os.Rename(from, to)
-		st, missing := os.Lstat(to)
-		return missing == nil && st.IsDir(), err // which Windows calls a denied access
+		if err = os.Rename(from, to); Busy(err) {
+			st, missing := os.Lstat(to)
+			final = missing == nil && st.IsDir() // which Windows calls a denied access
+		}
+		return final, err
 	})
 }
 
