@@ -8,26 +8,41 @@ import (
 // Exchange is a fragment and the step after which it is sent.
 type Exchange struct{ Step, Fragment int }
 
-// Arrived decodes what a process has sent of a fragment, for the parameters that it owns, and adds it to what has arrived
-// before of the same replica and exchange. complete reports whether all parameters have arrived. What no replica of this
+// Expect refuses an exchange that is not the next one of its fragment after a step. A replica sends nothing else of the
+// fragment before that is done, since it waits for the change: what is held for it has the size of the model at most.
+func (o *Owner) Expect(x Exchange, after int) error {
+	why := ""
+	switch {
+	case x.Fragment < 0 || x.Fragment >= len(o.fragments) || x.Step > after && !o.Plan.Sends(x.Fragment, x.Step):
+		why = "it is not sent then"
+	case x.Step <= after:
+		why = "it was exchanged before"
+	case x.Step != o.Plan.Next(x.Fragment, after):
+		why = fmt.Sprintf("the exchange after step %d comes first", o.Plan.Next(x.Fragment, after))
+	default:
+		return nil
+	}
+	return fmt.Errorf("fragment %d after step %d: %s", x.Fragment, x.Step, why)
+}
+
+// Arrived decodes what a process has sent for an expected exchange, of the parameters that it owns, and adds it to what has
+// arrived before of the same replica and exchange. complete reports whether all parameters have arrived. What no replica of this
 // build sends is an error.
 func (o *Owner) Arrived(before *Message, x Exchange, owns func(param string) bool, payload [][]byte) (m *Message, complete bool,
 	err error) {
-	if x.Fragment < 0 || x.Fragment >= len(o.fragments) || !o.Plan.Sends(x.Fragment, x.Step) {
-		return nil, false, fmt.Errorf("fragment %d after step %d: it is not sent then", x.Fragment, x.Step)
-	}
 	whole := o.fragments[x.Fragment]
 	if m = before; m == nil {
 		first := newMessage(o.config, whole)
 		m = &first
 	}
-	if err := m.decode(o.config, whole.of(owns), payload); err != nil {
+	part := whole.of(owns)
+	if len(part.params) == 0 {
+		return nil, false, fmt.Errorf("%s after step %d: none of it is on the sender", whole.name, x.Step)
+	}
+	if err := m.decode(o.config, part, payload); err != nil {
 		return nil, false, err
 	}
-	if m.rows > whole.blocks {
-		return nil, false, fmt.Errorf("%s after step %d: found it a second time", whole.name, x.Step)
-	}
-	return m, m.rows == whole.blocks, nil
+	return m, len(m.known) == len(whole.params), nil
 }
 
 // Encode is what a receiver is sent of the change of a fragment; nil: it owns nothing of it.

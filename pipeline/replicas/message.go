@@ -12,12 +12,12 @@ import (
 // Message is what a replica or the owner says of a fragment: the tensors of outer.Config.Message, piece by piece.
 type Message struct {
 	pieces []tensors
-	rows   int // that are known, of all blocks of the fragment
+	known  map[string]bool // the parameters that were decoded
 }
 
 // newMessage is a message of zeros.
 func newMessage(c outer.Config, f fragment) Message {
-	var m Message
+	m := Message{known: map[string]bool{}}
 	for _, n := range f.pieces() {
 		piece := tensors{}
 		for _, t := range c.Message(n) {
@@ -43,8 +43,14 @@ func (m Message) encode(c outer.Config, f fragment) (payload [][]byte) {
 	return payload
 }
 
-// decode writes the blocks of the fragment's parameters from a payload. What no replica of this build sends is an error.
+// decode writes the blocks of the fragment's parameters from a payload. What no replica of this build sends is an error: it
+// sends each parameter once.
 func (m *Message) decode(c outer.Config, f fragment, payload [][]byte) error {
+	for _, s := range f.params {
+		if m.known[s.param.Name] {
+			return fmt.Errorf("%s: found %s a second time", f.name, s.param.Name)
+		}
+	}
 	rows := 0
 	m.visit(f, func(_ tensors, from, to int) { rows += to - from })
 	all := c.Message(rows)
@@ -67,7 +73,9 @@ func (m *Message) decode(c outer.Config, f fragment, payload [][]byte) error {
 			data = data[n:]
 		})
 	}
-	m.rows += rows
+	for _, s := range f.params {
+		m.known[s.param.Name] = true
+	}
 	return nil
 }
 

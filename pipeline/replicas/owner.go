@@ -79,7 +79,7 @@ func (o *Owner) Step(f, at int, messages []Message) (Message, error) {
 	fragment, m := o.fragments[f], o.machine
 	names := m.message()
 	outputs := append(slices.Clone(names), outer.OuterName, outer.MomentumName)
-	next, change := tensors{}, Message{rows: fragment.blocks}
+	next, change := tensors{}, Message{}
 	err := fragment.each(func(piece, n, from, to int) error {
 		sum, err := m.sum(n, piece, messages)
 		if err != nil {

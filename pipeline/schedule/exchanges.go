@@ -28,6 +28,16 @@ func (e Exchanges) Sends(fragment, step int) bool {
 	return step == e.Last || step > 0 && (step-at)%e.Period == 0
 }
 
+// Next is the first step after one after which a fragment is sent; 0: there is none.
+func (e Exchanges) Next(fragment, after int) int {
+	for s := after + 1; s <= e.Last; s++ {
+		if e.Sends(fragment, s) {
+			return s
+		}
+	}
+	return 0
+}
+
 // Lands is the step at which what is sent after a step lands.
 func (e Exchanges) Lands(sent int) int { return min(sent+e.Late, max(sent, e.Last)) }
 

@@ -20,6 +20,7 @@ func TestExchanges(t *testing.T) {
 				assert.LessOrEqual(t, len(sent), (p.Fragments+p.Period-1)/p.Period, "%+v: step %d", p, s)
 			}
 			for _, f := range sent {
+				assert.Equal(t, s, p.Next(f, last[f]), "%+v: fragment %d", p, f)
 				if last[f] > 0 && s < p.Last {
 					assert.Equal(t, p.Period, s-last[f], "%+v: fragment %d", p, f)
 					assert.LessOrEqual(t, landed[f], s, "%+v: fragment %d", p, f)
@@ -30,6 +31,7 @@ func TestExchanges(t *testing.T) {
 		}
 		assert.Equal(t, slices.Repeat([]int{p.Last}, p.Fragments), last, "%+v", p)
 		assert.Equal(t, p.Last, p.Lands(p.Last))
+		assert.Zero(t, p.Next(0, p.Last))
 		assert.Equal(t, p.Last+1, Exchanges{p.Fragments, p.Period, 0, p.Last}.Lands(p.Last+1), "a run that goes on after its end")
 		if p.Last > p.Period {
 			assert.Contains(t, p.Sent(p.Period), p.Fragments-1, "the last one at the end of the period")

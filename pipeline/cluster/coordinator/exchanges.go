@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,49 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
+// exchanges is what has happened of the exchanges of replicas.
+type exchanges struct {
+	arrivals map[replicas.Exchange]map[*slot]*arrival
+	taken    map[int]int   // by fragment: the step of its newest exchange that is complete
+	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
+	progress chan struct{} // closed and replaced when that changes
+}
+
+func newExchanges() exchanges {
+	return exchanges{map[replicas.Exchange]map[*slot]*arrival{}, map[int]int{}, map[int]int{}, make(chan struct{})}
+}
+
+// arrival is what a replica has sent for an exchange.
+type arrival struct {
+	message  *replicas.Message
+	complete bool
+}
+
+// forget drops what a replica that is lost has sent a part of.
+func (e *exchanges) forget(s *slot) {
+	for x, arrived := range e.arrivals {
+		if a := arrived[s]; a != nil && !a.complete {
+			delete(arrived, s)
+		}
+		if len(arrived) == 0 {
+			delete(e.arrivals, x)
+		}
+	}
+}
+
+// begin notes that replicas begin after a step: what was sent before is done.
+func (e *exchanges) begin(step, fragments int) {
+	for f := range fragments {
+		e.taken[f], e.stepped[f] = max(e.taken[f], step), max(e.stepped[f], step)
+	}
+}
+
+// advance wakes those who wait for exchanges.
+func (e *exchanges) advance() {
+	close(e.progress)
+	e.progress = make(chan struct{})
+}
+
 // moved takes what a member has sent of how far its replica has moved. An error means that the message is malformed.
 func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte) error {
 	x := replicas.Exchange{Step: h.Step, Fragment: h.Fragment}
@@ -20,10 +64,13 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	if r.slots[s.number] != s {
 		return nil // it is lost
 	}
-	if h.Step <= s.from || h.Step <= r.stepped[h.Fragment] {
-		return fmt.Errorf("fragment %d after step %d: it was exchanged before", h.Fragment, h.Step)
+	if err := r.owner.Expect(x, max(s.from, r.exchanges.taken[x.Fragment])); err != nil {
+		return err
 	}
-	a := r.arrivals[x][s.number]
+	if begun := r.limit.first(); x.Step > begun {
+		return fmt.Errorf("fragment %d after step %d: only %d steps have begun", x.Fragment, x.Step, begun)
+	}
+	a := r.exchanges.arrivals[x][s]
 	if a == nil {
 		a = &arrival{}
 	}
@@ -31,10 +78,10 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	if a.message, a.complete, err = r.owner.Arrived(a.message, x, s.pipeline.owns(from), payload); err != nil {
 		return err
 	}
-	if r.arrivals[x] == nil {
-		r.arrivals[x] = map[int]*arrival{}
+	if r.exchanges.arrivals[x] == nil {
+		r.exchanges.arrivals[x] = map[*slot]*arrival{}
 	}
-	r.arrivals[x][s.number] = a
+	r.exchanges.arrivals[x][s] = a
 	if s.heard = time.Now(); a.complete {
 		s.last = x
 	}
@@ -67,9 +114,9 @@ func (r *Replicas) stepAll() {
 	}
 }
 
-// sent is the message of a replica.
+// sent is the message of a replica, which may be lost by now.
 type sent struct {
-	replica int
+	*slot
 	message replicas.Message
 }
 
@@ -77,7 +124,8 @@ type sent struct {
 func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for other, arrived := range r.arrivals {
+	e := &r.exchanges
+	for other, arrived := range e.arrivals {
 		if all != nil && x.Before(other) {
 			continue
 		}
@@ -85,23 +133,31 @@ func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 			x, all = other, complete
 		}
 	}
-	delete(r.arrivals, x)
+	if all != nil {
+		delete(e.arrivals, x)
+		e.taken[x.Fragment] = x.Step
+	}
 	return x, all
 }
 
 // complete are the messages of an exchange in the order of replicas; nil: some have not arrived. The caller holds the lock.
-func (r *Replicas) complete(x replicas.Exchange, arrived map[int]*arrival) (all []sent) {
-	for number, s := range r.slots {
-		a := arrived[number]
-		switch {
-		case a != nil && a.complete:
-			all = append(all, sent{number, *a.message})
-		case s != nil && s.from < x.Step:
+func (r *Replicas) complete(x replicas.Exchange, arrived map[*slot]*arrival) (all []sent) {
+	for _, s := range r.slots {
+		if s != nil && s.from < x.Step && !arrived[s].done() {
 			return nil
 		}
 	}
+	for s, a := range arrived {
+		if a.complete {
+			all = append(all, sent{s, *a.message})
+		}
+	}
+	slices.SortFunc(all, func(a, b sent) int { return cmp.Compare(a.number, b.number) })
 	return all
 }
+
+// done reports whether all of a message has arrived; nil: nothing has.
+func (a *arrival) done() bool { return a != nil && a.complete }
 
 // plausible are the messages of an exchange without those that no honest replica sends. Their members are expelled.
 func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replicas.Message) {
@@ -109,21 +165,18 @@ func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replic
 		messages = append(messages, s.message)
 	}
 	for i := r.owner.Outlier(x.Fragment, messages); i >= 0; i = r.owner.Outlier(x.Fragment, messages) {
-		r.mu.Lock()
-		s := r.slots[all[i].replica]
-		r.mu.Unlock()
-		if s != nil {
-			err := fmt.Errorf("it has moved %s much farther than the other replicas", r.owner.Name(x.Fragment))
-			for _, member := range s.pipeline.group.members {
-				s.pipeline.Abort(s.pipeline.group.malformed(member, err))
-			}
+		err := fmt.Errorf("it has moved %s much farther than the other replicas", r.owner.Name(x.Fragment))
+		p := all[i].pipeline
+		for _, member := range p.group.members {
+			p.Abort(p.group.malformed(member, err))
 		}
 		messages, all = slices.Delete(messages, i, i+1), slices.Delete(all, i, i+1)
 	}
 	return messages
 }
 
-// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog.
+// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog: others have
+// sent for an exchange, or have ended the round.
 func (r *Replicas) loseHung() {
 	timeout, err := r.options.Task.Config.Pipeline.Processes.WatchdogTimeout()
 	if err != nil {
@@ -131,18 +184,25 @@ func (r *Replicas) loseHung() {
 	}
 	r.mu.Lock()
 	var hung []*slot
-	for x, arrived := range r.arrivals {
-		for number, s := range r.slots {
-			waits := arrived[number] == nil || !arrived[number].complete
-			if s != nil && s.from < x.Step && waits && time.Since(s.heard) > timeout && !slices.Contains(hung, s) {
-				hung = append(hung, s)
-			}
+	for _, s := range r.slots {
+		if s != nil && time.Since(s.heard) > timeout && (r.round.waitsFor(s) || r.exchanges.waitFor(s)) {
+			hung = append(hung, s)
 		}
 	}
 	r.mu.Unlock()
 	for _, s := range hung {
 		s.pipeline.Abort(fmt.Errorf("no progress for %v (pipeline.watchdog) (%w)", timeout, device.ErrLost))
 	}
+}
+
+// waitFor reports whether others have sent for an exchange that a replica takes part in.
+func (e *exchanges) waitFor(s *slot) bool {
+	for x, arrived := range e.arrivals {
+		if s.from < x.Step && !arrived[s].done() {
+			return true
+		}
+	}
+	return false
 }
 
 // progressed notes that a replica has measured or sent something.
@@ -174,15 +234,9 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stepped[x.Fragment] = x.Step
-	r.advance()
+	r.exchanges.stepped[x.Fragment] = x.Step
+	r.exchanges.advance()
 	return nil
-}
-
-// advance wakes those who wait for exchanges. The caller holds the lock.
-func (r *Replicas) advance() {
-	close(r.progress)
-	r.progress = make(chan struct{})
 }
 
 // sendChange sends the members of a replica what they own of a change. To a replica that has not begun, it counts as a
@@ -206,7 +260,7 @@ func (r *Replicas) settle(step int) error {
 	planned := r.owner.Planned(0, step)
 	for {
 		r.mu.Lock()
-		progress, err := r.progress, r.failure
+		progress, err := r.exchanges.progress, r.failure
 		done := !slices.ContainsFunc(planned, r.comes)
 		r.mu.Unlock()
 		if done || err != nil {
@@ -219,13 +273,17 @@ func (r *Replicas) settle(step int) error {
 	}
 }
 
-// comes reports whether an exchange is yet to be done: a replica that is here takes part in it, or all of one has arrived. The
-// caller holds the lock.
+// comes reports whether an exchange is yet to be done: its outer step is being taken, a replica that is here takes part in it,
+// or all of one has arrived. The caller holds the lock.
 func (r *Replicas) comes(x replicas.Exchange) bool {
-	if r.stepped[x.Fragment] >= x.Step {
+	e := &r.exchanges
+	switch {
+	case e.stepped[x.Fragment] >= x.Step:
 		return false
+	case e.taken[x.Fragment] > e.stepped[x.Fragment]:
+		return true
 	}
-	for y, arrived := range r.arrivals {
+	for y, arrived := range e.arrivals {
 		if y.Fragment == x.Fragment && y.Step <= x.Step && r.complete(y, arrived) != nil {
 			return true
 		}

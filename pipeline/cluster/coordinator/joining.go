@@ -131,7 +131,11 @@ func (r *Replicas) begin(s *slot) error {
 
 // enter makes a replica one of those of a round, from a batch on. It reports whether it can. The caller holds the locks.
 func (r *Replicas) enter(round *round, s *slot, from int) bool {
-	if s.pipeline.group.failing() != nil || from >= round.to || !round.enter(s.number, from) {
+	if s.pipeline.group.failing() != nil || from >= round.to {
+		return false
+	}
+	p := round.enter(s, from)
+	if p == nil {
 		return false
 	}
 	s.from, s.waits, s.heard = from, false, time.Now()
@@ -142,7 +146,7 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 	signal(round.changed)
 	go func() {
 		if err := r.settle(from); err != nil {
-			round.ended(s.number, from, err, true)
+			p.leave(from, err, true)
 			return
 		}
 		r.owning.Lock()
@@ -150,7 +154,7 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 		s.flights, s.follows = &flights, false
 		r.owning.Unlock()
 		r.progressed(s)
-		r.train(round, s, work{from: from})
+		r.train(p, work{from: from})
 	}()
 	return true
 }

@@ -32,16 +32,15 @@ type Replicas struct {
 	vacant   chan struct{} // has room for one: a replica is away
 	owning   sync.Mutex    // the state of the owner; locked before mu
 
-	mu       sync.Mutex
-	tracer   engine.Tracer
-	slots    []*slot // by number; nil: the replica is away
-	joining  *slot   // a replica that is about to begin; nil: none is
-	round    *round  // in progress; nil: none is
-	arrivals map[replicas.Exchange]map[int]*arrival
-	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
-	progress chan struct{} // closed and replaced when that changes
-	events   []event       // that are not recorded yet
-	failure  error         // why failing is closed
+	mu        sync.Mutex
+	tracer    engine.Tracer
+	slots     []*slot   // by number; nil: the replica is away
+	joining   *slot     // a replica that is about to begin; nil: none is
+	round     *round    // in progress; nil: none is
+	limit     *together // of the newest round; nil: there was none
+	exchanges exchanges
+	events    []event // that are not recorded yet
+	failure   error   // why failing is closed
 }
 
 // ReplicaOptions describe where replicas are opened.
@@ -71,12 +70,6 @@ type slot struct {
 	waits    bool               // it begins with the next round
 }
 
-// arrival is what a replica has sent for an exchange.
-type arrival struct {
-	message  *replicas.Message
-	complete bool
-}
-
 // OpenReplicas plans the replicas of a task.
 func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	c := o.Task.Config
@@ -85,8 +78,7 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	}
 	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
 		vacant: make(chan struct{}, 1),
-		slots:  make([]*slot, c.Pipeline.Replicas), arrivals: map[replicas.Exchange]map[int]*arrival{}, stepped: map[int]int{},
-		progress: make(chan struct{})}
+		slots:  make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges()}
 	o.Opened(r)
 	errs := make([]error, len(r.slots))
 	var opening sync.WaitGroup
@@ -228,7 +220,8 @@ func (r *Replicas) lose(s *slot, err error) {
 		r.fail(err)
 	}
 	last := s.last
-	r.advance()
+	r.exchanges.forget(s)
+	r.exchanges.advance()
 	r.mu.Unlock()
 	if others {
 		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
@@ -373,118 +366,5 @@ func (r *Replicas) Receive(from string, m transport.Message) {
 		if s.pipeline.group.epoch == m.Epoch {
 			s.pipeline.Receive(from, m)
 		}
-	}
-}
-
-// Train implements train.Pipeline. Each replica trains at its own pace, on its share of the batches.
-func (r *Replicas) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
-	if from >= to || stop.Err() != nil {
-		return from, nil
-	}
-	stop, cancel := context.WithCancel(stop)
-	defer cancel()
-	round := newRound(stop, source, from, to)
-	r.beginRound(round, cancel)
-	var declined error
-	for over := false; !over; {
-		<-round.changed // all replicas end some time
-		r.record()
-		var complete []engine.Measured
-		complete, over = round.take()
-		for _, m := range complete {
-			if declined == nil {
-				if declined = each(m); declined != nil {
-					cancel()
-				}
-			}
-		}
-	}
-	r.mu.Lock()
-	r.round = nil
-	r.mu.Unlock()
-	reached, err := round.end(from)
-	err = errors.Join(err, declined, r.settle(reached))
-	r.owner.Landed(reached)
-	r.record()
-	return reached, err
-}
-
-// beginRound begins to train all replicas, and one that has waited for that.
-func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
-	r.owning.Lock()
-	defer r.owning.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	round.cancel = cancel
-	for f := range r.owner.Plan.Fragments {
-		r.stepped[f] = max(r.stepped[f], round.next) // what was sent before is done
-	}
-	for _, s := range r.slots {
-		if s != nil && round.enter(s.number, round.next) {
-			go r.train(round, s, work{from: round.next})
-		}
-	}
-	if s := r.joining; s != nil && s.waits {
-		r.enter(round, s, round.next)
-	}
-	r.round = round
-	signal(round.changed)
-}
-
-// train trains a replica.
-func (r *Replicas) train(round *round, s *slot, w work) {
-	w.to, w.together, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
-	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
-	r.progressed(s)
-	add := round.add(s.number)
-	end, err := s.pipeline.work(round.stop, w, func(m engine.Measured) error {
-		r.progressed(s)
-		return add(m)
-	})
-	lost := s.isLost()
-	if lost {
-		r.lose(s, s.pipeline.group.failing())
-	} else if err != nil {
-		round.cancel()
-	}
-	round.ended(s.number, end, err, lost)
-}
-
-// takeFlights are the flights for the first segment of the replica.
-func (s *slot) takeFlights() *[]replicas.Flight {
-	all := s.flights
-	s.flights = nil
-	return all
-}
-
-// Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put back
-// afterwards. If that is lost, it begins again on another.
-func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
-	for {
-		if err := r.Failed(); err != nil {
-			return err
-		}
-		s := r.present()[0]
-		var all []engine.Measured
-		err := s.pipeline.lent(func() error {
-			if err := r.writeOuter(s.pipeline); err != nil {
-				return err
-			}
-			return s.pipeline.Evaluate(stop, source, batches, func(m engine.Measured) error {
-				all = append(all, m)
-				return nil
-			})
-		})
-		if s.isLost() {
-			r.lose(s, s.pipeline.group.failing())
-			r.record()
-			continue
-		}
-		for _, m := range all {
-			if err := each(m); err != nil {
-				return err
-			}
-		}
-		return err
 	}
 }

@@ -24,7 +24,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -282,15 +284,16 @@ func TestForgedMovesExpel(t *testing.T) {
 		return func(m *transport.Message) { m.Header = protocol.Encode(h) }
 	}
 	all := map[string]func(*transport.Message){
-		"values of embed: found NaN, expected at most":   floats(float32(math.NaN())),
-		"found +Inf, expected at most":                   floats(float32(math.Inf(1))),
-		"found 1e+09, expected at most":                  floats(1e9),
-		"it has moved embed much farther than the other": floats(3e4),
-		"has 4 bytes, expected":                          func(m *transport.Message) { m.Payload = [][]byte{{1, 2, 3, 4}} },
-		"in 0 tensors, expected 1":                       func(m *transport.Message) { m.Payload = nil },
-		"fragment 99 after step 1: it is not sent then":  header(protocol.Move{Step: 1, Fragment: 99}),
-		"fragment -1 after step 1: it is not sent then":  header(protocol.Move{Step: 1, Fragment: -1}),
-		"fragment 0 after step -3: it was exchanged":     header(protocol.Move{Step: -3}),
+		"values of embed: found NaN, expected at most":                   floats(float32(math.NaN())),
+		"found +Inf, expected at most":                                   floats(float32(math.Inf(1))),
+		"found 1e+09, expected at most":                                  floats(1e9),
+		"it has moved embed much farther than the other":                 floats(3e4),
+		"has 4 bytes, expected":                                          func(m *transport.Message) { m.Payload = [][]byte{{1, 2, 3, 4}} },
+		"in 0 tensors, expected 1":                                       func(m *transport.Message) { m.Payload = nil },
+		"fragment 99 after step 1: it is not sent then":                  header(protocol.Move{Step: 1, Fragment: 99}),
+		"fragment -1 after step 1: it is not sent then":                  header(protocol.Move{Step: 1, Fragment: -1}),
+		"fragment 0 after step -3: it was exchanged":                     header(protocol.Move{Step: -3}),
+		"fragment 0 after step 4: the exchange after step 1 comes first": header(protocol.Move{Step: 4}),
 	}
 	texts := slices.Sorted(maps.Keys(all))
 	for _, text := range tier.Some(t, texts, tier.First[string](3)) {
@@ -316,21 +319,109 @@ func TestForgedMovesExpel(t *testing.T) {
 	}
 }
 
+// What is held of a replica's moves is bounded: it may send one of each fragment, once, when its step has begun.
+func TestMovesAreHeldWithinBounds(t *testing.T) {
+	for text, forge := range map[string]func(n *network, m *transport.Message){
+		"it was exchanged before|a second time": func(n *network, m *transport.Message) { go n.host.Receive("b", *m) },
+		"after step 8: only [1-7] steps have begun": func(n *network, m *transport.Message) {
+			r := n.host.(*Replicas)
+			m.Header = protocol.Encode(protocol.Move{Step: 8, Fragment: r.owner.Plan.Fragments - 1})
+		},
+	} {
+		n, dir := newNetwork(), t.TempDir()
+		n.add(t, "a")
+		n.add(t, "b")
+		n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
+			if _, ok := h.(protocol.Move); ok && from == "b" {
+				forge(n, m)
+			}
+		}
+		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
+		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.local_steps=8"), o)
+		require.NoError(t, err)
+		events, err := os.ReadFile(dir + "/run/events.jsonl")
+		require.NoError(t, err)
+		assert.Regexp(t, text, string(events))
+		assert.Equal(t, []string{"b"}, n.expels)
+	}
+}
+
+// What a replica that is lost has sent a part of is forgotten; what it has sent whole counts, and is its own: another that
+// takes its number sends for itself.
+func TestExchangesAreOfReplicasNotOfNumbers(t *testing.T) {
+	x := replicas.Exchange{Step: 3}
+	before, after, other := &slot{number: 1}, &slot{number: 1}, &slot{}
+	r := &Replicas{exchanges: newExchanges(), slots: []*slot{other, after}}
+	arrived := map[*slot]*arrival{before: {message: &replicas.Message{}}, other: {message: &replicas.Message{}, complete: true}}
+	r.exchanges.arrivals[x] = arrived
+	assert.Nil(t, r.complete(x, arrived))
+	r.exchanges.forget(before)
+	assert.Nil(t, r.complete(x, arrived), "the other replica 1 is yet to send")
+	arrived[after] = &arrival{message: &replicas.Message{}, complete: true}
+	all := r.complete(x, arrived)
+	require.Len(t, all, 2)
+	assert.Same(t, other, all[0].slot)
+	assert.Same(t, after, all[1].slot)
+	got, all := r.due()
+	assert.Equal(t, x, got)
+	assert.Len(t, all, 2)
+	r.slots = []*slot{{from: 3}, {number: 1, from: 3}} // both were lost meanwhile
+	assert.True(t, r.comes(x), "its outer step is being taken")
+	r.exchanges.stepped[0] = 3
+	assert.False(t, r.comes(x))
+}
+
+// A replica that is lost and one that takes its number are two in a round.
+func TestRoundOfReplicasWithOneNumber(t *testing.T) {
+	r := newRound(t.Context(), nil, 5, 9)
+	first, lost := r.enter(&slot{}, 5), r.enter(&slot{number: 1}, 5)
+	joins := r.enter(&slot{number: 1}, 6)
+	require.NoError(t, lost.add(engine.Measured{Batch: 5}))
+	require.NoError(t, first.add(engine.Measured{Batch: 5}))
+	require.NoError(t, first.add(engine.Measured{Batch: 6}))
+	complete, _ := r.take()
+	require.Len(t, complete, 1)
+	assert.Len(t, complete[0].Replicas, 2)
+	require.NoError(t, joins.add(engine.Measured{Batch: 6}))
+	lost.leave(5, errors.New("lost"), true)
+	complete, over := r.take()
+	require.Len(t, complete, 1)
+	assert.Len(t, complete[0].Replicas, 2)
+	assert.False(t, over)
+	assert.False(t, r.waitsFor(joins.slot))
+	first.leave(7, nil, false)
+	assert.True(t, r.waitsFor(joins.slot), "the other one has ended")
+	assert.Nil(t, r.enter(&slot{number: 2}, 7))
+	joins.leave(7, nil, false)
+	_, over = r.take()
+	assert.True(t, over)
+	reached, err := r.end(5)
+	require.NoError(t, err)
+	assert.Equal(t, 7, reached)
+}
+
 // A replica that answers and makes no progress is given up after pipeline.watchdog.
 func TestReplicasGoOnWithoutOneThatHangs(t *testing.T) {
 	tier.Rest(t)
-	n, dir := newNetwork(), t.TempDir()
-	n.add(t, "a")
-	n.add(t, "b")
-	n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
-		if _, ok := h.(protocol.Move); ok && from == "b" {
-			m.Epoch, m.Header = 0, protocol.Encode(protocol.Filler{}) // it does not arrive
-		}
+	silent := func(h protocol.Header) []bool {
+		_, move := h.(protocol.Move)
+		_, ended := h.(protocol.Ended)
+		return []bool{move, ended}
 	}
-	o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
-	_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.watchdog=1s"), o)
-	require.NoError(t, err)
-	events, err := os.ReadFile(dir + "/run/events.jsonl")
-	require.NoError(t, err)
-	assert.Contains(t, string(events), "replica 1: no progress for 1s (pipeline.watchdog)")
+	for kind := range silent(nil) { // others wait for an exchange, or for the end of a round
+		n, dir := newNetwork(), t.TempDir()
+		n.add(t, "a")
+		n.add(t, "b")
+		n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
+			if from == "b" && silent(h)[kind] {
+				m.Epoch, m.Header = 0, protocol.Encode(protocol.Filler{}) // it does not arrive
+			}
+		}
+		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
+		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.watchdog=1s"), o)
+		require.NoError(t, err)
+		events, err := os.ReadFile(dir + "/run/events.jsonl")
+		require.NoError(t, err)
+		assert.Contains(t, string(events), "replica 1: no progress for 1s (pipeline.watchdog)")
+	}
 }

@@ -1,9 +1,9 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 
@@ -33,8 +33,11 @@ func (t *together) admit(stop context.Context, batch int) bool {
 	return true
 }
 
-// first is the first batch that no replica has been granted.
+// first is the first batch that no replica has been granted. nil: none has been granted any.
 func (t *together) first() int {
+	if t == nil {
+		return 0
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.granted
@@ -50,55 +53,70 @@ type round struct {
 	changed chan struct{} // has room for one
 
 	mu      sync.Mutex
-	queues  map[int][]engine.Measured // by replica that is not lost: batches that were not delivered
-	begins  map[int]int               // by replica: the batch with which it has begun
-	next    int                       // the batch to deliver
-	working int                       // replicas
-	ends    map[int]int               // by replica that has ended
-	errs    []error                   // of replicas that are not lost
+	all     []*participant // that are not lost
+	next    int            // the batch to deliver
+	working int            // participants that have not ended, and those that are lost and work
+}
+
+// participant is a replica in a round. Another that takes its number later is another participant.
+type participant struct {
+	*slot
+	round *round
+	queue []engine.Measured // batches that were not delivered
+	begun int               // the batch with which it has begun
+	ended bool
+	end   int // the first batch that it has not done, if it has ended
+	err   error
 }
 
 func newRound(stop context.Context, source engine.Source, from, to int) *round {
-	return &round{limit: &together{granted: from}, stop: stop, source: source, to: to, changed: make(chan struct{}, 1),
-		queues: map[int][]engine.Measured{}, begins: map[int]int{}, next: from, ends: map[int]int{}}
+	return &round{limit: &together{granted: from}, stop: stop, source: source, to: to, changed: make(chan struct{}, 1), next: from}
 }
 
-// enter adds a replica, unless others have ended: then there is nothing to join.
-func (r *round) enter(replica, from int) bool {
+// enter adds a replica. nil: others have ended, and there is nothing to join.
+func (r *round) enter(s *slot, from int) *participant {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.ends) > 0 {
-		return false
-	}
-	r.queues[replica], r.begins[replica] = nil, from
-	r.working++
-	return true
-}
-
-// add takes what a replica has measured.
-func (r *round) add(replica int) func(engine.Measured) error {
-	return func(m engine.Measured) error {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if queue, ok := r.queues[replica]; ok {
-			m.Replica = replica
-			r.queues[replica] = append(queue, m)
-		}
-		signal(r.changed)
+	if slices.ContainsFunc(r.all, func(p *participant) bool { return p.ended }) {
 		return nil
 	}
+	p := &participant{slot: s, round: r, begun: from}
+	r.all = append(r.all, p)
+	slices.SortFunc(r.all, func(a, b *participant) int { return cmp.Compare(a.number, b.number) })
+	r.working++
+	return p
 }
 
-// ended takes how a replica has ended. One that is lost does not count.
-func (r *round) ended(replica, end int, err error, lost bool) {
+// waitsFor reports whether a replica works, while others have ended. There may be no round.
+func (r *round) waitsFor(s *slot) bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ended := func(p *participant) bool { return p.ended }
+	return slices.ContainsFunc(r.all, ended) && slices.ContainsFunc(r.all, func(p *participant) bool { return p.slot == s && !p.ended })
+}
+
+// add takes what the replica has measured.
+func (p *participant) add(m engine.Measured) error {
+	p.round.mu.Lock()
+	defer p.round.mu.Unlock()
+	m.Replica = p.number
+	p.queue = append(p.queue, m)
+	signal(p.round.changed)
+	return nil
+}
+
+// leave takes how the replica has ended. One that is lost does not count.
+func (p *participant) leave(end int, err error, lost bool) {
+	r := p.round
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.working--
+	p.ended, p.end, p.err = true, end, err
 	if lost {
-		delete(r.queues, replica)
-	} else {
-		r.ends[replica] = end
-		r.errs = append(r.errs, err)
+		r.all = slices.DeleteFunc(r.all, func(other *participant) bool { return other == p })
 	}
 	signal(r.changed)
 }
@@ -112,25 +130,22 @@ func (r *round) take() (complete []engine.Measured, over bool) {
 		if len(all) == 0 {
 			return complete, r.working == 0
 		}
-		for _, m := range all {
-			r.queues[m.Replica] = r.queues[m.Replica][1:]
-		}
 		complete = append(complete, replicas.Combine(all))
 		r.next++
 	}
 }
 
-// heads are the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that begin with a
-// later batch have none.
+// heads takes the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that begin with
+// a later batch have none.
 func (r *round) heads() (all []engine.Measured) {
-	for _, replica := range slices.Sorted(maps.Keys(r.queues)) {
-		queue := r.queues[replica]
-		switch {
-		case r.begins[replica] > r.next:
-		case len(queue) == 0:
+	for _, p := range r.all {
+		if p.begun <= r.next && len(p.queue) == 0 {
 			return nil
-		default:
-			all = append(all, queue[0])
+		}
+	}
+	for _, p := range r.all {
+		if p.begun <= r.next {
+			all, p.queue = append(all, p.queue[0]), p.queue[1:]
 		}
 	}
 	return all
@@ -141,12 +156,13 @@ func (r *round) end(from int) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reached := from
-	for _, end := range r.ends {
-		reached = max(reached, end)
+	var errs []error
+	for _, p := range r.all {
+		reached, errs = max(reached, p.end), append(errs, p.err)
 	}
-	err := errors.Join(r.errs...)
-	for _, end := range r.ends {
-		if end != reached && err == nil {
+	err := errors.Join(errs...)
+	for _, p := range r.all {
+		if p.end != reached && err == nil {
 			err = errors.New("replicas have ended with different batches")
 		}
 	}

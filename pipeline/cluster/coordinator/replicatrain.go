@@ -1,0 +1,120 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/replicas"
+)
+
+// Train implements train.Pipeline. Each replica trains at its own pace, on its share of the batches.
+func (r *Replicas) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	if from >= to || stop.Err() != nil {
+		return from, nil
+	}
+	stop, cancel := context.WithCancel(stop)
+	defer cancel()
+	round := newRound(stop, source, from, to)
+	r.beginRound(round, cancel)
+	var declined error
+	for over := false; !over; {
+		<-round.changed // all replicas end some time
+		r.record()
+		var complete []engine.Measured
+		complete, over = round.take()
+		for _, m := range complete {
+			if declined == nil {
+				if declined = each(m); declined != nil {
+					cancel()
+				}
+			}
+		}
+	}
+	r.mu.Lock()
+	r.round = nil
+	r.mu.Unlock()
+	reached, err := round.end(from)
+	err = errors.Join(err, declined, r.settle(reached))
+	r.owner.Landed(reached)
+	r.record()
+	return reached, err
+}
+
+// beginRound begins to train all replicas, and one that has waited for that.
+func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
+	r.owning.Lock()
+	defer r.owning.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	round.cancel = cancel
+	r.exchanges.begin(round.next, r.owner.Plan.Fragments)
+	r.round, r.limit = round, round.limit
+	for _, s := range r.slots {
+		if s != nil {
+			go r.train(round.enter(s, round.next), work{from: round.next}) // none has ended yet
+		}
+	}
+	if s := r.joining; s != nil && s.waits {
+		r.enter(round, s, round.next)
+	}
+	signal(round.changed)
+}
+
+// train trains a replica.
+func (r *Replicas) train(p *participant, w work) {
+	s, round := p.slot, p.round
+	w.to, w.together, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
+	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
+	r.progressed(s)
+	end, err := s.pipeline.work(round.stop, w, func(m engine.Measured) error {
+		r.progressed(s)
+		return p.add(m)
+	})
+	lost := s.isLost()
+	if lost {
+		r.lose(s, s.pipeline.group.failing())
+	} else if err != nil {
+		round.cancel()
+	}
+	p.leave(end, err, lost)
+}
+
+// takeFlights are the flights for the first segment of the replica.
+func (s *slot) takeFlights() *[]replicas.Flight {
+	all := s.flights
+	s.flights = nil
+	return all
+}
+
+// Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put back
+// afterwards. If that is lost, it begins again on another.
+func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
+	for {
+		if err := r.Failed(); err != nil {
+			return err
+		}
+		s := r.present()[0]
+		var all []engine.Measured
+		err := s.pipeline.lent(func() error {
+			if err := r.writeOuter(s.pipeline); err != nil {
+				return err
+			}
+			return s.pipeline.Evaluate(stop, source, batches, func(m engine.Measured) error {
+				all = append(all, m)
+				return nil
+			})
+		})
+		if s.isLost() {
+			r.lose(s, s.pipeline.group.failing())
+			r.record()
+			continue
+		}
+		for _, m := range all {
+			if err := each(m); err != nil {
+				return err
+			}
+		}
+		return err
+	}
+}
