@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -31,6 +32,9 @@ func newGroup(o Options) *group {
 	return &group{control: o.Control, node: o.Node, epoch: o.Epoch, members: placement{ranks: o.Places}.members(), expel: o.Expel,
 		failed: make(chan struct{})}
 }
+
+// ofEpoch is a request for the ranks of the pipeline.
+func (g *group) ofEpoch() protocol.OfEpoch { return protocol.OfEpoch{Epoch: g.epoch} }
 
 // has reports whether a member has ranks.
 func (g *group) has(member string) bool { return slices.Contains(g.members, member) }

@@ -79,7 +79,7 @@ type planned struct {
 func (p *Pipeline) Load() error {
 	return p.group.each(context.Background(), func(ctx context.Context, member string) error {
 		var a protocol.LoadReply
-		err := p.group.request(ctx, member, protocol.Load, struct{}{}, &a)
+		err := p.group.request(ctx, member, protocol.Load, p.group.ofEpoch(), &a)
 		if err == nil {
 			p.replies[member].load = a
 			p.group.note(member, a.Notes)
@@ -124,7 +124,7 @@ func (p *Pipeline) Close() error {
 	for _, member := range p.group.members {
 		closing.Go(func() {
 			var a struct{}
-			_ = p.group.request(ctx, member, protocol.Release, struct{}{}, &a) // a lost member has nothing to release
+			_ = p.group.request(ctx, member, protocol.Release, p.group.ofEpoch(), &a) // a lost member has nothing to release
 		})
 	}
 	closing.Wait()

@@ -39,6 +39,8 @@ type network struct {
 	sent    map[string]int                                                 // by the type of header
 	hold    chan struct{}                                                  // closed when variables may arrive; nil: they may
 	results chan struct{}                                                  // closed when results may arrive; nil: they may
+	writes  chan struct{}                                                  // closed when variables may be written; nil: they may
+	asked   func(name string)                                              // is told of each request of a member; nil: nothing is
 	forge   func(from, to string, h protocol.Header, m *transport.Message) // may change a message; nil: nothing does
 	expels  []string                                                       // members
 	latency time.Duration                                                  // of a round trip, as far as links are measured
@@ -113,10 +115,13 @@ func (n node) Send(to string, m transport.Message) error {
 			}
 		}()
 	}
-	results := n.results
+	results, writes := n.results, n.writes
 	n.queues[name] <- func() {
 		if _, ok := h.(protocol.Result); ok && results != nil {
 			<-results
+		}
+		if _, ok := h.(protocol.Write); ok && writes != nil {
+			<-writes
 		}
 		if _, ok := h.(protocol.Tensor); ok && n.hold != nil {
 			<-n.hold
@@ -153,6 +158,9 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 	n.mu.Unlock()
 	if cut {
 		return nil, errors.New("no reply")
+	}
+	if n.asked != nil {
+		n.asked(name)
 	}
 	reply, err := m.Request(ctx, name, request)
 	if err != nil {

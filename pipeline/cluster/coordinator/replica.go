@@ -65,7 +65,9 @@ func (p *Pipeline) lent(do func() error) error {
 	all := func(name string) error {
 		return p.group.each(context.Background(), func(ctx context.Context, member string) error {
 			var a struct{}
-			return p.group.request(ctx, member, name, struct{}{}, &a)
+			q := protocol.AtRest{OfEpoch: p.group.ofEpoch()}
+			q.Writes, q.Read = p.variables.before(member)
+			return p.group.request(ctx, member, name, q, &a)
 		})
 	}
 	if err := all(protocol.Lend); err != nil {

@@ -28,6 +28,7 @@ type Replicas struct {
 	stepping sync.WaitGroup
 	closing  sync.WaitGroup // of replicas that are lost
 	wake     chan struct{}  // has room for one: an exchange may be complete
+	fills    sync.Once
 	filling  sync.WaitGroup
 	vacant   chan struct{} // has room for one: a replica is away
 	owning   sync.Mutex    // the state of the owner; locked before mu
@@ -182,9 +183,6 @@ func (r *Replicas) Load() (err error) {
 		go r.watch(s)
 	}
 	r.stepping.Go(r.stepAll)
-	if r.options.Offer != nil {
-		r.filling.Go(r.fill)
-	}
 	return nil
 }
 

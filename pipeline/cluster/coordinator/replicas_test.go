@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -50,6 +51,9 @@ func (n *network) elastic(offers <-chan []string, members ...[]string) train.Rem
 		return OpenReplicas(ctx, ReplicaOptions{Task: t, Offer: offer, Opened: func(r *Replicas) { n.host = r },
 			Device: func() (device.Device, error) { return testdevice.Open("cpu:0/1") },
 			Open: func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
+				if len(members[of.number]) == 0 {
+					return nil, nil
+				}
 				o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch.Add(2), Modelled: true,
 					Opened: opened, replica: of, Expel: n.expel}
 				for rank := range t.Config.Pipeline.Stages {
@@ -152,6 +156,67 @@ func TestReplicasResumeOnMembersAndInOneProcess(t *testing.T) {
 	}
 }
 
+// evaluatesFirst is replicas that evaluate before they train, as a run does whose evaluation was interrupted.
+type evaluatesFirst struct {
+	*Replicas
+	t       *testing.T
+	n       *network
+	trained bool
+}
+
+// Restore implements train's restoring. Nothing that it writes arrives before weights are lent.
+func (e *evaluatesFirst) Restore(s replicas.Saved, at *replicas.Position) (int, error) {
+	arrive := sync.OnceFunc(func() { close(e.n.writes) })
+	e.n.writes = make(chan struct{}) // no message is under way
+	e.n.asked = func(name string) {
+		if name == protocol.Lend {
+			go func() {
+				for range 1000 {
+					runtime.Gosched()
+				}
+				arrive()
+			}()
+		}
+	}
+	return e.Replicas.Restore(s, at)
+}
+
+// Train implements train.Pipeline.
+func (e *evaluatesFirst) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	if !e.trained {
+		e.trained = true
+		none := sourceFunc(func(int64) (engine.Batch, error) { return nil, errors.New("no batch") })
+		err := e.Evaluate(stop, none, 1, func(engine.Measured) error { return nil })
+		require.ErrorContains(e.t, err, "no batch")
+	}
+	return e.Replicas.Train(stop, source, from, to, each)
+}
+
+type sourceFunc func(int64) (engine.Batch, error)
+
+func (f sourceFunc) Batch(n int64) (engine.Batch, error) { return f(n) }
+
+// Weights are lent after those of the checkpoint have arrived, however late these are.
+func TestLentWeightsAreThoseThatWereWritten(t *testing.T) {
+	dir := t.TempDir()
+	whole := run(t, independent(t, dir, "whole", "pipeline.devices=[cpu:0/1]"), nil)
+	c := independent(t, dir, "halves", "pipeline.devices=[cpu:0/1]")
+	_, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, StopAfter: 5})
+	require.NoError(t, err)
+	n := newNetwork()
+	n.add(t, "a")
+	n.add(t, "b")
+	remote := n.replicas([]string{"a"}, []string{"b"})
+	other := run(t, c, func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+		p, err := remote(ctx, task)
+		require.NoError(t, err)
+		return &evaluatesFirst{Replicas: p.(*Replicas), t: t, n: n}, nil
+	})
+	for file := range whole {
+		assert.True(t, whole[file] == other[file], file)
+	}
+}
+
 // A replica whose member is lost costs the others nothing: they go on without a checkpoint, and the averages are over those
 // that are left. The checkpoints that follow say who was away, and the run goes on with all of them.
 func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
@@ -186,72 +251,6 @@ func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 9, res.Step)
 	assert.Contains(t, strings.Join(notes.Text, "\n"), "1 of 3 replicas have no state in the checkpoint")
-}
-
-// A member that joins takes the place of a replica that is lost, while the others go on: it begins at the shared weights. At
-// the end of the run, when all exchanges have landed, it has the weights of the others.
-func TestReplicasJoin(t *testing.T) {
-	for _, x := range []struct {
-		inRound   bool
-		overrides []string
-	}{
-		{true, []string{"pipeline.outer={wire: int4, late: 2}"}},
-		{true, []string{"pipeline.local_steps=1"}},
-		{false, []string{"pipeline.outer={wire: f32, late: 1}", "pipeline.schedule=2bw"}},
-	} {
-		dir, n, offers := t.TempDir(), newNetwork(), make(chan []string, 1)
-		for _, id := range []string{"a", "b", "c", "d"} {
-			n.add(t, id)
-		}
-		joins := make(chan struct{})
-		n.forge = func(_, to string, h protocol.Header, _ *transport.Message) {
-			if w, ok := h.(protocol.Write); ok && w.Begins && to == "d" && n.results != nil {
-				close(joins)
-				n.results = nil
-			}
-		}
-		report := &runtest.Notes{OnStep: func(p train.Progress) {
-			if p.Step != 4 {
-				return
-			}
-			if x.inRound { // no batch is granted before it has loaded
-				n.mu.Lock()
-				n.results = joins
-				n.mu.Unlock()
-			}
-			n.vanish("b")
-			offers <- []string{"d"}
-			for r := n.host.(*Replicas); !x.inRound && !r.joinerWaits(); {
-				runtime.Gosched()
-			}
-		}}
-		every := "train={batch_size: 12, microbatches: 12, eval_every: 0, save_every: 0, steps: 40}"
-		if !x.inRound {
-			every = "train={batch_size: 12, microbatches: 12, eval_every: 8, save_every: 20, steps: 40}"
-		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: report,
-			Remote: n.elastic(offers, []string{"a"}, []string{"b"}, []string{"c"})}
-		c := independent(t, dir, "run", append(x.overrides, "pipeline.replicas=3", every)...)
-		res, err := train.Run(t.Context(), c, o)
-		require.NoError(t, err)
-		assert.Equal(t, 40, res.Step)
-		text, err := os.ReadFile(dir + "/run/events.jsonl")
-		require.NoError(t, err)
-		assert.Contains(t, string(text), "replica 1 begins after step ")
-		assert.NotContains(t, string(text), `"event":"restart"`)
-		all := tensorsOf(t, res)
-		for _, param := range []string{"model.norm.weight", "model.layers.0.mlp.up_proj.weight"} {
-			assert.Equal(t, all["outer/base/"+param], all["replicas/1/weights/"+param])
-			assert.Equal(t, all["replicas/0/weights/"+param], all["replicas/1/weights/"+param])
-		}
-	}
-}
-
-// joinerWaits reports whether a replica begins with the next round.
-func (r *Replicas) joinerWaits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.joining != nil && r.joining.waits
 }
 
 // tensorsOf reads all tensors of a checkpoint's state.

@@ -12,11 +12,15 @@ func (r *Replicas) Evaluated() engine.Version { return engine.Newest }
 
 // ReadWeights implements train.Pipeline: it reads the outer weights.
 func (r *Replicas) ReadWeights(param string, v engine.Version) (device.Pending, error) {
+	r.owning.Lock()
+	defer r.owning.Unlock()
 	return r.owner.ReadWeights(param, v)
 }
 
 // WriteWeights implements train.Pipeline: it writes the outer weights, which Restore brings to the replicas.
 func (r *Replicas) WriteWeights(param string, v engine.Version, data []byte) error {
+	r.owning.Lock()
+	defer r.owning.Unlock()
 	return r.owner.WriteWeights(param, v, data)
 }
 
@@ -40,13 +44,23 @@ func (r *Replicas) holders(of func(*Pipeline) replicas.Holder) []replicas.Holder
 func onMembers(p *Pipeline) replicas.Holder { return holder{p} }
 
 // Position is where the replicas are after their last step.
-func (r *Replicas) Position() *replicas.Position { return r.owner.Position(r.holders(onMembers)) }
+func (r *Replicas) Position() *replicas.Position {
+	r.owning.Lock()
+	defer r.owning.Unlock()
+	return r.owner.Position(r.holders(onMembers))
+}
 
 // State lists the state beside the outer weights.
-func (r *Replicas) State() []replicas.Variable { return r.owner.State(r.holders(onMembers)) }
+func (r *Replicas) State() []replicas.Variable {
+	r.owning.Lock()
+	defer r.owning.Unlock()
+	return r.owner.State(r.holders(onMembers))
+}
 
 // Restore brings the weights that were written, and the state of a checkpoint, to the replicas.
 func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, err error) {
+	r.owning.Lock()
+	defer r.owning.Unlock()
 	if fresh, err = r.owner.Restore(s, at, r.holders(onMembers)); err != nil {
 		return fresh, err
 	}
@@ -59,6 +73,8 @@ func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, 
 
 // Snapshot implements train.Snapshotter.
 func (r *Replicas) Snapshot() train.Variables {
+	r.owning.Lock()
+	defer r.owning.Unlock()
 	copies := r.holders(func(p *Pipeline) replicas.Holder { return copied{snapshot: snapshot{p, p.ask()}, holder: holder{p}} })
 	return &replicasSnapshot{r.owner.Snapshot(), copies}
 }
@@ -81,7 +97,7 @@ func (s *replicasSnapshot) Position() *replicas.Position { return s.Owner.Positi
 // writeOuter writes the outer weights to a replica, for an evaluation.
 func (r *Replicas) writeOuter(p *Pipeline) error {
 	for _, param := range p.plan.parameters {
-		read, err := r.owner.ReadWeights(param.Name, p.Evaluated())
+		read, err := r.ReadWeights(param.Name, p.Evaluated())
 		if err != nil {
 			return err
 		}

@@ -36,13 +36,19 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	r.mu.Unlock()
 	reached, err := round.end(from)
 	err = errors.Join(err, declined, r.settle(reached))
+	r.owning.Lock()
 	r.owner.Landed(reached)
+	r.owning.Unlock()
 	r.record()
 	return reached, err
 }
 
-// beginRound begins to train all replicas, and one that has waited for that.
+// beginRound begins to train all replicas, and one that has waited for that. From the first round on others may join: before,
+// the state of a checkpoint may not be complete.
 func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
+	if r.options.Offer != nil {
+		r.fills.Do(func() { r.filling.Go(r.fill) })
+	}
 	r.owning.Lock()
 	defer r.owning.Unlock()
 	r.mu.Lock()

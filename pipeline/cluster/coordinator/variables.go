@@ -36,6 +36,13 @@ func (v *variables) beginSegment() map[string]int64 {
 	return maps.Clone(v.written)
 }
 
+// before returns how many variables were written to a member, and the number of the newest reads.
+func (v *variables) before(member string) (writes int64, read uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.written[member], v.asked
+}
+
 // reads are the variables that members send since the last segment. The first read asks each member for all that its
 // ranks own, so that a checkpoint does not wait for a round trip for each variable.
 type reads struct {
@@ -121,7 +128,8 @@ func (p *Pipeline) ask() *reads {
 		if err != nil {
 			panic(err) // names and numbers
 		}
-		p.send(member, transport.Hot, protocol.Read{Number: r.number}, [][]byte{text})
+		writes, _ := p.variables.before(member)
+		p.send(member, transport.Hot, protocol.Read{Number: r.number, Writes: writes}, [][]byte{text})
 	}
 	return r
 }

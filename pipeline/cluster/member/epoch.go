@@ -41,7 +41,7 @@ type epoch struct {
 
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
-	e = &epoch{member: m, plan: q, over: make(chan struct{})}
+	e = &epoch{member: m, plan: q, over: make(chan struct{}), segments: newSegments()}
 	if e.work, err = m.open(ctx, q.Task); err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 	case protocol.Begin:
 		return e.begin(h)
 	case protocol.Read:
-		return e.read(h.Number, payload)
+		return e.read(h, payload)
 	case protocol.Record:
 		return e.record(h)
 	case segmented:
@@ -309,8 +309,8 @@ func (e *epoch) begin(h protocol.Begin) error {
 	return nil
 }
 
-// read sends variables to the coordinator while nothing else runs.
-func (e *epoch) read(number uint64, payload [][]byte) error {
+// read sends variables to the coordinator while nothing else runs, once those are written that were sent before.
+func (e *epoch) read(h protocol.Read, payload [][]byte) error {
 	var all []protocol.Variable
 	if len(payload) != 1 {
 		return fmt.Errorf("a list of variables in %d tensors, expected 1", len(payload))
@@ -319,15 +319,19 @@ func (e *epoch) read(number uint64, payload [][]byte) error {
 		return fmt.Errorf("a list of variables: %w", err)
 	}
 	e.pending.Go(func() {
+		if !e.segments.await(nil, e.over, func(written int64, _ uint64) bool { return written >= h.Writes }) {
+			return
+		}
 		for _, v := range all {
 			data, err := e.readOne(v)
 			if err != nil {
 				e.fail(err)
 				return
 			}
-			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Tensor{Number: number, Variable: v}, [][]byte{data})
+			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Tensor{Number: h.Number, Variable: v}, [][]byte{data})
 		}
 	})
+	e.segments.asked(h.Number)
 	return nil
 }
 

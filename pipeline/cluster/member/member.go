@@ -178,34 +178,54 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 }
 
 // load allocates the memory of the ranks and compiles their kernels.
-func (m *Member) load(ctx context.Context, _ struct{}) (protocol.LoadReply, error) {
-	e := m.current.get()
-	if e == nil {
-		return protocol.LoadReply{}, errors.New("nothing is planned")
+func (m *Member) load(ctx context.Context, q protocol.OfEpoch) (protocol.LoadReply, error) {
+	e, err := m.planned(q)
+	if err != nil {
+		return protocol.LoadReply{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { e.engine.Abort(ctx.Err()) })
 	defer stop()
 	return e.load()
 }
 
-// release ends the epoch.
-func (m *Member) release(context.Context, struct{}) (struct{}, error) { return struct{}{}, m.end() }
+// planned is the epoch that a request is for.
+func (m *Member) planned(q protocol.OfEpoch) (*epoch, error) {
+	e := m.current.get()
+	if e == nil || e.plan.Epoch != q.Epoch {
+		return nil, fmt.Errorf("nothing is planned for epoch %d", q.Epoch)
+	}
+	return e, nil
+}
+
+// release ends the epoch. Another goes on.
+func (m *Member) release(_ context.Context, q protocol.OfEpoch) (struct{}, error) {
+	if _, err := m.planned(q); err != nil {
+		return struct{}{}, nil // it has ended
+	}
+	return struct{}{}, m.end()
+}
 
 // lend keeps the evaluated weights while others are in their place.
-func (m *Member) lend(context.Context, struct{}) (struct{}, error) {
-	return struct{}{}, m.atRest((*replicas.Course).Lend)
+func (m *Member) lend(ctx context.Context, q protocol.AtRest) (struct{}, error) {
+	return struct{}{}, m.atRest(ctx, q, (*replicas.Course).Lend)
 }
 
 // returnLent puts the weights back that lend has kept.
-func (m *Member) returnLent(context.Context, struct{}) (struct{}, error) {
-	return struct{}{}, m.atRest((*replicas.Course).Return)
+func (m *Member) returnLent(ctx context.Context, q protocol.AtRest) (struct{}, error) {
+	return struct{}{}, m.atRest(ctx, q, (*replicas.Course).Return)
 }
 
 // atRest does something with a replica that trains on its own, while its ranks are at rest.
-func (m *Member) atRest(do func(*replicas.Course) error) error {
-	e := m.current.get()
-	if e == nil || e.course == nil {
+func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replicas.Course) error) error {
+	e, err := m.planned(q.OfEpoch)
+	if err != nil {
+		return err
+	}
+	if e.course == nil {
 		return errors.New("no replica that trains on its own is planned")
+	}
+	if !e.segments.await(ctx.Done(), e.over, func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }) {
+		return errors.Join(context.Cause(ctx), errors.New("the epoch has ended"))
 	}
 	e.pending.Wait()
 	return do(e.course)

@@ -12,10 +12,14 @@ type segments struct {
 	mu         sync.Mutex
 	current    *segment        // the newest; nil: none yet
 	written    int64           // variables
+	read       uint64          // the number of the newest Read
+	changed    chan struct{}   // closed and replaced when one of them changes
 	waiting    *protocol.Begin // its writes have not all arrived
 	early      []message       // for the segment that begins next
 	earlyBytes int64           // of their payloads
 }
+
+func newSegments() segments { return segments{changed: make(chan struct{})} }
 
 // message is a message of a segment.
 type message struct {
@@ -85,7 +89,42 @@ func (s *segments) wrote() *protocol.Begin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written++
+	s.change()
 	return s.waiting
+}
+
+// asked notes the newest Read.
+func (s *segments) asked(number uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = number
+	s.change()
+}
+
+// change wakes those in await. The caller holds the lock.
+func (s *segments) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// await waits until a condition on the variables that are written and the newest Read holds. It reports whether it does: one
+// of two channels may be closed before.
+func (s *segments) await(done, over <-chan struct{}, enough func(written int64, read uint64) bool) bool {
+	for {
+		s.mu.Lock()
+		ready, changed := enough(s.written, s.read), s.changed
+		s.mu.Unlock()
+		if ready {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-done:
+			return false
+		case <-over:
+			return false
+		}
+	}
 }
 
 // ready reports whether the variables before a Begin are written. If not, the Begin waits for them.

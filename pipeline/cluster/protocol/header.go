@@ -68,6 +68,7 @@ type End struct {
 // Read asks for variables. The payload is a JSON list of Variable. Coordinator → member.
 type Read struct {
 	Number uint64 `json:"number"`
+	Writes int64  `json:"writes,omitempty"` // of the epoch before it
 }
 
 // Record asks for a trace, in Messages messages of Events in all. With Last it asks for what is left, and no more.

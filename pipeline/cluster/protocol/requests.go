@@ -22,11 +22,24 @@ const (
 	Connect = "connect" // ConnectRequest → nothing
 	Probe   = "probe"   // ProbeRequest → partition.Link
 	Plan    = "plan"    // PlanRequest → PlanReply
-	Load    = "load"    // nothing → LoadReply
-	Release = "release" // nothing → nothing
-	Lend    = "lend"    // nothing → nothing: the member keeps its evaluated weights, and takes others for an evaluation
-	Return  = "return"  // nothing → nothing: the member has the weights again that it kept
+	Load    = "load"    // OfEpoch → LoadReply
+	Release = "release" // OfEpoch → nothing
+	Lend    = "lend"    // AtRest → nothing: the member keeps its evaluated weights, and takes others for an evaluation
+	Return  = "return"  // AtRest → nothing: the member has the weights again that it kept
 )
+
+// OfEpoch is a request for the ranks of an epoch. One that comes late concerns no other epoch.
+type OfEpoch struct {
+	Epoch uint64 `json:"epoch"`
+}
+
+// AtRest is a request for weights between two segments, behind the messages that were sent before it: requests and messages
+// may overtake each other.
+type AtRest struct {
+	OfEpoch
+	Writes int64  `json:"writes"` // of the epoch before the request
+	Read   uint64 `json:"read"`   // the newest Read before the request
+}
 
 // Task is what a run trains. A member builds model and loss again, in the sandbox if modules write them.
 type Task struct {
