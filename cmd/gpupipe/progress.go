@@ -38,7 +38,7 @@ func (p *progress) Start(s train.Start) {
 	}
 	p.prose("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
 	p.labeled("model", describeParameters(s.Parameters, s.Active)+" parameters")
-	p.labeled("data", fmt.Sprintf("%s training tokens, %s held out", grouped(s.Data["train"]), grouped(s.Data["val"])))
+	p.labeled("data", fmt.Sprintf("%s training tokens%s, %s held out", grouped(s.Data["train"]), inFirstFiles(s), grouped(s.Data["val"])))
 	if s.Precision != "" {
 		p.labeled("precision", s.Precision)
 	}
@@ -55,6 +55,17 @@ func (p *progress) Start(s train.Start) {
 		return
 	}
 	p.labeled("steps", fmt.Sprintf("%d to %d\n", s.FirstStep+1, s.Steps))
+}
+
+// inFirstFiles says of training text that is streamed which files the number of tokens is of.
+func inFirstFiles(s train.Start) string {
+	switch {
+	case s.Files == 0:
+		return ""
+	case s.FirstFiles == 1:
+		return fmt.Sprintf(" in the first of %d files", s.Files)
+	}
+	return fmt.Sprintf(" in the first %d of %d files", s.FirstFiles, s.Files)
 }
 
 // rank shows a rank: its part of the model, its device, its memory.

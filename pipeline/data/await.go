@@ -17,6 +17,23 @@ type Waiting struct {
 	Done, Total   int64 // of the bytes to download, or of the files to read
 }
 
+// ReadAhead begins to read what follows the first part of a stream, as far ahead of the batches as aheadTokens says. Tokens are
+// kept in a temporary file of the folder, which no other process uses.
+func (b *Batcher) ReadAhead(dir string) {
+	if b.rest != nil {
+		b.rest.start(dir)
+	}
+}
+
+// use says that the batch of a step is made.
+func (b *Batcher) use(step int64) {
+	if b.rest == nil {
+		return
+	}
+	last := b.first(step) + int64(b.cfg.BatchSize) - 1
+	b.rest.using(sort.Search(len(b.sources), func(i int) bool { return b.sources[i].before+b.sources[i].n > last }))
+}
+
 // Ready is how many steps, from 0 on, have text. Of a stream, that is what was read so far of its first pass. It takes new
 // parts into the batcher, so that nothing else may use it meanwhile.
 func (b *Batcher) Ready() (int64, error) {
@@ -35,20 +52,21 @@ func (b *Batcher) Ready() (int64, error) {
 	return b.origin.batch + (b.n-b.origin.window)/int64(b.cfg.BatchSize), nil
 }
 
-// Await waits until a step is ready. While it waits, each is called at once and every second.
-func (b *Batcher) Await(ctx context.Context, step int64, each func(Waiting)) error {
+// Await waits until a step is ready; of a stream, after ReadAhead. While it waits, each is called at once and every second. An
+// error of it ends the wait.
+func (b *Batcher) Await(ctx context.Context, step int64, each func(Waiting) error) error {
 	return b.await(ctx, func(ready int64) bool { return step < ready }, each)
 }
 
 // AwaitPosition waits until the text before a position was read, for Resume, unless that refuses the position anyway.
-func (b *Batcher) AwaitPosition(ctx context.Context, p Position, each func(Waiting)) error {
+func (b *Batcher) AwaitPosition(ctx context.Context, p Position, each func(Waiting) error) error {
 	if !p.Stream {
 		return nil
 	}
 	return b.await(ctx, func(int64) bool { return p.window() <= b.n }, each)
 }
 
-func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each func(Waiting)) error {
+func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each func(Waiting) error) error {
 	ready, err := b.Ready()
 	if err != nil || b.rest == nil || b.whole() || enough(ready) {
 		return err
@@ -56,6 +74,8 @@ func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
+		sources := len(b.sources)
+		b.rest.using(sources) // the next part
 		_, _, changed, failed := b.rest.state()
 		ready, err := b.Ready()
 		switch {
@@ -63,8 +83,12 @@ func (b *Batcher) await(ctx context.Context, enough func(ready int64) bool, each
 			return err
 		case failed != nil:
 			return failed
+		case len(b.sources) > sources:
+			continue
 		}
-		each(b.rest.waiting())
+		if err := each(b.rest.waiting()); err != nil {
+			return err
+		}
 		select {
 		case <-changed:
 		case <-tick.C:

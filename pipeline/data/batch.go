@@ -75,7 +75,6 @@ func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
 	b := &Batcher{corpus: c, cfg: cfg}
 	if b.cfg.Stream = c.streamed; c.streamed {
 		b.rest = c.rest
-		b.rest.start()
 	}
 	for i, s := range c.spans {
 		n, err := b.add(c, s)
@@ -122,6 +121,7 @@ func (b *Batcher) Windows() int64 { return b.n }
 func (b *Batcher) Batch(step int64) (inputs, targets []int32, err error) {
 	t, rows := b.cfg.SeqLen, b.cfg.BatchSize
 	inputs, targets = make([]int32, rows*t), make([]int32, rows*t)
+	b.use(step)
 	for i := range rows {
 		if err := b.fill(b.Window(step, i), inputs[i*t:][:t], targets[i*t:][:t]); err != nil {
 			return nil, nil, err

@@ -2,9 +2,8 @@ package data
 
 import (
 	"context"
-	"path/filepath"
+	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/gpupipe/gpupipe/internal/hub"
 )
@@ -98,120 +97,40 @@ func loadStream(ctx context.Context, files []string, o Options, p *progress) (*C
 	return c, nil
 }
 
-// rest is what follows the first part of a stream. A goroutine reads it while the parts before are used.
-type rest struct {
-	begin  sync.Once
-	run    func() // reads the parts
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when run has returned, or will not be called
-
-	mu       sync.Mutex
-	files    []string // of the stream
-	read     int      // of them
-	parts    []*Corpus
-	found    Findings // in files behind the first part
-	reported bool     // the findings were
-	done     bool     // there will be no more parts
-	err      error    // why, if not all files were read
-	changed  chan struct{}
-	arrivals Arrivals
-}
-
-func newRest(ctx context.Context, files []string, read int, o Options) *rest {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &rest{cancel: cancel, ended: make(chan struct{}), files: files, read: read, done: read == len(files),
-		changed: make(chan struct{}), arrivals: o.Arrivals}
-	o.Progress = nil
-	r.run = func() {
-		defer close(r.ended)
-		for at := read; at < len(files); {
-			c, n, err := readPart(ctx, files[at:], o, &progress{})
-			at += n
-			if r.add(c, at, err); err != nil {
-				return
-			}
-		}
-	}
-	return r
-}
-
-// start begins to read, once.
-func (r *rest) start() { r.begin.Do(func() { go r.run() }) }
-
-// add takes the next part, or the error of reading it.
-func (r *rest) add(c *Corpus, read int, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c != nil {
-		r.found.join(c.found)
-	}
-	if c != nil && c.tokens() > 0 {
-		r.parts = append(r.parts, c)
-	}
-	r.read, r.err = read, err
-	r.done = err != nil || read == len(r.files)
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// state returns the parts so far, whether that is all, a channel that is closed when more is known, and why not all are read.
-func (r *rest) state() (parts []*Corpus, done bool, changed <-chan struct{}, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.parts, r.done, r.changed, r.err
-}
-
-// waiting says which file is read or downloaded, and how many bytes or files are there.
-func (r *rest) waiting() Waiting {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w := Waiting{Number: r.read + 1, Files: len(r.files), Done: int64(r.read), Total: int64(len(r.files))}
-	if r.read < len(r.files) {
-		w.File = filepath.Base(r.files[r.read])
-	}
-	if r.arrivals != nil {
-		w.Done, w.Total = r.arrivals.Progress()
-	}
-	return w
-}
-
-// close ends reading and closes the parts.
-func (r *rest) close() error {
-	if r == nil {
-		return nil
-	}
-	r.cancel()
-	r.begin.Do(func() { close(r.ended) })
-	<-r.ended
-	var first error
-	for _, c := range r.parts {
-		if err := c.Close(); first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// Files is how many files the corpus was read from so far, and how many it has. They differ for a stream.
+// Files is how many files the corpus was read from, of all. They differ for a stream, of which it is the first part.
 func (c *Corpus) Files() (read, all int) {
 	if c.rest == nil {
 		return c.stats.Files, c.stats.Files
 	}
-	c.rest.mu.Lock()
-	defer c.rest.mu.Unlock()
-	return c.rest.read, len(c.rest.files)
+	return c.stats.Files, len(c.rest.files)
 }
 
-// Late says what was found in the files of a stream behind its first part, once all are read; nil if it was said before.
-func (c *Corpus) Late() []string {
-	if c.rest == nil {
+// Late says what is to say of the files of a stream behind its first part, once all are read, or at the end of a run of those
+// that were read. It says everything once.
+func (c *Corpus) Late(end bool) []string {
+	r := c.rest
+	if r == nil {
 		return nil
 	}
-	c.rest.mu.Lock()
-	defer c.rest.mu.Unlock()
-	if !c.rest.done || c.rest.err != nil || c.rest.reported {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	whole := r.done && r.err == nil
+	if !whole && !end {
 		return nil
 	}
-	c.rest.reported = true
-	return c.rest.found.Notes()
+	found := r.found
+	r.found = Findings{}
+	if found.Documents += c.found.Documents; c.found.WithoutEnd && c.found.Documents > 1 { // that was said
+		found.WithoutEnd = false
+	}
+	notes := found.Notes()
+	if whole && !r.counted && len(r.parts) > 0 {
+		n := c.Len()
+		for _, part := range r.parts {
+			n += part.Len()
+		}
+		notes = append(notes, fmt.Sprintf("all %d files are read: %d tokens", len(r.files), n))
+	}
+	r.counted = r.counted || whole
+	return notes
 }

@@ -59,10 +59,11 @@ func (g *gate) Progress() (done, total int64) {
 	return int64(g.arrived), int64(len(g.files))
 }
 
-// streamedFiles are texts of different lengths; windows of the third one need the fourth, and the fifth is empty.
+// streamedFiles are texts of different lengths; windows of the third one need the fourth, the fifth is empty, and the last one
+// has no window.
 func streamedFiles(t *testing.T) (files []string) {
 	dir := t.TempDir()
-	for i, n := range []int{400, 300, 5, 100, 0, 250, 30} {
+	for i, n := range []int{400, 300, 5, 100, 0, 250, 30, 6} {
 		files = append(files, filepath.Join(dir, fmt.Sprintf("%d.txt", i)))
 		require.NoError(t, os.WriteFile(files[i], []byte(words(n)[:n]), 0o666))
 	}
@@ -80,10 +81,17 @@ func streamed(files []string, g *gate) Options {
 var streamConfig = BatchConfig{SeqLen: 8, BatchSize: 4, Shuffle: true, Seed: 3}
 
 // patient waits for files that arrive by themselves.
-func patient(Waiting) {}
+func patient(Waiting) error { return nil }
+
+// reading is a batcher that reads ahead.
+func reading(t testing.TB, c *Corpus, cfg BatchConfig) *Batcher {
+	b := batcher(t, c, cfg)
+	b.ReadAhead(t.TempDir())
+	return b
+}
 
 // trained are the batches of all steps up to one, with the position before each. waiting is called where a step waits.
-func trained(t *testing.T, b *Batcher, from, to int64, waiting func(Waiting)) (all []any) {
+func trained(t *testing.T, b *Batcher, from, to int64, waiting func(Waiting) error) (all []any) {
 	for step := from; step < to; step++ {
 		require.NoError(t, b.Await(t.Context(), step, waiting))
 		in, targets, err := b.Batch(step)
@@ -98,21 +106,22 @@ func TestStreamIsTheSameWheneverFilesArrive(t *testing.T) {
 	const steps = 80 // two and a half passes
 	whole, val, err := load(t, streamed(files, nil))
 	require.NoError(t, err)
-	want := trained(t, batcher(t, whole, streamConfig), 0, steps, patient)
+	want := trained(t, reading(t, whole, streamConfig), 0, steps, patient)
 
 	g := newGate(files)
 	g.let(1, nil)
 	late, lateVal, err := load(t, streamed(files, g))
 	require.NoError(t, err, "the first file is enough")
 	assert.Equal(t, tokensOf(t, val), tokensOf(t, lateVal), "held out of the first file")
-	b := batcher(t, late, streamConfig)
+	b := reading(t, late, streamConfig)
 	ready, err := b.Ready()
 	require.NoError(t, err)
 	assert.Positive(t, ready)
 	arrived := 1
-	got := trained(t, b, 0, steps, func(Waiting) { // a file arrives when a step needs it
+	got := trained(t, b, 0, steps, func(Waiting) error { // a file arrives when a step needs it
 		arrived = min(arrived+1, len(files))
 		g.let(arrived, nil)
+		return nil
 	})
 	assert.Equal(t, len(files), arrived)
 	assert.Equal(t, want, got)
@@ -123,7 +132,7 @@ func TestStreamIsTheSameWheneverFilesArrive(t *testing.T) {
 			g.let(1, nil)
 			c, _, err := load(t, streamed(files, g))
 			require.NoError(t, err)
-			b := batcher(t, c, streamConfig)
+			b := reading(t, c, streamConfig)
 			p := want[3*at].(Position)
 			go g.let(len(files), nil)
 			require.NoError(t, b.AwaitPosition(t.Context(), p, patient))
@@ -136,7 +145,7 @@ func TestStreamIsTheSameWheneverFilesArrive(t *testing.T) {
 		require.NoError(t, os.WriteFile(files[1], []byte(words(301)[1:]), 0o666))
 		c, _, err := load(t, streamed(files, nil))
 		require.NoError(t, err)
-		b := batcher(t, c, streamConfig)
+		b := reading(t, c, streamConfig)
 		p := want[3*20].(Position)
 		require.NoError(t, b.AwaitPosition(t.Context(), p, patient))
 		_, err = b.Resume(p, 4)
@@ -157,7 +166,7 @@ func TestStreamVisitsEveryWindowOnce(t *testing.T) {
 			require.NoError(t, err)
 			cfg := streamConfig
 			cfg.Shuffle, cfg.Pack, cfg.Separator = shuffle, pack, ' '
-			b := batcher(t, c, cfg)
+			b := reading(t, c, cfg)
 			require.NoError(t, b.Await(t.Context(), 1000, patient))
 			n := b.Windows()
 			seen := map[int64]int{}
@@ -197,15 +206,16 @@ func TestStreamEndsWithItsErrors(t *testing.T) {
 		g.let(1, nil)
 		text, _, err := load(t, streamed(files, g))
 		require.NoError(t, err, name)
-		b := batcher(t, text, streamConfig)
+		b := reading(t, text, streamConfig)
 		ctx, cancel := context.WithCancel(t.Context())
 		waited := false
-		err = b.Await(ctx, 50, func(w Waiting) {
+		err = b.Await(ctx, 50, func(w Waiting) error {
 			if !waited {
-				assert.Equal(t, Waiting{File: "1.txt", Number: 2, Files: 7, Done: 1, Total: 7}, w)
+				assert.Equal(t, Waiting{File: "1.txt", Number: 2, Files: 8, Done: 1, Total: 8}, w)
 				c.let(g, files[1], cancel)
 			}
 			waited = true
+			return nil
 		})
 		cancel()
 		assert.True(t, waited, name)
@@ -224,9 +234,9 @@ func TestStreamOfFew(t *testing.T) {
 	require.NoError(t, err)
 	read, all := text.Files()
 	assert.Equal(t, [2]int{2, 2}, [2]int{read, all})
-	b := batcher(t, text, streamConfig)
-	require.NoError(t, b.Await(t.Context(), 1<<40, func(Waiting) { t.Error("nothing to wait for") }))
-	assert.Nil(t, text.Late())
+	b := reading(t, text, streamConfig)
+	require.NoError(t, b.Await(t.Context(), 1<<40, func(Waiting) error { return errors.New("nothing to wait for") }))
+	assert.Empty(t, text.Late(true))
 	for want, change := range map[string]func(o *Options){
 		"found true, expected none with mix":  func(o *Options) { o.Aligned = []string{"x"} },
 		"found auto, expected none with mix":  func(o *Options) { o.Map, o.Stream = upper{}, StreamHub },

@@ -36,6 +36,7 @@ type Findings struct {
 func (f *Findings) join(g Findings) {
 	f.Tally.add(g.Tally)
 	f.Documents += g.Documents
+	f.WithoutEnd = f.WithoutEnd || g.WithoutEnd
 	f.EmptyFiles += g.EmptyFiles
 	f.SomeOfThem = append(f.SomeOfThem, g.SomeOfThem[:min(len(g.SomeOfThem), maxNamed-len(f.SomeOfThem))]...)
 	f.JSONText = cmp.Or(f.JSONText, g.JSONText)

@@ -72,6 +72,7 @@ func (t *Texts) ends(c config.Data) ([]uint32, error) {
 	return ids, nil
 }
 
+// sizes are the tokens of the splits; of training text that is streamed, those of its first part.
 func (d *corpus) sizes() map[string]int64 {
 	m := map[string]int64{"train": d.texts.train.Len()}
 	if d.texts.val != nil {
@@ -96,20 +97,33 @@ func (j *job) openCorpus(ctx context.Context) error {
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }
 
-// await runs what may wait for text, and reports what it waits for and what was found in files that were read meanwhile.
-func (j *job) await(wait func(each func(data.Waiting)) error) error {
+// await runs what may wait for text, and reports what it waits for and what was found in files that were read meanwhile. due
+// ends the wait with an error; nil: nothing does.
+func (j *job) await(wait func(each func(data.Waiting) error) error, due func() error) error {
 	report, noted := j.options.Report, 0
-	err := wait(func(w data.Waiting) {
+	err := wait(func(w data.Waiting) error {
 		if w.Number != noted {
 			noted = w.Number
 			report.Note("waiting for the training text: %s, file %d of %d", w.File, w.Number, w.Files)
 		}
 		report.Reading(w.Done, w.Total)
+		if due == nil {
+			return nil
+		}
+		return due()
 	})
-	for _, s := range j.corpus.texts.train.Late() {
-		report.Note("training text: %s", s)
-	}
+	j.noteLate(false)
 	return usererror.New(data.FieldSetting(err, "data.field"))
+}
+
+// noteLate reports what was found in files of a stream while the run trained, at its end also if not all were read.
+func (j *job) noteLate(end bool) {
+	if j.corpus == nil {
+		return
+	}
+	for _, s := range j.corpus.texts.train.Late(end) {
+		j.options.Report.Note("training text: %s", s)
+	}
 }
 
 // reportMix reports what the steps of the run draw from each source of data.mix.

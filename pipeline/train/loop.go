@@ -306,18 +306,42 @@ func (t *trainer) postpone(ctx context.Context, err error) error {
 	return t.save(ctx)
 }
 
-// awaitText waits for the text of the next step, and returns the last step up to one whose text is there.
+// awaitText waits for the text of the next step, and returns the last step up to one whose text is there. While it waits, a
+// checkpoint that was asked for is saved, and one that cannot be written ends the run.
 func (t *trainer) awaitText(ctx context.Context, to int) (int, error) {
 	b, began := t.job.corpus.train, time.Now()
 	defer func() { t.recorder.pace.pause(time.Since(began)) }()
-	if err := t.job.await(func(each func(data.Waiting)) error { return b.Await(ctx, int64(t.step), each) }); err != nil {
-		if ctx.Err() != nil { // the loop ends, and saves
-			return t.step, nil
+	wait := func(each func(data.Waiting) error) error { return b.Await(ctx, int64(t.step), each) }
+	err := t.job.await(wait, t.saveDue)
+	for ; errors.Is(err, errSaveDue); err = t.job.await(wait, t.saveDue) {
+		if err := t.awaitSave(); err != nil {
+			return t.step, err
 		}
+		if t.asksToSave() {
+			if err := t.saveMeanwhile(ctx); err != nil {
+				return t.step, err
+			}
+		}
+	}
+	if err != nil && ctx.Err() != nil { // the loop ends, and saves
+		return t.step, nil
+	}
+	if err != nil {
 		return t.step, &sourceError{err}
 	}
 	ready, err := b.Ready()
 	return int(min(int64(to), ready)), err
+}
+
+// errSaveDue ends a wait for text.
+var errSaveDue = errors.New("a checkpoint is asked for, or could not be written")
+
+// saveDue returns errSaveDue if a checkpoint is asked for, or could not be written.
+func (t *trainer) saveDue() error {
+	if t.askedToSave() || t.checkpoints.failed() {
+		return errSaveDue
+	}
+	return nil
 }
 
 // sourceError is an error of a hook, or of text that was not read yet, while no batch is on the devices.

@@ -35,7 +35,9 @@ type Start struct {
 	Active     int64             `json:"active_parameters"`   // the parameters that a token uses
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
 	Optimizer  string            `json:"optimizer"`           // which parameters are under which
-	Data       map[string]int64  `json:"data"`                // tokens by split
+	Data       map[string]int64  `json:"data"`                // tokens by split; for training, of FirstFiles
+	FirstFiles int               `json:"first_files,omitempty"`
+	Files      int               `json:"files,omitempty"` // of a stream, which begins with FirstFiles; 0: all are read
 	FirstStep  int               `json:"first_step"`
 	Steps      int               `json:"steps"`
 }

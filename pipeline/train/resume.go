@@ -53,7 +53,7 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if err := j.keepStaleness(ctx, c.Dir, saved); err != nil {
 		return start{}, err
 	}
-	err = j.await(func(each func(data.Waiting)) error { return j.corpus.train.AwaitPosition(ctx, s.Data, each) })
+	err = j.await(func(each func(data.Waiting) error) error { return j.corpus.train.AwaitPosition(ctx, s.Data, each) }, nil)
 	if err != nil {
 		return start{}, err
 	}

@@ -106,7 +106,10 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	}
 	t := newTrainer(c, o)
 	defer func() { err = errors.Join(err, t.close(err)) }()
-	defer func() { t.noteEnd(ctx, err) }()
+	defer func() {
+		t.job.noteLate(true)
+		t.noteEnd(ctx, err)
+	}()
 	if err := t.do(ctx, t.job.checkIsolation, t.prepare); err != nil {
 		return t.outcome(), err
 	}
@@ -208,9 +211,13 @@ func (t *trainer) do(ctx context.Context, steps ...func(context.Context) error) 
 	return nil
 }
 
-// takeFolder creates and locks the run folder.
+// takeFolder creates and locks the run folder. From then on text is read ahead, with a temporary file there.
 func (t *trainer) takeFolder(context.Context) error {
-	return t.folder.take(t.job.options.Report.Note)
+	if err := t.folder.take(t.job.options.Report.Note); err != nil {
+		return err
+	}
+	t.job.corpus.train.ReadAhead(t.folder.path)
+	return nil
 }
 
 // findStart decides where the run starts: at a checkpoint, at given weights, or at random ones.
@@ -303,6 +310,9 @@ func (t *trainer) announce(context.Context) error {
 		Parameters: t.job.model.Count(), Active: t.job.model.ActiveCount(), Optimizer: t.job.optimizer.String(),
 		Precision: layout.DescribePrecision(c.Train.DType(), t.deployment.devices), Data: t.job.corpus.sizes(), FirstStep: t.step,
 		Steps: c.Train.Steps}
+	if first, all := t.job.corpus.texts.train.Files(); first < all {
+		s.FirstFiles, s.Files = first, all
+	}
 	for i, dev := range t.deployment.devices {
 		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
 	}
