@@ -39,7 +39,7 @@ var budgets = map[string]int{
 	"pipeline/engine":     4200,
 	"pipeline/replicas":   2000,
 	"pipeline/wire":       500,
-	"pipeline/cluster":    14300,
+	"pipeline/cluster":    14800,
 	"pipeline/checkpoint": 3700,
 	"pipeline/metrics":    1300,
 	"pipeline/trace":      1400,

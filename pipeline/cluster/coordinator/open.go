@@ -247,6 +247,7 @@ func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan par
 		return nil
 	})
 	if err != nil {
+		p.Abort(err)
 		return errors.Join(err, p.Close())
 	}
 	return nil

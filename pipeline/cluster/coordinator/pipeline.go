@@ -132,6 +132,15 @@ func (p *Pipeline) Close() error {
 	return nil
 }
 
+// lost is the failure of the pipeline. Any failure of a replica is the loss of it: the others go on.
+func (p *Pipeline) lost() error {
+	err := p.group.failing()
+	if p.replica != nil && !errors.Is(err, device.ErrLost) {
+		return fmt.Errorf("%w (%w)", err, device.ErrLost)
+	}
+	return err
+}
+
 // Lost ends the pipeline: a member is gone.
 func (p *Pipeline) Lost(member string, err error) {
 	if p.group.has(member) {

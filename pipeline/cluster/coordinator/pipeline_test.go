@@ -40,7 +40,7 @@ type network struct {
 	hold    chan struct{}                                                  // closed when variables may arrive; nil: they may
 	results chan struct{}                                                  // closed when results may arrive; nil: they may
 	writes  chan struct{}                                                  // closed when variables may be written; nil: they may
-	asked   func(name string)                                              // is told of each request of a member; nil: nothing is
+	asked   func(ctx context.Context, id, name string) error               // may refuse a request of a member; nil: nothing does
 	forge   func(from, to string, h protocol.Header, m *transport.Message) // may change a message; nil: nothing does
 	expels  []string                                                       // members
 	latency time.Duration                                                  // of a round trip, as far as links are measured
@@ -160,7 +160,9 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 		return nil, errors.New("no reply")
 	}
 	if n.asked != nil {
-		n.asked(name)
+		if err := n.asked(ctx, id, name); err != nil {
+			return nil, &control.RemoteError{Member: id, Text: err.Error(), Kind: control.RemoteUser}
+		}
 	}
 	reply, err := m.Request(ctx, name, request)
 	if err != nil {

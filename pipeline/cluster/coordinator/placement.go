@@ -136,7 +136,8 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]prot
 			break
 		}
 		g := before[i*stages : (i+1)*stages]
-		if !slices.ContainsFunc(g, func(p protocol.Place) bool { return !slices.Contains(offers, p) }) {
+		unusable := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
+		if !slices.ContainsFunc(g, unusable) {
 			groups[i] = g
 			for _, p := range g {
 				taken[p.Member] = true

@@ -22,3 +22,18 @@ func TestPlace(t *testing.T) {
 	assert.Equal(t, at("a", "a", "b"), place(at("a", "a"), at("a", "a", "b"), 3), "two devices of one name")
 	assert.Nil(t, place(nil, at("a"), 2))
 }
+
+// A replica stays where it was, but no member has ranks of two, wherever ranks were before.
+func TestGroupPlaces(t *testing.T) {
+	at := func(places ...string) (all []protocol.Place) {
+		for _, p := range places {
+			all = append(all, protocol.Place{Member: p[:1], Device: "cpu:" + p[1:]})
+		}
+		return all
+	}
+	offers := at("a0", "a1", "b0", "c0", "d0")
+	assert.Equal(t, [][]protocol.Place{at("b0"), at("a0"), at("c0")}, groupPlaces(at("b0", "a0"), offers, 1, 3))
+	assert.Equal(t, [][]protocol.Place{at("a0"), at("c0"), at("b0")}, groupPlaces(at("a0", "a1", "b0"), offers, 1, 3))
+	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2))
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3))
+}

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -61,14 +60,19 @@ func (p *Pipeline) owns(member string) func(param string) bool {
 }
 
 // lent does something while a replica has lent its evaluated weights. It gets them back even if that fails or is interrupted.
+// A replica that does not lend them, or take them back, fails.
 func (p *Pipeline) lent(do func() error) error {
 	all := func(name string) error {
-		return p.group.each(context.Background(), func(ctx context.Context, member string) error {
+		err := p.group.each(context.Background(), func(ctx context.Context, member string) error {
 			var a struct{}
 			q := protocol.AtRest{OfEpoch: p.group.ofEpoch()}
 			q.Writes, q.Read = p.variables.before(member)
 			return p.group.request(ctx, member, name, q, &a)
 		})
+		if err != nil {
+			p.Abort(err)
+		}
+		return err
 	}
 	if err := all(protocol.Lend); err != nil {
 		return err
@@ -86,9 +90,9 @@ type holder struct{ *Pipeline }
 // Delayed implements replicas.Weights.
 func (h holder) Delayed() bool { return h.plan.layout.Delayed() }
 
-// written is the error of writing to a replica. One that is lost takes nothing, and the others go on.
-func written(err error) error {
-	if errors.Is(err, device.ErrLost) {
+// written is the error of writing to a replica. One that has failed takes nothing, and the others go on.
+func (h holder) written(err error) error {
+	if h.group.failing() != nil {
 		return nil
 	}
 	return err
@@ -96,12 +100,12 @@ func written(err error) error {
 
 // WriteWeights implements replicas.Weights.
 func (h holder) WriteWeights(param string, v engine.Version, data []byte) error {
-	return written(h.Pipeline.WriteWeights(param, v, data))
+	return h.written(h.Pipeline.WriteWeights(param, v, data))
 }
 
 // WriteState implements replicas.Holder.
 func (h holder) WriteState(name string, data []byte) error {
-	return written(h.Pipeline.WriteState(name, data))
+	return h.written(h.Pipeline.WriteState(name, data))
 }
 
 // ReadExchange implements replicas.Holder.
@@ -115,7 +119,7 @@ func (h holder) WriteExchange(k replicas.Kind, param string, data []byte) error 
 	if err != nil {
 		return err
 	}
-	return written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param, Exchange: k}}, data))
+	return h.written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param, Exchange: k}}, data))
 }
 
 // Begin implements replicas.Holder.
@@ -124,7 +128,7 @@ func (h holder) Begin(param string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param}, Begins: true}, data))
+	return h.written(h.write([]int{rank}, protocol.Write{Variable: protocol.Variable{Name: param}, Begins: true}, data))
 }
 
 // copied has a copy of the variables of a replica on members.

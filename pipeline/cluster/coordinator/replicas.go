@@ -29,14 +29,15 @@ type Replicas struct {
 	closing  sync.WaitGroup // of replicas that are lost
 	wake     chan struct{}  // has room for one: an exchange may be complete
 	fills    sync.Once
-	filling  sync.WaitGroup
-	vacant   chan struct{} // has room for one: a replica is away
-	owning   sync.Mutex    // the state of the owner; locked before mu
+	filling  sync.WaitGroup // fillAll
+	vacant   chan struct{}  // has room for one: a replica is away
+	owning   sync.Mutex     // the state of the owner; locked before mu
 
 	mu        sync.Mutex
 	tracer    engine.Tracer
-	slots     []*slot   // by number; nil: the replica is away
-	joining   *slot     // a replica that is about to begin; nil: none is
+	slots     []*slot // by number; nil: the replica is away
+	joining   *slot   // a replica that is about to begin; nil: none is
+	fill      filling
 	round     *round    // in progress; nil: none is
 	limit     *together // of the newest round; nil: there was none
 	exchanges exchanges
@@ -55,8 +56,13 @@ type ReplicaOptions struct {
 	// Device opens the device of the outer optimizer.
 	Device func() (device.Device, error)
 	// Offer waits for members that can be one of some replicas that are away; nil: there will be none.
-	Offer   func(ctx context.Context, away []int) (replica int, err error)
-	Execute engine.Executor // of the outer optimizer; nil: runtime/exec
+	Offer func(ctx context.Context, away []int) (replica int, err error)
+	// Failed is told that a replica has failed before it took part in an exchange, so that other members are offered before its
+	// own; nil: nobody is.
+	Failed func(replica int)
+	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and pipeline.watchdog.
+	OpenTimeout time.Duration
+	Execute     engine.Executor // of the outer optimizer; nil: runtime/exec
 }
 
 // slot is a replica that is here.
@@ -79,7 +85,7 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	}
 	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
 		vacant: make(chan struct{}, 1),
-		slots:  make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges()}
+		slots:  make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges(), fill: filling{closing: map[int]bool{}}}
 	o.Opened(r)
 	errs := make([]error, len(r.slots))
 	var opening sync.WaitGroup
@@ -87,18 +93,22 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 		opening.Go(func() { errs[i] = r.open(ctx, i) })
 	}
 	opening.Wait()
-	if err := errors.Join(errs...); err != nil && !(errors.Is(err, device.ErrLost) && ctx.Err() == nil && r.planned()) {
+	if err := r.planned(ctx, errs); err != nil {
 		return nil, errors.Join(err, r.Close())
-	}
-	if len(r.present()) == 0 {
-		return nil, errors.Join(fmt.Errorf("the members of all replicas have left (%w)", device.ErrLost), r.Close())
 	}
 	return r, nil
 }
 
-// planned forgets replicas that were lost while they were planned. It reports whether there are others.
-func (r *Replicas) planned() bool {
-	return r.each(func(s *slot) error { return s.pipeline.group.failing() }) == nil
+// planned goes on without the replicas that could not be planned, if there are others.
+func (r *Replicas) planned(ctx context.Context, errs []error) error {
+	all, err := r.present(), errors.Join(errs...)
+	if len(all) == 0 && err == nil {
+		return fmt.Errorf("the members of all replicas have left (%w)", device.ErrLost)
+	}
+	if ctx.Err() == nil && slices.ContainsFunc(all, func(s *slot) bool { return errs[s.number] == nil }) {
+		return r.each(func(s *slot) error { return errs[s.number] })
+	}
+	return err
 }
 
 // open opens a replica, if there are members for it.
@@ -112,14 +122,14 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner}
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
-	p, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
-		s.pipeline = p
+	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		s.pipeline = p
 		keep(s)
 	})
-	if errors.Is(err, device.ErrLost) && p == nil && s.pipeline != nil {
-		s.pipeline.Abort(err) // a request may have failed before anything else of its members
+	if err != nil && s.pipeline != nil {
+		s.pipeline.Abort(err)
 	}
 	return err
 }
@@ -147,26 +157,25 @@ func (r *Replicas) known() []*slot {
 	return all
 }
 
-// each calls f for all replicas at once and waits for all. A replica that is lost meanwhile does not count, unless it is the
-// last.
+// each calls f for all replicas at once and waits for all. A replica that fails does not count, unless it is the last.
 func (r *Replicas) each(f func(*slot) error) error {
-	slots := r.present()
-	errs := make([]error, len(slots))
 	var working sync.WaitGroup
-	for i, s := range slots {
+	for _, s := range r.present() {
 		working.Go(func() {
-			if errs[i] = f(s); s.isLost() {
-				r.lose(s, s.pipeline.group.failing())
-				errs[i] = nil
+			if err := f(s); err != nil {
+				s.pipeline.Abort(err)
+			}
+			if err := s.failing(); err != nil {
+				r.lose(s, err)
 			}
 		})
 	}
 	working.Wait()
-	return errors.Join(append(errs, r.Failed())...)
+	return r.Failed()
 }
 
-// isLost reports whether the replica's members, or one of them, are lost, so that the others go on without it.
-func (s *slot) isLost() bool { return errors.Is(s.pipeline.group.failing(), device.ErrLost) }
+// failing is why the replica has failed, so that the others go on without it; nil: it has not.
+func (s *slot) failing() error { return s.pipeline.group.failing() }
 
 // Load implements train.Pipeline.
 func (r *Replicas) Load() (err error) {
@@ -189,11 +198,7 @@ func (r *Replicas) Load() (err error) {
 // watch waits until a replica fails.
 func (r *Replicas) watch(s *slot) {
 	<-s.pipeline.group.failed
-	if err := s.pipeline.group.failing(); s.isLost() {
-		r.lose(s, err)
-	} else if slices.Contains(r.present(), s) {
-		r.Abort(err)
-	}
+	r.lose(s, s.failing())
 }
 
 // lose goes on without a replica. The exchanges that wait for it take place without it. Without any replica there is no
@@ -202,8 +207,7 @@ func (r *Replicas) lose(s *slot, err error) {
 	r.mu.Lock()
 	if r.joining == s && s.waits {
 		r.joining = nil
-		r.closing.Go(func() { _ = s.pipeline.Close() })
-		signal(r.vacant)
+		r.end(s)
 	}
 	if r.slots[s.number] != s || r.failure != nil {
 		r.mu.Unlock()
@@ -213,7 +217,7 @@ func (r *Replicas) lose(s *slot, err error) {
 	others := slices.ContainsFunc(r.slots, func(other *slot) bool { return other != nil && other != s })
 	if others {
 		r.slots[s.number] = nil
-		r.closing.Go(func() { _ = s.pipeline.Close() }) // what is lost has nothing to release
+		r.end(s)
 	} else {
 		r.fail(err)
 	}
@@ -225,7 +229,6 @@ func (r *Replicas) lose(s *slot, err error) {
 		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
 	}
 	signal(r.wake)
-	signal(r.vacant)
 }
 
 // event is what has happened to a replica.

@@ -168,7 +168,7 @@ type evaluatesFirst struct {
 func (e *evaluatesFirst) Restore(s replicas.Saved, at *replicas.Position) (int, error) {
 	arrive := sync.OnceFunc(func() { close(e.n.writes) })
 	e.n.writes = make(chan struct{}) // no message is under way
-	e.n.asked = func(name string) {
+	e.n.asked = func(_ context.Context, _, name string) error {
 		if name == protocol.Lend {
 			go func() {
 				for range 1000 {
@@ -177,6 +177,7 @@ func (e *evaluatesFirst) Restore(s replicas.Saved, at *replicas.Position) (int, 
 				arrive()
 			}()
 		}
+		return nil
 	}
 	return e.Replicas.Restore(s, at)
 }

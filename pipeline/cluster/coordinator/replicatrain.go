@@ -47,7 +47,7 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 // the state of a checkpoint may not be complete.
 func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 	if r.options.Offer != nil {
-		r.fills.Do(func() { r.filling.Go(r.fill) })
+		r.fills.Do(func() { r.filling.Go(r.fillAll) })
 	}
 	r.owning.Lock()
 	defer r.owning.Unlock()
@@ -77,13 +77,13 @@ func (r *Replicas) train(p *participant, w work) {
 		r.progressed(s)
 		return p.add(m)
 	})
-	lost := s.isLost()
-	if lost {
-		r.lose(s, s.pipeline.group.failing())
-	} else if err != nil {
+	failed := s.failing()
+	if failed != nil {
+		r.lose(s, failed)
+	} else if err != nil { // there is no further batch
 		round.cancel()
 	}
-	p.leave(end, err, lost)
+	p.leave(end, err, failed != nil)
 }
 
 // takeFlights are the flights for the first segment of the replica.
@@ -111,8 +111,8 @@ func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches 
 				return nil
 			})
 		})
-		if s.isLost() {
-			r.lose(s, s.pipeline.group.failing())
+		if failed := s.failing(); failed != nil {
+			r.lose(s, failed)
 			r.record()
 			continue
 		}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -34,7 +35,8 @@ type roster struct {
 // hostMember is a member as the host knows it.
 type hostMember struct {
 	MemberState
-	lost *time.Timer // declares the member lost; nil: it is connected
+	lost     *time.Timer // declares the member lost; nil: it is connected
+	failures int         // replicas on it that have failed before they took part in an exchange
 }
 
 // MemberState describes a member.
@@ -215,9 +217,12 @@ func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.P
 	}
 }
 
-// offers lists the devices of the members that answer. The caller holds the lock.
+// offers lists the devices of the members that answer, in the order in which they joined, but those last on which replicas have
+// failed. The caller holds the lock.
 func (r *roster) offers() (all []protocol.Place) {
-	for _, m := range r.members {
+	members := slices.Clone(r.members)
+	slices.SortStableFunc(members, func(a, b *hostMember) int { return cmp.Compare(a.failures, b.failures) })
+	for _, m := range members {
 		if m.lost != nil || r.expelled(m.ID) || !r.known(m.ID) {
 			continue
 		}
@@ -271,13 +276,26 @@ func (r *roster) group(replica, stages int) (places []protocol.Place, members []
 	return places, members
 }
 
-// setGroup notes the devices of a replica; none: it has none any more.
+// setGroup notes the devices of a replica.
 func (r *roster) setGroup(replica, stages int, places []protocol.Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := r.placed[replica*stages : (replica+1)*stages]
-	clear(of)
 	copy(of, places)
+	r.change()
+}
+
+// failed notes that a replica has failed before it took part in an exchange: other members are offered before its own.
+func (r *roster) failed(replica, stages int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.placed[replica*stages : (replica+1)*stages]
+	for _, m := range r.members {
+		if slices.ContainsFunc(of, func(p protocol.Place) bool { return p.Member == m.ID }) {
+			m.failures++
+		}
+	}
+	clear(of)
 	r.change()
 }
 

@@ -149,7 +149,11 @@ func (s *segment) grantAll(stop context.Context) error {
 			return nil
 		}
 		data, err := s.prepare(batch)
-		if err != nil {
+		if err != nil && !w.together.refuse(batch) {
+			s.pipeline.Abort(err) // this replica alone has no data
+			return nil
+		}
+		if err != nil || !w.together.admit(stop, batch) {
 			s.finish(batch)
 			return err
 		}
@@ -161,18 +165,18 @@ func (s *segment) grantAll(stop context.Context) error {
 	return nil
 }
 
-// await waits until a batch may be granted. It returns false when no more should be.
+// await waits until a batch may be granted, except for its data. It returns false when no more should be.
 func (s *segment) await(stop context.Context, batch int) bool {
 	for {
 		s.mu.Lock()
 		ready := batch < s.finished+window || s.work.evaluates
 		s.mu.Unlock()
 		if ready {
-			return s.work.together.admit(stop, batch)
+			return s.work.together.open(stop, batch)
 		}
 		stopped := stop.Done()
 		if stop.Err() != nil {
-			if !s.work.together.admit(stop, batch) {
+			if !s.work.together.open(stop, batch) {
 				return false
 			}
 			stopped = nil // others have begun the batch

@@ -18,18 +18,48 @@ type together struct {
 	stopped bool
 }
 
-// admit reports whether a batch may be granted: until stop ends, and then, if another replica has been granted it.
+// open reports whether a batch may be granted: until stop ends, and then, if another replica has been granted it.
+func (t *together) open(stop context.Context, batch int) bool {
+	if t == nil {
+		return stop.Err() == nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isOpen(stop, batch)
+}
+
+// isOpen is open of a caller that holds the lock.
+func (t *together) isOpen(stop context.Context, batch int) bool {
+	t.stopped = t.stopped || stop.Err() != nil
+	return !t.stopped || batch < t.granted
+}
+
+// admit is open for a batch whose data is there: other replicas go on to it from then on.
 func (t *together) admit(stop context.Context, batch int) bool {
 	if t == nil {
 		return stop.Err() == nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stopped = t.stopped || stop.Err() != nil
-	if t.stopped {
-		return batch < t.granted
+	open := t.isOpen(stop, batch)
+	if open {
+		t.granted = max(t.granted, batch+1)
 	}
-	t.granted = max(t.granted, batch+1)
+	return open
+}
+
+// refuse ends all replicas before a batch that there is no data for. It reports whether they do: others may have been granted
+// it, and go on.
+func (t *together) refuse(batch int) bool {
+	if t == nil {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if batch < t.granted {
+		return false
+	}
+	t.stopped = true
 	return true
 }
 

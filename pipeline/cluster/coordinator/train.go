@@ -120,7 +120,7 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 	}
 	h.roster.placeGroups(p.Stages, p.Replicas)
 	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Execute,
-		Opened: func(r *Replicas) { h.run(r) },
+		Opened: func(r *Replicas) { h.run(r) }, Failed: func(replica int) { h.roster.failed(replica, p.Stages) },
 		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
 }
 

@@ -220,7 +220,7 @@ func (w *pendingVariable) Wait() ([]byte, error) {
 		select {
 		case <-changed:
 		case <-p.group.failed:
-			return nil, p.group.failing()
+			return nil, p.lost()
 		}
 	}
 }
