@@ -327,6 +327,12 @@ func parseLatency(text, example string) (float64, error) {
 	return d.Seconds(), nil
 }
 
+// Bounds of a bandwidth, in bits a second.
+const (
+	leastRate = 1e3
+	mostRate  = 1e15
+)
+
 // parseRate reads a bandwidth in bytes a second. An error ends with an example.
 func parseRate(text, example string) (float64, error) {
 	for _, unit := range []struct {
@@ -335,9 +341,9 @@ func parseRate(text, example string) (float64, error) {
 	}{{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}} {
 		number, is := strings.CutSuffix(strings.TrimSpace(text), unit.name)
 		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if is && err == nil && n > 0 && n <= 1e6 {
-			return n * unit.bits / 8, nil
+		if bits := n * unit.bits; is && err == nil && bits >= leastRate && bits <= mostRate {
+			return bits / 8, nil
 		}
 	}
-	return 0, fmt.Errorf("found bandwidth %q, expected bits a second in kbit, Mbit or Gbit%s", text, example)
+	return 0, fmt.Errorf("found bandwidth %q, expected bits a second in kbit, Mbit or Gbit, from 1kbit to 1000000Gbit%s", text, example)
 }

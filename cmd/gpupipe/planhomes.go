@@ -57,6 +57,9 @@ func (m *imaginedMachines) homes() (h layout.Homes, err error) {
 		if _, known := sites[s.Name]; known || s.Name == "" {
 			return h, fmt.Errorf("%s.name: found %q, expected another name for each site", at, s.Name)
 		}
+		if slices.ContainsFunc(m.Machines, func(x imaginedMachine) bool { return x.Name == s.Name }) {
+			return h, fmt.Errorf("%s.name: found %q, which is the name of a machine, too; expected another name", at, s.Name)
+		}
 		link, err := parseLink(s.Link)
 		if err != nil || link == nil {
 			return h, fmt.Errorf("%s.link: found %q, expected a latency and a bandwidth, as in 0.2ms,10Gbit", at, s.Link)
@@ -144,8 +147,11 @@ const noDevice = "none"
 // machine checks the device of a machine.
 func (x imaginedMachine) machine(at string) (m layout.Machine, err error) {
 	m = layout.Machine{Name: x.Name, Device: x.Device, Idle: x.Device == noDevice, Speed: x.Speed, TokensPerSec: x.TokensPerSec}
-	if !(x.TokensPerSec >= 0 && x.TokensPerSec <= 1e12) {
-		return m, fmt.Errorf("%s.tokens_per_s: found %v, expected a number greater than 0", at, x.TokensPerSec)
+	if !(x.TokensPerSec == 0 || x.TokensPerSec >= 1e-3 && x.TokensPerSec <= 1e12) {
+		return m, fmt.Errorf("%s.tokens_per_s: found %v, expected a number from 0.001 to 1e12", at, x.TokensPerSec)
+	}
+	if m.Idle && (x.Speed != 0 || x.TokensPerSec != 0 || x.Memory != "") {
+		return m, fmt.Errorf("%s: found device none with speed, tokens_per_s or memory, expected none of them: it computes nothing", at)
 	}
 	if x.Speed > 0 && x.TokensPerSec > 0 {
 		return m, fmt.Errorf("%s: found speed and tokens_per_s, expected one of them", at)

@@ -182,8 +182,8 @@ func (m *imaginedMachines) names() (names []string, err error) {
 		if x.Name == "" || seen[x.Name] {
 			return nil, fmt.Errorf("machines[%d].name: found %q, expected another name for each machine", i, x.Name)
 		}
-		if !(x.Speed >= 0 && x.Speed <= 1e6) {
-			return nil, fmt.Errorf("machines[%d].speed: found %v, expected a factor greater than 0", i, x.Speed)
+		if !(x.Speed == 0 || x.Speed >= 1e-6 && x.Speed <= 1e6) {
+			return nil, fmt.Errorf("machines[%d].speed: found %v, expected a factor from 1e-6 to 1e6", i, x.Speed)
 		}
 		names, seen[x.Name] = append(names, x.Name), true
 	}
