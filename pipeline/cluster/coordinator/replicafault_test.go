@@ -21,7 +21,8 @@ import (
 )
 
 // elastically runs two replicas, on members a and b. Others of offers join. It returns the run's events and its error.
-func (n *network) elastically(t *testing.T, offers <-chan []string, wrap func(*Replicas) train.Pipeline, overrides ...string) (string, error) {
+func (n *network) elastically(t *testing.T, offers <-chan []string, wrap func(*Replicas) train.Pipeline,
+	overrides ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
