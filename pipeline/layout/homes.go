@@ -311,7 +311,7 @@ func (s *speeds) pooled(p replicate.Problem) replicate.Problem {
 	for _, x := range s.homes.Sites {
 		all.Inside.Latency = max(all.Inside.Latency, x.Latency)
 		for _, rate := range []float64{x.Up, x.Down} {
-			all.Inside.Bandwidth = leastKnown(all.Inside.Bandwidth, rate)
+			all.Inside.Bandwidth = replicate.LeastKnown(all.Inside.Bandwidth, rate)
 		}
 	}
 	s.homes.Sites, s.homes.Machines = []HomeSite{all}, slices.Clone(s.homes.Machines)

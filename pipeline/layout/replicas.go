@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
+	"github.com/gpupipe/gpupipe/pipeline/layout/replicate"
 )
 
 // asOneReplica combines the devices of all ranks into the devices of one replica, since all replicas are cut alike.
@@ -47,15 +48,7 @@ func worse(a, b partition.Device) partition.Device {
 		x.InputGrad, x.WeightGrad = max(x.InputGrad, t.InputGrad), max(x.WeightGrad, t.WeightGrad)
 	}
 	a.Times, a.Parallel = times, a.Parallel && b.Parallel
-	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
+	a.Memory, a.Link.Bandwidth = replicate.LeastKnown(a.Memory, b.Memory), replicate.LeastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
 	a.Link.Latency, a.Ranks, a.Cores = max(a.Link.Latency, b.Link.Latency), max(a.Ranks, b.Ranks), max(a.Cores, b.Cores)
 	return a
-}
-
-// leastKnown is the smaller of two numbers; 0 is an unknown number.
-func leastKnown[T int64 | float64](a, b T) T {
-	if a == 0 || b == 0 {
-		return a + b
-	}
-	return min(a, b)
 }

@@ -105,36 +105,16 @@ var ErrStopped = errors.New("replicas: stopped while waiting for an exchange")
 // Exchange lands and sends what the plan has after a step, while the ranks of this process are at rest. It waits for the
 // changes of what lands. send must not block.
 func (c *Course) Exchange(step int, send func(fragment int, payload [][]byte), stopped <-chan struct{}) error {
-	for f, fragment := range c.fragments {
-		sends := c.plan.Sends(f, step)
-		var err error
-		if lands, ok := c.flights[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
-			if err = c.await(f, stopped); err == nil {
-				err = c.land(f)
+	arrived := func(land func(f int) error) func(f int) error {
+		return func(f int) error {
+			if err := c.await(f, stopped); err != nil {
+				return err
 			}
-			delete(c.flights, f)
-		}
-		if sends && err == nil {
-			err = c.depart(f, step, send)
-		}
-		if err != nil {
-			return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+			return land(f)
 		}
 	}
-	for f, fragment := range c.fragments {
-		if !c.plan.Sends(f, step) || c.flights[f] > step {
-			continue
-		}
-		err := c.await(f, stopped)
-		if err == nil {
-			err = c.landAtOnce(f)
-		}
-		if err != nil {
-			return fmt.Errorf("exchange of %s: %w", fragment.name, err)
-		}
-		delete(c.flights, f)
-	}
-	return nil
+	depart := func(f int) error { return c.depart(f, step, send) }
+	return c.flights.exchange(c.plan, c.fragments, step, arrived(c.land), depart, arrived(c.landAtOnce))
 }
 
 // depart sends a fragment after a step.

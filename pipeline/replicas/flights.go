@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -37,4 +38,38 @@ func (u flights) list() []Flight {
 	}
 	slices.SortFunc(all, func(a, b Flight) int { return a.Fragment - b.Fragment })
 	return all
+}
+
+// exchange carries out what the plan has after a step, in the order of the fragments: each lands if it is due, and is
+// sent, which adds its flight. Those that land at once do so when all have been sent.
+func (u flights) exchange(plan schedule.Exchanges, fragments []fragment, step int, land, send, landAtOnce func(f int) error) error {
+	do := func(f int, action func(f int) error) error {
+		if err := action(f); err != nil {
+			return fmt.Errorf("exchange of %s: %w", fragments[f].name, err)
+		}
+		return nil
+	}
+	for f := range fragments {
+		sends := plan.Sends(f, step)
+		if lands, ok := u[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
+			if err := do(f, land); err != nil {
+				return err
+			}
+			delete(u, f)
+		}
+		if sends {
+			if err := do(f, send); err != nil {
+				return err
+			}
+		}
+	}
+	for f := range fragments {
+		if plan.Sends(f, step) && u[f] <= step {
+			if err := do(f, landAtOnce); err != nil {
+				return err
+			}
+			delete(u, f)
+		}
+	}
+	return nil
 }

@@ -154,26 +154,21 @@ func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to in
 
 // exchange lands and sends what the plan has after a step. The pipelines of all replicas are empty.
 func (p *Pipeline) exchange(step int) error {
-	for f, fragment := range p.fragments {
-		sends := p.Plan.Sends(f, step)
-		if lands, ok := p.flights[f]; ok && (lands <= step || sends) { // a resumed run may have shorter periods
+	each := func(land func(*replica, int) error) func(f int) error {
+		return func(f int) error {
 			for _, r := range p.replicas {
-				if err := r.land(f); err != nil {
-					return fmt.Errorf("exchange of %s: %w", fragment.name, err)
+				if err := land(r.replica, f); err != nil {
+					return err
 				}
 			}
-			delete(p.flights, f)
-		}
-		if sends {
-			if err := p.send(f, step); err != nil {
-				return fmt.Errorf("exchange of %s: %w", fragment.name, err)
-			}
+			return nil
 		}
 	}
-	return nil
+	send := func(f int) error { return p.send(f, step) }
+	return p.flights.exchange(p.Plan, p.fragments, step, each((*replica).land), send, each((*replica).landAtOnce))
 }
 
-// send sends a fragment from all replicas, takes the outer step, and lands the exchange if it is due at once.
+// send sends a fragment from all replicas and takes the outer step.
 func (p *Pipeline) send(f, at int) error {
 	began, lands := time.Now(), p.Plan.Lands(at)
 	var messages []Message
@@ -188,15 +183,6 @@ func (p *Pipeline) send(f, at int) error {
 		return err
 	}
 	p.Trace(p.tracer, f, at, began)
-	if lands > at {
-		return nil
-	}
-	delete(p.flights, f)
-	for _, r := range p.replicas {
-		if err := r.landAtOnce(f); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

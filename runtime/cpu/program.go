@@ -31,19 +31,13 @@ type loaded struct {
 // Load compiles and binds p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error {
-			compiled, err := d.compile(p)
-			if err != nil {
-				return err
-			}
-			return l.bind(p, compiled)
-		})
+	return d.owner.Load(d.do, l, p, func() error {
+		compiled, err := d.compile(p)
+		if err != nil {
+			return err
+		}
+		return l.bind(p, compiled)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 // bind makes the list of commands.
@@ -107,14 +101,7 @@ func (d *Device) Run(p device.Loaded) error {
 
 // run enqueues a program, which stores the times of its commands unless times is nil. It returns the job's number.
 func (d *Device) run(p device.Loaded, times func(commands int) []C.uint64_t) (number uint64, err error) {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return 0, err
-	}
-	err = d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	err = d.owner.Run(d.do, p, func(l *loaded) error {
 		var nanoseconds []C.uint64_t
 		if times != nil {
 			nanoseconds = times(len(l.commands))

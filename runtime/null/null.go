@@ -126,16 +126,10 @@ func (b *buffer) Release() {
 
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error {
-			l.counts = countsOf(p)
-			return nil
-		})
+	return d.owner.Load(d.do, l, p, func() error {
+		l.counts = countsOf(p)
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 // countsOf returns the counts of one run of a program.
@@ -159,14 +153,7 @@ func (l *loaded) Release() {
 }
 
 func (d *Device) Run(p device.Loaded) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		d.counts.Programs++
 		d.counts.Dispatches += l.counts.Dispatches
 		d.counts.Copies += l.counts.Copies

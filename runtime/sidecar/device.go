@@ -134,15 +134,13 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	d.loading.Lock()
 	defer d.loading.Unlock()
 	answer := newCall("load", l.Label())
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error {
-			l.id = d.newID()
-			c := &command{op: opLoad, id: l.id, program: p}
-			if n := len(c.append(nil)); n > maxFrame {
-				return device.Invalid("the program takes %d bytes to be sent to its worker, at most %d", n, maxFrame)
-			}
-			return d.worker.enqueue(c, answer)
-		})
+	loaded, err := d.owner.Load(d.do, l, p, func() error {
+		l.id = d.newID()
+		c := &command{op: opLoad, id: l.id, program: p}
+		if n := len(c.append(nil)); n > maxFrame {
+			return device.Invalid("the program takes %d bytes to be sent to its worker, at most %d", n, maxFrame)
+		}
+		return d.worker.enqueue(c, answer)
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +151,7 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 		d.queueMu.Unlock()
 		return nil, err
 	}
-	return l, nil
+	return loaded, nil
 }
 
 func (l *loaded) Release() {
@@ -166,14 +164,7 @@ func (l *loaded) Release() {
 
 // Run enqueues a loaded program. It waits while 256 commands are in transit.
 func (d *Device) Run(p device.Loaded) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		return d.worker.enqueue(&command{op: opRun, id: l.id}, nil)
 	})
 }
@@ -181,18 +172,12 @@ func (d *Device) Run(p device.Loaded) error {
 // RunTimed enqueues a loaded program and measures it, if the worker's device can. It waits until the program is in the
 // queue of that device.
 func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return nil, err
-	}
-	queued, measured := newCall("run", l.Label()), newCall("run", l.Label())
-	err = d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	var queued, measured *call
+	err := d.owner.Run(d.do, p, func(l *loaded) error {
 		if !d.timer {
 			return device.ErrNoTimestamps
 		}
+		queued, measured = newCall("run", l.Label()), newCall("run", l.Label())
 		id := d.newID()
 		d.worker.expect(d.newID(), measured) // the worker answers twice, to one identifier and the next
 		return d.worker.enqueue(&command{op: opTimed, id: id, buffer: l.id}, queued)

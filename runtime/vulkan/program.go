@@ -37,19 +37,13 @@ type loaded struct {
 // Load compiles, binds and records p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error {
-			err := l.build(p)
-			if err != nil {
-				l.free()
-			}
-			return err
-		})
+	return d.owner.Load(d.do, l, p, func() error {
+		err := l.build(p)
+		if err != nil {
+			l.free()
+		}
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 func (l *loaded) build(p *device.Program) error {
@@ -155,7 +149,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 
 // Run enqueues a loaded program. It waits while 8 submissions are in progress.
 func (d *Device) Run(p device.Loaded) error {
-	return d.run(p, func(l *loaded) error {
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		for _, section := range l.recorded {
 			if err := d.queue.enqueue(section); err != nil {
 				return err
@@ -168,7 +162,7 @@ func (d *Device) Run(p device.Loaded) error {
 // RunTimed enqueues a loaded program as Run does, and measures its commands. Each command waits for the previous one.
 func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	t := &timings{d: d}
-	err := d.run(p, func(l *loaded) error {
+	err := d.owner.Run(d.do, p, func(l *loaded) error {
 		if err := d.timer.prepare(d); err != nil {
 			return err
 		}
@@ -186,20 +180,6 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 		return nil, err
 	}
 	return t, nil
-}
-
-// run calls f with a program that can run.
-func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
-		return f(l)
-	})
 }
 
 // Release frees the bindings when enqueued work is done with them. The compiled shaders are kept for later programs.

@@ -41,19 +41,13 @@ type loaded struct {
 // Load compiles and binds p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error {
-			err := l.build(p)
-			if err != nil {
-				l.free()
-			}
-			return err
-		})
+	return d.owner.Load(d.do, l, p, func() error {
+		err := l.build(p)
+		if err != nil {
+			l.free()
+		}
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 func (l *loaded) build(p *device.Program) error {
@@ -205,7 +199,7 @@ func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error)
 // the previous one: wgpu-native chains submissions with binary semaphores, for which Mesa's software queue waits on the
 // host.
 func (d *Device) Run(p device.Loaded) error {
-	return d.run(p, func(l *loaded) error {
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		for section := range slices.Chunk(l.commands, maxCommands) {
 			if err := d.enqueue(section, nil); err != nil {
 				return err
@@ -215,25 +209,11 @@ func (d *Device) Run(p device.Loaded) error {
 	})
 }
 
-// run calls f on the owner's goroutine with a program that can run.
-func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
-		return f(l)
-	})
-}
-
 // RunTimed enqueues a loaded program as Run does, and measures its commands. Each dispatch has a pass of its own, and
 // each copy lies between two empty passes.
 func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	t := &timings{}
-	err := d.run(p, func(l *loaded) error {
+	err := d.owner.Run(d.do, p, func(l *loaded) error {
 		if err := d.clock.prepare(); err != nil {
 			return err
 		}

@@ -32,13 +32,7 @@ type command struct {
 // Load compiles and binds p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() error { return l.build(p) })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return d.owner.Load(d.do, l, p, func() error { return l.build(p) })
 }
 
 func (l *loaded) build(p *device.Program) error {
@@ -157,14 +151,7 @@ func (d *Device) layout(bindings []device.Access) js.Value {
 
 // Run enqueues a program. It waits while 8 submissions are in progress.
 func (d *Device) Run(p device.Loaded) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		d.running <- struct{}{}
 		d.submitted(l.submit)
 		finished := func() { <-d.running }

@@ -172,23 +172,15 @@ func (p Problem) merged(c schedule.ExchangeCosts) schedule.ExchangeCosts {
 		default:
 			class := &out.Sites[out.Replicas[last-1].Site]
 			class.Count = max(1, class.Count) + 1
-			class.Up, class.Down = slower(class.Up, one.Up), slower(class.Down, one.Down)
+			class.Up, class.Down = LeastKnown(class.Up, one.Up), LeastKnown(class.Down, one.Down)
 			class.Latency = max(class.Latency, one.Latency)
 			for i, r := range at[site] {
 				like := &out.Replicas[last-n+i]
-				like.Step, like.Drain, like.Port = max(like.Step, r.Step), max(like.Drain, r.Drain), slower(like.Port, r.Port)
+				like.Step, like.Drain, like.Port = max(like.Step, r.Step), max(like.Drain, r.Drain), LeastKnown(like.Port, r.Port)
 			}
 		}
 	}
 	return out
-}
-
-// slower is the lower of two rates; 0: any.
-func slower(a, b float64) float64 {
-	if a == 0 || b == 0 {
-		return a + b
-	}
-	return min(a, b)
 }
 
 // busiest is how long the busiest connection is busy in a period, and its site; −1: none is.
@@ -231,4 +223,12 @@ func (p Problem) describe(x *Exchange, c schedule.ExchangeCosts, r *schedule.Exc
 		x.Links = append(x.Links, LinkUse{s.Name, up / seconds, down / seconds, transfer(up, s.Up) / seconds,
 			transfer(down, s.Down) / seconds})
 	}
+}
+
+// LeastKnown is the smaller of two numbers; 0 is an unknown number.
+func LeastKnown[T int64 | float64](a, b T) T {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
 }

@@ -116,13 +116,10 @@ func (b *buffer) Release() {
 
 func (d *crossDevice) Load(p *device.Program) (device.Loaded, error) {
 	l := &loaded{Program: d.owner.NewProgram(p), d: d, program: p}
-	err := d.do("load", l.Label(), func() error {
-		return d.owner.Load(l, p, func() (err error) {
-			l.kernels, err = d.compile(p)
-			return err
-		})
+	return d.owner.Load(d.do, l, p, func() (err error) {
+		l.kernels, err = d.compile(p)
+		return err
 	})
-	return l, err
 }
 
 // compile compiles the kernels that the device does not have yet.
@@ -170,14 +167,7 @@ func (l *loaded) Release() {
 }
 
 func (d *crossDevice) Run(p device.Loaded) error {
-	l, err := d.owner.Own(p)
-	if err != nil {
-		return err
-	}
-	return d.do("run", l.Label(), func() error {
-		if err := d.owner.Runnable(l); err != nil {
-			return err
-		}
+	return d.owner.Run(d.do, p, func(l *loaded) error {
 		for i := range l.program.Commands {
 			c := &l.program.Commands[i]
 			if c.Shader == device.Copy {

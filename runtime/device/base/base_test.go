@@ -65,26 +65,26 @@ func TestOwnership(t *testing.T) {
 	o, _ := newOwner(0)
 	other, _ := newOwner(0)
 	a, b, foreign := alloc(t, o, "a", 64), alloc(t, o, "b", 64), alloc(t, other, "foreign", 64)
+	do := func(_, _ string, f func() error) error { return f() }
 	load := func(p *device.Program) (*loaded, error) {
 		l := &loaded{o.NewProgram(p)}
-		return l, o.Load(l, p, func() error { return nil })
+		_, err := o.Load(do, l, p, func() error { return nil })
+		return l, err
 	}
+	run := func(p device.Loaded) error { return o.Run(do, p, func(*loaded) error { return nil }) }
 	_, err := load(copying(a, foreign))
 	require.ErrorContains(t, err, `buffer "foreign": does not belong to this device`)
 	l, err := load(copying(a, b))
 	require.NoError(t, err)
 	for _, p := range []device.Loaded{nil, (*loaded)(nil), &loaded{other.NewProgram(nil)}} {
-		_, err := o.Own(p)
-		require.ErrorContains(t, err, "the program does not belong to this device")
+		require.ErrorContains(t, run(p), "the program does not belong to this device")
 	}
-	own, err := o.Own(l)
-	require.NoError(t, err)
-	require.NoError(t, o.Runnable(own))
+	require.NoError(t, run(l))
 	o.Release(b)
-	require.ErrorContains(t, o.Runnable(own), `buffer "b" is released`)
+	require.ErrorContains(t, run(l), `buffer "b" is released`)
 	assert.True(t, o.Unload(l))
 	assert.False(t, o.Unload(l))
-	require.ErrorContains(t, o.Runnable(own), "the program is released")
+	require.ErrorContains(t, run(l), "the program is released")
 	_, err = load(copying(a, b))
 	require.ErrorContains(t, err, "is released")
 }

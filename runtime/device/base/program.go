@@ -30,23 +30,32 @@ func (p *Program) program() *Program { return p }
 // Label returns the program's label.
 func (p *Program) Label() string { return p.label }
 
-// Load checks p, calls build, and takes l in.
-func (o *Owner[B, P]) Load(l P, p *device.Program, build func() error) error {
-	if err := o.Checker().Program(p); err != nil {
-		return err
-	}
-	for i := range p.Shaders {
-		s := &p.Shaders[i]
-		if err := o.Dump(p.Label, s, s.Format(), []byte(s.WGSL)); err != nil {
+// Do carries out an operation of a backend on the object of that label: Owner.Do under the lock of its device.
+type Do func(operation, label string, f func() error) error
+
+// Load has do check p, call build, and take l in.
+func (o *Owner[B, P]) Load(do Do, l P, p *device.Program, build func() error) (device.Loaded, error) {
+	err := do("load", l.program().label, func() error {
+		if err := o.Checker().Program(p); err != nil {
 			return err
 		}
+		for i := range p.Shaders {
+			s := &p.Shaders[i]
+			if err := o.Dump(p.Label, s, s.Format(), []byte(s.WGSL)); err != nil {
+				return err
+			}
+		}
+		l.program().buffers = buffersOf[B](p)
+		if err := build(); err != nil {
+			return err
+		}
+		o.programs[l] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	l.program().buffers = buffersOf[B](p)
-	if err := build(); err != nil {
-		return err
-	}
-	o.programs[l] = struct{}{}
-	return nil
+	return l, nil
 }
 
 func buffersOf[B ownedBuffer](p *device.Program) (all []*Buffer) {
@@ -78,27 +87,25 @@ func Compile[B ownedBuffer, P ownedProgram, T any](o *Owner[B, P], p *device.Pro
 	return all, nil
 }
 
-// Own returns l as a program of this device. It is safe for concurrent use.
-func (o *Owner[B, P]) Own(l device.Loaded) (P, error) {
+// Run has do call run with l as a program of this device. It refuses a program of another device, and one that is released
+// or uses a buffer that is.
+func (o *Owner[B, P]) Run(do Do, l device.Loaded, run func(P) error) error {
 	var none P
 	ours, ok := l.(P)
 	if !ok || ours == none || ours.program().owner != any(o) {
-		return none, o.Named("run", "", device.Invalid("the program %v", errForeign))
+		return o.Named("run", "", device.Invalid("the program %v", errForeign))
 	}
-	return ours, nil
-}
-
-// Runnable returns an error if l or a buffer that it uses has been released.
-func (o *Owner[B, P]) Runnable(l P) error {
-	if l.program().released {
-		return device.Invalid("the program %v", errReleased)
-	}
-	for _, b := range l.program().buffers {
-		if b.released {
-			return device.Invalid("buffer %q %v", b.label, errReleased)
+	return do("run", ours.program().label, func() error {
+		if ours.program().released {
+			return device.Invalid("the program %v", errReleased)
 		}
-	}
-	return nil
+		for _, b := range ours.program().buffers {
+			if b.released {
+				return device.Invalid("buffer %q %v", b.label, errReleased)
+			}
+		}
+		return run(ours)
+	})
 }
 
 // Unload takes l out, and reports whether it had not been released before.
