@@ -10,13 +10,15 @@ import (
 // slice is the slice of an operand of 16-bit floats that a workgroup of the cooperative kernel holds in workgroup memory
 // at a time. It consists of runs, contiguous ranges of the operand. If alongK is set a run is depth elements of a row of
 // A or a column of B; otherwise it is tile elements with the same k. Invocations copy sixteen bytes of a run at a time:
-// eight 16-bit floats, a vec4 of words.
+// eight 16-bit floats, a vec4 of words. In workgroup memory the slice consists of such runs, too, or, if turned is set, of
+// runs along k although the operand's are not: invocations then copy two vec4s with adjacent k's at a time.
 type slice struct {
 	name, first string // "a" or "b"; the tile's first row or column
 	array       string // the binding
 	tile, depth int    // rows or columns of a tile; k's of a slice
 	size, k     int    // rows or columns of the operand; its k's
 	alongK      bool   // runs are along k
+	turned      bool   // runs are along k in workgroup memory alone
 	batch       int
 	item        string // the variable that numbers the operand's matrix
 	batchStride int
@@ -56,12 +58,26 @@ func (x slice) runs() int { return x.tile * x.depth / x.width() }
 // vec4s is the number of vec4s that the workgroup copies.
 func (x slice) vec4s() int { return x.tile * x.depth / 8 }
 
+// copies is the number of vec4s that an invocation copies.
+func (x slice) copies(threads int) int {
+	if x.turned {
+		return 2 * ceilDiv(x.vec4s()/2, threads)
+	}
+	return x.vec4s() / threads
+}
+
+// stored is the slice as it lies in workgroup memory.
+func (x slice) stored() slice {
+	x.alongK = x.alongK || x.turned
+	return x
+}
+
 // stride is the distance between two runs in workgroup memory, in vec4s. It is one more than needed, which avoids bank
 // conflicts.
-func (x slice) stride() int { return x.width()/8 + 1 }
+func (x slice) stride() int { return x.stored().width()/8 + 1 }
 
 // memory is the workgroup memory of the slice in vec4s.
-func (x slice) memory() int { return x.runs() * x.stride() }
+func (x slice) memory() int { return x.stored().runs() * x.stride() }
 
 func (x slice) alignment() alignment {
 	switch {
@@ -99,8 +115,10 @@ return x & select(select(vec4<u32>(0u), vec4<u32>(0xffffu), n == vec4<i32>(1)), 
 // the slice; first is the subgroup's first row or column in the tile.
 func (x slice) addresses(g *source, threads int, first string) {
 	n, perRun := x.name, x.width()/8
-	for q := range x.vec4s() / threads {
-		if threads%perRun == 0 {
+	for q := range x.copies(threads) {
+		if x.turned {
+			x.pairAt(g, threads, q)
+		} else if threads%perRun == 0 {
 			g.line("let %sl%d = lt / %du + %du; let %sc%d = lt %% %du;", n, q, perRun, q*threads/perRun, n, q, perRun)
 		} else {
 			g.line("let %sl%d = (lt + %du) / %du; let %sc%d = (lt + %du) %% %du;", n, q, q*threads, perRun, n, q, q*threads, perRun)
@@ -118,7 +136,7 @@ func (x slice) addresses(g *source, threads int, first string) {
 		}
 		g.line("let %sp%d = %s;\nvar %sr%d = vec4<u32>();", n, q, at, n, q)
 	}
-	if x.alongK {
+	if x.alongK || x.turned {
 		first = fmt.Sprintf("(%s) * %du", first, x.stride())
 	} else {
 		first = fmt.Sprintf("(%s) / 8u", first)
@@ -126,10 +144,20 @@ func (x slice) addresses(g *source, threads int, first string) {
 	g.line("let %sm = %s + %du; let %sw = %du;", n, first, x.offset, n, x.stride())
 }
 
+// pairAt emits the run of the q-th vec4 of a slice that is turned, and its position in the run. Two in succession have
+// adjacent k's. Invocations with successive numbers share few runs, so that they read near one another, and store to
+// different banks. Where a workgroup has more invocations than pairs, some repeat others' loads.
+func (x slice) pairAt(g *source, threads, q int) {
+	pairs, across := x.depth/2, min(4, x.tile/8)
+	g.line("let %st%d = (lt + %du) %% %du;", x.name, q, q/2*threads, x.vec4s()/2)
+	g.line("let %[1]sl%[2]d = %[1]st%[2]d / %[3]du %% %[4]du * 2u + %[5]du; let %[1]sc%[2]d = %[1]st%[2]d / %[6]du * %[3]du + %[1]st%[2]d %% %[3]du;",
+		x.name, q, across, pairs, q%2, across*pairs)
+}
+
 // load emits the loads of the slice that begins at k0 into registers. Elements beyond k are zero. Elements beyond the
 // rows or columns are arbitrary.
 func (x slice) load(g *source, threads int, k0 string) {
-	for q := range x.vec4s() / threads {
+	for q := range x.copies(threads) {
 		v := x.read(q, k0)
 		left := fmt.Sprintf("%s + %sl%d", k0, x.name, q) // the first k of the vec4
 		if x.alongK {
@@ -175,14 +203,38 @@ func (x slice) read(q int, k0 string) string {
 
 // store emits the stores of the registers to workgroup memory. at is the index of the slices' first vec4.
 func (x slice) store(g *source, threads int, at string) {
-	for q := range x.vec4s() / threads {
+	if x.turned {
+		x.storeTurned(g, threads, at)
+		return
+	}
+	for q := range x.copies(threads) {
 		g.line("stage[%s + %sl%d * %du + %sc%d + %du] = bitcast<vec4<f32>>(%sr%d);", at, x.name, q, x.stride(), x.name, q, x.offset,
 			x.name, q)
 	}
 }
 
+// storeTurned emits the stores of pairs of vec4s with adjacent k's: eight words, each to another run.
+func (x slice) storeTurned(g *source, threads int, at string) {
+	g.line("if (lt < %du) {", x.vec4s()/2)
+	for q := 0; q < x.copies(threads); q += 2 {
+		g.line("{ let o = %[1]s + %[2]sc%[3]d * %[4]du + %[2]sl%[3]d / 8u + %[5]du; let w = %[2]sl%[3]d / 2u %% 4u;", at, x.name, q, 8*x.stride(),
+			x.offset)
+		for e := range 8 {
+			first, second := fmt.Sprintf("%sr%d[%d]", x.name, q, e/2), fmt.Sprintf("%sr%d[%d]", x.name, q+1, e/2)
+			word := fmt.Sprintf("(%s & 0xffffu) | (%s << 16u)", first, second)
+			if e%2 == 1 {
+				word = fmt.Sprintf("(%s >> 16u) | (%s & 0xffff0000u)", first, second)
+			}
+			g.line("stage[o + %du][w] = bitcast<f32>(%s);", e*x.stride(), word)
+		}
+		g.line("}")
+	}
+	g.line("}")
+}
+
 // matrix emits the load of the subgroup's matrix that is the i-th along rows or columns and the k-th along k.
 func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at string) {
+	x = x.stored()
 	role, side := "A", size.M
 	if x.name == "b" {
 		role, side = "B", size.N
