@@ -182,10 +182,17 @@ func (r *Replicas) loseHung() {
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}
+	carried := carriedBytes(r.present())
 	r.mu.Lock()
 	var hung []*slot
 	for _, s := range r.slots {
-		if s != nil && time.Since(s.heard) > timeout && (r.round.waitsFor(s) || r.exchanges.waitFor(s)) {
+		if s == nil || !r.round.waitsFor(s) && !r.exchanges.waitFor(s) {
+			continue
+		}
+		if now := s.carriedOf(carried); now != s.carried {
+			s.carried, s.heard = now, time.Now()
+		}
+		if time.Since(s.heard) > timeout {
 			hung = append(hung, s)
 		}
 	}
@@ -203,6 +210,29 @@ func (e *exchanges) waitFor(s *slot) bool {
 		}
 	}
 	return false
+}
+
+// carriedBytes are the bytes of tensors that went to and came from each member. All pipelines have the same node.
+func carriedBytes(slots []*slot) map[string]int64 {
+	all := map[string]int64{}
+	if len(slots) == 0 {
+		return all
+	}
+	for _, l := range slots[0].pipeline.group.node.Links() {
+		if l.Class != transport.Urgent {
+			all[l.Peer] += l.BytesSent + l.BytesReceived
+		}
+	}
+	return all
+}
+
+// carriedOf is the sum over the replica's members. While it changes, weights or an exchange are on their way, which may take
+// longer than pipeline.watchdog.
+func (s *slot) carriedOf(all map[string]int64) (bytes int64) {
+	for _, member := range s.pipeline.group.members {
+		bytes += all[member]
+	}
+	return bytes
 }
 
 // progressed notes that a replica has measured or sent something.

@@ -28,13 +28,14 @@ type HostOptions struct {
 	Address   string   // host:port where members join; empty host: all interfaces; port 0: any three
 	Hosts     []string // names or addresses of this machine, for the token; none: those of its interfaces
 	Build     string
-	Token     identity.TokenOptions  // its addresses are set by NewHost
-	Local     *member.ProcessOptions // devices of this process; Options and Devices are used; nil: none
-	Grace     time.Duration          // how long a member may be unreachable; 0: 12 s
-	Uplink    float64                // the most bytes a second that this process sends to members; 0: no limit
-	Rejoin    time.Duration          // how long a run waits for a lost member or a spare; 0: 30 s
-	Modelled  bool                   // cut models by estimated times: nothing is measured
-	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
+	Token     identity.TokenOptions                      // its addresses are set by NewHost
+	Local     *member.ProcessOptions                     // devices of this process; Options and Devices are used; nil: none
+	Grace     time.Duration                              // how long a member may be unreachable; 0: 12 s
+	Uplink    float64                                    // the most bytes a second that this process sends to members; 0: no limit
+	Rejoin    time.Duration                              // how long a run waits for a lost member or a spare; 0: 30 s
+	Modelled  bool                                       // cut models by estimated times: nothing is measured
+	Browser   *BrowserOptions                            // the page for browser tabs; nil: there is none
+	Listen    func(address string) (net.Listener, error) // for Address and the port after it; nil: TCP
 	Note      func(format string, args ...any)
 	Measured  func(partition.Measured) // takes what was measured of devices and links; nil: nothing does
 	OnMembers func([]MemberState)      // is called when the members or their state change; nil: nothing is
@@ -101,6 +102,9 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	}
 	if o.Rejoin == 0 {
 		o.Rejoin = defaultRejoin
+	}
+	if o.Listen == nil {
+		o.Listen = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 	}
 	if o.OnMembers == nil {
 		o.OnMembers = func([]MemberState) {}
@@ -194,16 +198,21 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 		}
 		return net.JoinHostPort(host, strconv.Itoa(port+offset))
 	}
-	l, err := net.Listen("tcp", at(0))
+	l, err := o.Listen(at(0))
 	if err != nil {
 		return nil, err
 	}
+	sessions, err := o.Listen(at(nodePort))
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	note := identity.LimitNotes(o.Note)
 	h.services.control = control.NewServer(control.ServerOptions{Build: o.Build, Note: note})
-	if h.services.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID,
+	if h.services.node, err = transport.Listen("", transport.Options{Self: identity.CoordinatorID,
 		TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
-		Receive: h.receive, Uplink: o.Uplink, Sessions: h.services.control.Sessions(), Explain: identity.Explain, Note: note}); err != nil {
-		return nil, errors.Join(err, l.Close())
+		Listener: sessions, Receive: h.receive, Uplink: o.Uplink, Sessions: h.services.control.Sessions(),
+		Explain: identity.Explain, Note: note}); err != nil {
+		return nil, errors.Join(err, sessions.Close(), l.Close())
 	}
 	h.services.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build,
 		Control: []string{net.JoinHostPort("", strconv.Itoa(h.services.node.Port()))}, Note: o.Note})

@@ -34,6 +34,7 @@ type Control interface {
 type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
 	Send(to string, m transport.Message) error
+	Links() []transport.Link
 }
 
 // releaseTimeout is how long members may take to end their ranks. A run waits a little longer for that.

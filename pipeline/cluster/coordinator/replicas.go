@@ -71,7 +71,8 @@ type slot struct {
 	pipeline *Pipeline
 	from     int                // the step after which it has begun: it is in the exchanges after later ones
 	last     replicas.Exchange  // the newest that it has sent all of
-	heard    time.Time          // when it has last measured or sent something
+	heard    time.Time          // when it has last measured something, or bytes went to or came from it
+	carried  int64              // see carriedOf
 	flights  *[]replicas.Flight // for its first segment; nil: it has begun that
 	follows  bool               // it gets changes of the base, though it has not begun
 	waits    bool               // it begins with the next round

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
@@ -15,8 +16,14 @@ import (
 )
 
 // window is how many batches may be granted beyond those that are finished. The update of a batch under 2bw comes two
-// batches later, its result a message later, and the grant for the next batch another.
-const window = 4
+// batches later, its result a message later, and the grant for the next batch another. The messages of replicas that train
+// on their own pass slow links behind exchanges, so that more are granted to them, but no more than they do in ahead: so
+// long a stop may take.
+const (
+	window     = 4
+	mostWindow = 16
+	ahead      = 8 * time.Second
+)
 
 // segment is a stretch of work, at whose start and end the pipeline is empty.
 type segment struct {
@@ -31,6 +38,7 @@ type segment struct {
 	collector engine.Collector
 	granted   int               // the first batch that is not granted
 	finished  int               // the first batch whose results are not complete
+	first     time.Time         // when the results of the first batch were complete
 	results   []engine.Measured // of finished batches, not yet taken
 	limits    map[string]int    // by member that has ended: the first batch that it has not done
 }
@@ -169,7 +177,7 @@ func (s *segment) grantAll(stop context.Context) error {
 func (s *segment) await(stop context.Context, batch int) bool {
 	for {
 		s.mu.Lock()
-		ready := batch < s.finished+window || s.work.evaluates
+		ready := batch < s.finished+s.window() || s.work.evaluates
 		s.mu.Unlock()
 		if ready {
 			return s.work.together.open(stop, batch)
@@ -188,6 +196,15 @@ func (s *segment) await(stop context.Context, batch int) bool {
 			return false
 		}
 	}
+}
+
+// window is how many batches may be granted beyond those that are finished. The caller holds the lock.
+func (s *segment) window() int {
+	n := s.finished - s.work.from - 1 // since the first
+	if s.work.together == nil || n < 1 {
+		return window
+	}
+	return max(window, int(min(mostWindow, ahead.Seconds()*float64(n)/time.Since(s.first).Seconds())))
 }
 
 // prepare waits for the data of a batch.
@@ -250,6 +267,9 @@ func (s *segment) receive(from string, h protocol.Result, payload [][]byte) erro
 		return err
 	}
 	complete, err := s.collector.Add(r)
+	if s.finished == s.work.from && len(complete) > 0 {
+		s.first = time.Now()
+	}
 	for _, m := range complete {
 		s.finished = m.Batch + 1
 		s.results = append(s.results, m)
