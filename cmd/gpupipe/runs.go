@@ -37,22 +37,46 @@ func (f runsFlags) options(a *app, p *progress) (runs.Options, error) {
 	return o, nil
 }
 
+// compare carries out the runs of a comparison and prints its report, or with --dry-run what there is to do.
+func compare[R runs.Run](a *app, f runsFlags, load func() (runs.Comparison[R], error)) error {
+	p := &runsProgress[R]{progress: newProgress(a, f.JSON)}
+	o, err := f.options(a, p.progress)
+	if err != nil {
+		return err
+	}
+	if p.comparison, err = load(); err != nil {
+		return err
+	}
+	if f.DryRun {
+		return listRuns(a, p.comparison, f.JSON)
+	}
+	rep, err := runs.Compare(a.ctx, p.comparison, o, p.show)
+	if err := p.conclude(a, err); err != nil {
+		return err
+	}
+	if f.JSON {
+		return a.printJSON(event{"event": "report", "report": rep.Results})
+	}
+	a.printf("\n")
+	a.markdown(rep.Markdown)
+	a.printf("\n%s", lines(rep.Files))
+	return nil
+}
+
 // runsProgress shows a set of runs: a line for every run that has ended, and the runs under way.
 type runsProgress[R runs.Run] struct {
 	*progress
-	ending func(runs.Ended[R]) string               // how a run ended
-	event  func(runs.Ended[R]) any                  // the same for JSON
-	best   func(outcomes map[R]runs.Outcome) string // the best result so far; nil: not shown
-	latest string                                   // best of as many outcomes as known says
-	known  int
-	done   int
+	comparison runs.Comparison[R]
+	latest     string // the best of as many outcomes as known says
+	known      int
+	done       int
 }
 
 func (s *runsProgress[R]) show(p runs.Progress[R]) {
 	s.done = p.Done
 	if s.json {
 		if p.Ended != nil {
-			s.emit(event{"event": "run", "run": s.event(*p.Ended), "done": p.Done, "total": p.Total, "at_most": p.AtMost,
+			s.emit(event{"event": "run", "run": s.comparison.Event(*p.Ended), "done": p.Done, "total": p.Total, "at_most": p.AtMost,
 				"left_ns": p.Left})
 		}
 		return
@@ -62,18 +86,16 @@ func (s *runsProgress[R]) show(p runs.Progress[R]) {
 		count = fmt.Sprintf("%d/≤%d", p.Done, p.Total)
 	}
 	var rest []string
-	if s.best != nil {
-		if len(p.Outcomes) != s.known {
-			s.known, s.latest = len(p.Outcomes), s.best(p.Outcomes)
-		}
-		rest = append(rest, s.latest)
+	if len(p.Outcomes) != s.known {
+		s.known, s.latest = len(p.Outcomes), s.comparison.Best(p.Outcomes)
 	}
+	rest = append(rest, s.latest)
 	if p.Left > 0 {
 		rest = append(rest, p.Left.Round(time.Second).String()+" left")
 	}
 	rest = slices.DeleteFunc(rest, func(text string) bool { return text == "" })
 	if p.Ended != nil {
-		s.line.keep(append([]string{fmt.Sprintf("%s  %s: %s", count, p.Ended.Run, s.ending(*p.Ended))}, rest...)...)
+		s.line.keep(append([]string{fmt.Sprintf("%s  %s: %s", count, p.Ended.Run, s.comparison.Ending(*p.Ended))}, rest...)...)
 		return
 	}
 	s.line.show(slices.Concat([]string{count}, rest, p.Running)...)
@@ -89,14 +111,39 @@ func (s *runsProgress[R]) conclude(a *app, err error) error {
 	return err
 }
 
-// listRuns prints the dry run of a set: the runs that have ended, and those to do.
-func listRuns[R runs.Run](a *app, p runs.Planned[R], ending func(runs.Ended[R]) string) {
+// plannedRuns is the remaining work of a comparison, for JSON.
+type plannedRuns[R runs.Run] struct {
+	Ended   []any `json:"ended"`
+	Waiting []R   `json:"waiting"`
+	Later   int   `json:"later"` // an upper bound of the runs that the waiting ones decide
+}
+
+// listRuns is the dry run of a comparison: the runs that have ended, and those to do.
+func listRuns[R runs.Run](a *app, c runs.Comparison[R], asJSON bool) error {
+	p, err := runs.Plan(c)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		out := plannedRuns[R]{[]any{}, append([]R{}, p.Waiting...), p.Later}
+		for _, e := range p.Ended {
+			out.Ended = append(out.Ended, c.Event(e))
+		}
+		return a.printJSON(out)
+	}
 	for _, e := range p.Ended {
-		a.prose(fmt.Sprintf("done   %s: %s\n", e.Run, ending(e)))
+		a.prose(fmt.Sprintf("done   %s: %s\n", e.Run, c.Ending(e)))
 	}
 	for _, r := range p.Waiting {
 		a.prose(fmt.Sprintf("to do  %s\n", r))
 	}
+	total := len(p.Ended) + len(p.Waiting)
+	text := fmt.Sprintf("\n%d runs, %d of them done", total, len(p.Ended))
+	if p.Later > 0 {
+		text += fmt.Sprintf("; then at most %d more, %s: at most %d in all", p.Later, c.Later(), total+p.Later)
+	}
+	a.prose(text + "\n")
+	return nil
 }
 
 // lines are the files of a report, one a line.

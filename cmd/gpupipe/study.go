@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/runs/study"
 )
@@ -52,56 +50,5 @@ Examples:
 }
 
 func (c *studyCommand) Run(a *app) error {
-	p := &runsProgress[study.Run]{progress: newProgress(a, c.JSON), ending: studyEnding,
-		event: func(e runs.Ended[study.Run]) any { return study.NewEnded(e) }}
-	o, err := c.options(a, p.progress)
-	if err != nil {
-		return err
-	}
-	g, err := study.Load(c.Grid, c.Set)
-	if err != nil {
-		return err
-	}
-	if c.DryRun {
-		return c.list(a, g)
-	}
-	rep, err := study.Execute(a.ctx, g, o, p.show)
-	if err := p.conclude(a, err); err != nil {
-		return err
-	}
-	if c.JSON {
-		return a.printJSON(event{"event": "report", "report": rep})
-	}
-	a.printf("\n")
-	a.markdown(rep.Markdown(g))
-	a.printf("\n%s", lines(rep.Files))
-	return nil
-}
-
-// list is the dry run.
-func (c *studyCommand) list(a *app, g *study.Grid) error {
-	p, err := study.Plan(g)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return a.printJSON(study.NewPlanned(p))
-	}
-	listRuns(a, p, studyEnding)
-	total := len(p.Ended) + len(p.Waiting)
-	if p.Later > 0 {
-		a.prose(fmt.Sprintf("\n%d runs, %d of them done; then at most %d more, at the learning rates that these select: at most %d in all\n", total,
-			len(p.Ended), p.Later, total+p.Later))
-		return nil
-	}
-	a.printf("\n%d runs, %d of them done\n", total, len(p.Ended))
-	return nil
-}
-
-// studyEnding describes how a run ended.
-func studyEnding(e runs.Ended[study.Run]) string {
-	if e.Outcome.Diverged != "" {
-		return "diverged"
-	}
-	return fmt.Sprintf("validation loss %.4f", e.Outcome.ValLoss)
+	return compare(a, c.runsFlags, func() (runs.Comparison[study.Run], error) { return study.Load(c.Grid, c.Set) })
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/runs/study"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -69,7 +70,7 @@ func TestStudyAsJSON(t *testing.T) {
 	g := smallGrid(t, dir, "modes: [sync]")
 	code, out, errs := command("study", g, "--device", "null", "--json", "--dry-run")
 	require.Equal(t, exitOK, code, errs)
-	var p study.Planned
+	var p plannedRuns[study.Run]
 	require.NoError(t, json.Unmarshal([]byte(out), &p))
 	assert.Len(t, p.Waiting, 3)
 	assert.Equal(t, 2, p.Later)
@@ -132,12 +133,12 @@ func TestTheExampleIsAStudy(t *testing.T) {
 	assert.Contains(t, errs, "run.dir is varied by the study", out)
 	g, err := study.Load("examples/one-step-delay/study.yaml", nil)
 	require.NoError(t, err)
-	p, err := study.Plan(g)
+	p, err := runs.Plan(g)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(p.Ended)+len(p.Waiting)+p.Later, 47)
 	g, err = study.Load("examples/moe-tiny/study.yaml", nil)
 	require.NoError(t, err)
-	p, err = study.Plan(g)
+	p, err = runs.Plan(g)
 	require.NoError(t, err)
 	assert.Equal(t, 21, len(p.Ended)+len(p.Waiting)+p.Later)
 }

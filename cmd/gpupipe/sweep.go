@@ -52,49 +52,7 @@ Examples:
 }
 
 func (c *sweepCommand) Run(a *app) error {
-	p := &runsProgress[sweep.Run]{progress: newProgress(a, c.JSON)}
-	o, err := c.options(a, p.progress)
-	if err != nil {
-		return err
-	}
-	s, err := sweep.Load(c.Sweep, c.Set)
-	if err != nil {
-		return err
-	}
-	if c.DryRun {
-		return c.list(a, s)
-	}
-	p.ending, p.event, p.best = s.Ending, func(e runs.Ended[sweep.Run]) any { return s.NewEnded(e) }, s.Best
-	rep, err := sweep.Execute(a.ctx, s, o, p.show)
-	if err := p.conclude(a, err); err != nil {
-		return err
-	}
-	if c.JSON {
-		return a.printJSON(event{"event": "report", "report": rep})
-	}
-	a.printf("\n")
-	a.markdown(rep.Markdown(s))
-	a.printf("\n%s", lines(rep.Files))
-	return nil
-}
-
-// list is the dry run.
-func (c *sweepCommand) list(a *app, s *sweep.Sweep) error {
-	p, err := sweep.Plan(s)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return a.printJSON(s.NewPlanned(p))
-	}
-	listRuns(a, p, s.Ending)
-	total := len(p.Ended) + len(p.Waiting)
-	a.printf("\n%d runs, %d of them done", total, len(p.Ended))
-	if p.Later > 0 {
-		a.printf("; then at most %d more, of the best trials to later steps", p.Later)
-	}
-	a.printf("\n")
-	return nil
+	return compare(a, c.runsFlags, func() (runs.Comparison[sweep.Run], error) { return sweep.Load(c.Sweep, c.Set) })
 }
 
 type lrRangeCommand struct {

@@ -45,12 +45,12 @@ type Progress[R Run] struct {
 	Outcomes    map[R]Outcome // so far; only to read, and only during the call
 }
 
-// ErrInterrupted is the error of a set whose context ended first. Its runs are kept, and the next Execute continues
+// ErrInterrupted is the error of a set whose context ended first. Its runs are kept, and the next Compare continues
 // them.
 var ErrInterrupted = errors.New("the runs were interrupted")
 
-// TakeFolder creates the folder of a set and locks it. release unlocks it, and removes it if it is empty.
-func TakeFolder(dir string, note func(format string, args ...any)) (release func(), err error) {
+// takeFolder creates the folder of a set and locks it. release unlocks it, and removes it if it is empty.
+func takeFolder(dir string, note func(format string, args ...any)) (release func(), err error) {
 	if err := atomicfile.CheckName(dir); err != nil {
 		return nil, usererror.New(fmt.Errorf("dir: %w", err))
 	}
@@ -76,11 +76,11 @@ func TakeFolder(dir string, note func(format string, args ...any)) (release func
 	}, nil
 }
 
-// Execute trains all runs that have not ended yet, several at a time, and returns the outcomes of all. A run that was
+// execute trains all runs that have not ended yet, several at a time, and returns the outcomes of all. A run that was
 // interrupted continues from its checkpoint. A run that diverges has an infinite loss. Any other failure stops the set
 // after the runs in progress have saved, unless the set keeps going. The caller holds the set's folder. progress is
 // called from one goroutine; nil: not at all.
-func Execute[R Run](ctx context.Context, s Set[R], o Options, progress func(Progress[R])) (map[R]Outcome, error) {
+func execute[R Run](ctx context.Context, s Set[R], o Options, progress func(Progress[R])) (map[R]Outcome, error) {
 	if o.Train == nil {
 		o.Train = train.Run
 	}

@@ -22,7 +22,7 @@ import (
 type Outcome struct {
 	ValLoss  float64 // nats per token; infinite if the run diverged, NaN if it measured none
 	Diverged string  // the error of a run that diverged; empty: it did not
-	Failed   string  // the error of a run that failed in another way, with Set.KeepGoing; the next Execute tries it again
+	Failed   string  // the error of a run that failed in another way, with Set.KeepGoing; the next Compare tries it again
 	Stopped  string  // the hook that ended the run before the last step of its config; no run continues it
 	// Metrics are the values of the run's last step by their names in metrics.jsonl. The loss is the mean over the last
 	// tenth of the steps.

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -18,6 +19,8 @@ type Set[R Run] struct {
 	Dir  string // of the set; the folders of the runs are in its folder runs
 	File *File  // that describes the set, for Dir to record; nil: it does not
 
+	// Begin is called before the runs, with the set's folder held; nil: not at all.
+	Begin func(context.Context, Options) error
 	// Needed lists the runs that are known to be needed, ended or not, in the order in which they are begun. later
 	// bounds the runs that the outcomes of these decide.
 	Needed func(outcomes map[R]Outcome) (needed []R, later Later)
@@ -57,7 +60,7 @@ func (s *Set[R]) cost(r R) float64 {
 	return 1
 }
 
-// Planned is the remaining work of a set.
+// Planned is the remaining work of a comparison.
 type Planned[R Run] struct {
 	Ended   []Ended[R]
 	Waiting []R
@@ -70,8 +73,12 @@ type Ended[R Run] struct {
 	Outcome Outcome
 }
 
-// Plan returns what Execute would do. It trains nothing and writes nothing.
-func Plan[R Run](s Set[R]) (p Planned[R], err error) {
+// Plan returns what Compare would do. It trains nothing and writes nothing.
+func Plan[R Run](c Comparison[R]) (p Planned[R], err error) {
+	s, err := c.Set()
+	if err != nil {
+		return p, err
+	}
 	outcomes := map[R]Outcome{}
 	needed, later, err := s.recall(outcomes, map[R]bool{})
 	if err != nil {

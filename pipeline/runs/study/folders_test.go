@@ -29,7 +29,7 @@ func TestAStudyGoesOnFromEveryFolder(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			f := faked(func(Run) float64 { return 2 })
 			f.Step = afterTwo(func(Run) { stop() })
-			_, err = Execute(ctx, g, runs.Options{Train: f.Train}, nil)
+			_, err = execute(ctx, g, runs.Options{Train: f.Train}, nil)
 			require.ErrorIs(t, err, runs.ErrInterrupted)
 
 			t.Chdir(filepath.Join(root, "elsewhere"))
@@ -40,7 +40,7 @@ func TestAStudyGoesOnFromEveryFolder(t *testing.T) {
 			g, err = Load(path, now)
 			require.NoError(t, err)
 			f.Step = nil
-			_, err = Execute(t.Context(), g, runs.Options{Train: f.Train}, nil)
+			_, err = execute(t.Context(), g, runs.Options{Train: f.Train}, nil)
 			require.NoError(t, err)
 			assert.Equal(t, 6*4, f.Steps, "nothing is trained twice")
 			last := f.Begun[len(f.Begun)-1]

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -128,20 +127,9 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	return nil
 }
 
-// Load reads the grid of a file, or of the folder of a study that has begun. overrides, section.key=value, apply to all
-// runs. It checks the grid and the config of every run. Its errors are user errors.
-func Load(path string, overrides []string) (*Grid, error) {
-	f, err := runs.OpenFile(path)
-	if err != nil {
-		return nil, usererror.New(err)
-	}
-	d, err := strictyaml.Load(f.Path)
-	if err != nil {
-		return nil, usererror.New(err)
-	}
-	g, err := parse(d, f, f.Overrides(overrides))
-	return g, usererror.New(err)
-}
+// Load reads the grid of a file, or of the folder of a study that has begun. It checks the grid and the config of every
+// run. See runs.Load.
+func Load(path string, overrides []string) (*Grid, error) { return runs.Load(path, overrides, parse) }
 
 // parse reads the grid of a file, which other files are relative to.
 func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Grid, error) {

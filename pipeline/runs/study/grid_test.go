@@ -1,6 +1,7 @@
 package study
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -217,4 +218,11 @@ func FuzzGrid(f *testing.F) {
 			assert.NotEmpty(t, needed)
 		}
 	})
+}
+
+// execute is runs.Compare with the results of a study.
+func execute(ctx context.Context, g *Grid, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
+	rep, err := runs.Compare(ctx, g, o, progress)
+	results, _ := rep.Results.(*Report)
+	return results, err
 }

@@ -3,7 +3,6 @@ package study
 import (
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -43,7 +42,7 @@ func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
 	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
 	needed, _ := g.plan(outcomes)
 	for _, r := range needed {
-		rep.Runs = append(rep.Runs, NewEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r]}))
+		rep.Runs = append(rep.Runs, newEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r]}))
 	}
 	for _, c := range g.cells() {
 		rep.Cells = append(rep.Cells, newCell(g, c, outcomes))
@@ -119,27 +118,15 @@ func notes(g *Grid, outcomes map[Run]runs.Outcome) (out []string) {
 	return out
 }
 
-// write writes the report's files into the study's folder.
-func (rep *Report) write(g *Grid) error {
-	for name, text := range map[string]func() ([]byte, error){
-		"table.md":  func() ([]byte, error) { return []byte(rep.Markdown(g)), nil },
-		"table.csv": rep.csv,
-	} {
-		b, err := text()
-		if err != nil {
-			return err
-		}
-		if err := runs.WriteFile(filepath.Join(g.Dir, name), b); err != nil {
-			return err
-		}
-		rep.Files = append(rep.Files, filepath.Join(g.Dir, name))
-	}
-	slices.Sort(rep.Files)
-	plots, err := rep.plot(g)
+// Report compares the losses of the runs.
+func (g *Grid) Report(outcomes map[Run]runs.Outcome) (runs.Report, error) {
+	rep := newReport(g, outcomes)
+	page := rep.Markdown(g)
+	table, err := rep.csv()
 	if err != nil {
-		return err
+		return runs.Report{}, err
 	}
-	results := filepath.Join(g.Dir, "results.json")
-	rep.Files = append(append(rep.Files, plots...), results)
-	return runs.WriteJSON(results, rep)
+	texts := []runs.Text{{Name: "table.csv", Text: table}, {Name: "table.md", Text: []byte(page)}}
+	err = runs.WriteReport(g.Dir, texts, func() ([]string, error) { return rep.plot(g) }, rep, &rep.Files)
+	return runs.Report{Results: rep, Markdown: page, Files: rep.Files}, err
 }

@@ -62,7 +62,7 @@ func TestAStudy(t *testing.T) {
 	f := faked(truth)
 	var all []runs.Progress[Run]
 	var saves atomic.Int64
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Saves: &saves},
+	rep, err := execute(context.Background(), g, runs.Options{Train: f.Train, Saves: &saves},
 		func(p runs.Progress[Run]) { all = append(all, p) })
 	require.NoError(t, err)
 	assert.Len(t, f.Begun, 21)
@@ -99,7 +99,7 @@ func TestAStudy(t *testing.T) {
 	assert.Len(t, rep.Files, 8)
 
 	again := faked(truth)
-	same, err := Execute(context.Background(), g, runs.Options{Train: again.Train}, nil)
+	same, err := execute(context.Background(), g, runs.Options{Train: again.Train}, nil)
 	require.NoError(t, err)
 	assert.Empty(t, again.Begun, "what has ended is not repeated")
 	assert.Equal(t, rep, same)
@@ -119,11 +119,11 @@ func TestSeveralAtATime(t *testing.T) {
 		assert.Equal(t, 2, o.Concurrent)
 		return f.Train(ctx, c, o)
 	}
-	rep, err := Execute(context.Background(), g, runs.Options{Train: train, Jobs: 2}, nil)
+	rep, err := execute(context.Background(), g, runs.Options{Train: train, Jobs: 2}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 2, f.Most[""])
 	alone := threeModes(t, "")
-	one, err := Execute(context.Background(), alone, runs.Options{Train: faked(truth).Train}, nil)
+	one, err := execute(context.Background(), alone, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, one.Cells, rep.Cells, "the order of runs changes nothing")
 }
@@ -138,17 +138,17 @@ func TestInterruptedStudyResumes(t *testing.T) {
 			cancel()
 		}
 	})
-	_, err := Execute(ctx, g, runs.Options{Train: f.Train}, nil)
+	_, err := execute(ctx, g, runs.Options{Train: f.Train}, nil)
 	require.ErrorIs(t, err, runs.ErrInterrupted)
 	before := len(f.Begun)
 	assert.Less(t, before, 21)
 	assert.NoFileExists(t, filepath.Join(g.Dir, "table.md"))
-	p, err := Plan(g)
+	p, err := runs.Plan(g)
 	require.NoError(t, err)
 	assert.Len(t, p.Ended, before-1)
 	assert.Len(t, p.Waiting, 21-(before-1))
 	assert.Zero(t, p.Later)
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
+	rep, err := execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err)
 	assert.Len(t, f.Begun, 22)
 	begun := map[Run]int{}
@@ -160,7 +160,7 @@ func TestInterruptedStudyResumes(t *testing.T) {
 	records, err := metrics.Read(filepath.Join(g.Folder(stopAt), "metrics.jsonl"))
 	require.NoError(t, err)
 	assert.Len(t, records, 4, "it went on after its second step")
-	whole, err := Execute(context.Background(), threeModes(t, ""), runs.Options{Train: faked(truth).Train}, nil)
+	whole, err := execute(context.Background(), threeModes(t, ""), runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, whole.Cells, rep.Cells)
 }
@@ -171,11 +171,11 @@ func TestStudyInterruptedBeforeItsFirstRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f := faked(truth)
-	_, err := Execute(ctx, g, runs.Options{Train: f.Train}, nil)
+	_, err := execute(ctx, g, runs.Options{Train: f.Train}, nil)
 	assert.ErrorIs(t, err, runs.ErrInterrupted)
 	assert.Empty(t, f.Begun)
 	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
-	_, err = Execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config,
+	_, err = execute(context.Background(), g, runs.Options{Train: func(ctx context.Context, _ config.Config,
 		_ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
 	}}, nil)
@@ -195,16 +195,16 @@ func TestFailureStopsStudy(t *testing.T) {
 		return nil
 	}
 	f.Step = afterTwo(func(Run) { close(started) })
-	_, err := Execute(context.Background(), g, runs.Options{Train: f.Train, Jobs: 2}, nil)
+	_, err := execute(context.Background(), g, runs.Options{Train: f.Train, Jobs: 2}, nil)
 	require.Error(t, err)
 	assert.ErrorContains(t, err, "adamw, sync, lr 0.002, seed 1 ("+g.Folder(bad)+"): device lost")
 	var user *usererror.Error
 	assert.False(t, errors.As(err, &user))
 	assert.LessOrEqual(t, len(f.Begun), 3, "no more are begun")
 	f = faked(truth)
-	_, err = Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
+	_, err = execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "and it goes on")
-	_, err = Execute(context.Background(), threeModes(t, ""),
+	_, err = execute(context.Background(), threeModes(t, ""),
 		runs.Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
 			return train.Result{}, nil
 		}}, nil)
@@ -219,9 +219,9 @@ func TestDivergedRunsAreShown(t *testing.T) {
 		}
 		return truth(r)
 	})
-	rep, err := Execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
+	rep, err := execute(context.Background(), g, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err)
-	again, err := Execute(context.Background(), g, runs.Options{Train: nil}, nil)
+	again, err := execute(context.Background(), g, runs.Options{Train: nil}, nil)
 	require.NoError(t, err, "diverged runs have ended")
 	first, err := json.Marshal(rep)
 	require.NoError(t, err)
@@ -253,7 +253,7 @@ func TestDivergedRunsAreShown(t *testing.T) {
 // A study in which every run diverges has a report.
 func TestNothingConverges(t *testing.T) {
 	g := threeModes(t, "tuning: both\n")
-	rep, err := Execute(context.Background(), g, runs.Options{Train: faked(func(Run) float64 { return math.Inf(1) }).Train}, nil)
+	rep, err := execute(context.Background(), g, runs.Options{Train: faked(func(Run) float64 { return math.Inf(1) }).Train}, nil)
 	require.NoError(t, err)
 	assert.Len(t, rep.Files, 3, "there is nothing to draw")
 	assert.Contains(t, rep.Markdown(g), "| adamw     | –  | diverged | diverged | –")
@@ -263,42 +263,42 @@ func TestStudyRefusesAFolderWithAnotherConfig(t *testing.T) {
 	text := smallBase + twoOptimizers + "modes: [sync]\ndir: " + t.TempDir() + "\n"
 	g, err := grid(t, text)
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
+	_, err = execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	patient, err := grid(t, text, "pipeline.isolate=process", "pipeline.watchdog=1h", "pipeline.restarts=9")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), patient, runs.Options{Train: faked(truth).Train}, nil)
+	_, err = execute(context.Background(), patient, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err, "what becomes of a device that fails is no matter of the results")
 	longer, err := grid(t, text, "train.steps=5")
 	require.NoError(t, err)
 	f := faked(truth)
-	_, err = Execute(context.Background(), longer, runs.Options{Train: f.Train}, nil)
+	_, err = execute(context.Background(), longer, runs.Options{Train: f.Train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "config.yaml: train.steps: found 4, but the study has 5 now: choose another dir")
 	assert.Empty(t, f.Begun)
-	_, err = Plan(longer)
+	_, err = runs.Plan(longer)
 	assert.ErrorContains(t, err, "train.steps: found 4")
 	elsewhere, err := grid(t, text, "pipeline.devices=[null]")
 	require.NoError(t, err)
-	_, err = Execute(context.Background(), elsewhere, runs.Options{Train: f.Train}, nil)
+	_, err = execute(context.Background(), elsewhere, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "on another device it is the same study")
 	moved, err := grid(t, text)
 	require.NoError(t, err)
 	moved.Dir = filepath.Join(t.TempDir(), "moved")
 	require.NoError(t, os.Rename(g.Dir, moved.Dir))
-	_, err = Execute(context.Background(), moved, runs.Options{Train: f.Train}, nil)
+	_, err = execute(context.Background(), moved, runs.Options{Train: f.Train}, nil)
 	assert.NoError(t, err, "and in another place")
 	assert.Empty(t, f.Begun)
 	more, err := grid(t, text+"seeds: [1, 2, 3, 4]\n")
 	require.NoError(t, err)
 	more.Dir = moved.Dir
-	_, err = Execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
+	_, err = execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err, "a grid can grow")
 	assert.Len(t, f.Begun, 2)
 	for text, want := range map[string]string{"{": "outcome.json: ", "{}": "neither val_loss nor diverged"} {
 		require.NoError(t, os.WriteFile(filepath.Join(more.Folder(Run{"muon", "sync", 1, 0.02, 4}), "outcome.json"), []byte(text), 0o666))
-		_, err = Execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
+		_, err = execute(context.Background(), more, runs.Options{Train: f.Train}, nil)
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 	}
@@ -309,12 +309,12 @@ func TestStudyFolderIsLocked(t *testing.T) {
 	release, err := lock.Folder(g.Dir)
 	require.NoError(t, err)
 	defer release()
-	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
+	_, err = execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	assert.ErrorIs(t, err, lock.ErrHeld)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
 	g.Dir = filepath.Join(file, "study")
-	_, err = Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
+	_, err = execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "dir: ")

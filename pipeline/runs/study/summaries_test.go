@@ -17,7 +17,7 @@ import (
 func TestSummariesOfRunsContinueAStudyElsewhere(t *testing.T) {
 	summaries := t.TempDir()
 	g := threeModes(t, "summaries: "+summaries+"\n")
-	rep, err := Execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
+	rep, err := execute(context.Background(), g, runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 
 	run := Run{"muon", SyncMode, 1, 0.02, 1}
@@ -40,7 +40,7 @@ func TestSummariesOfRunsContinueAStudyElsewhere(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir), "the summary of one run is missing")
 	elsewhere := threeModes(t, "summaries: "+summaries+"\n")
 	f := faked(truth)
-	again, err := Execute(context.Background(), elsewhere, runs.Options{Train: f.Train}, nil)
+	again, err := execute(context.Background(), elsewhere, runs.Options{Train: f.Train}, nil)
 	require.NoError(t, err)
 	require.Len(t, f.Begun, 1)
 	assert.Equal(t, run, runOf(f.Begun[0]))
@@ -51,11 +51,11 @@ func TestSummariesOfRunsContinueAStudyElsewhere(t *testing.T) {
 
 func TestSummariesOfAnotherConfigAreRefused(t *testing.T) {
 	summaries := t.TempDir()
-	_, err := Execute(context.Background(), threeModes(t, "summaries: "+summaries+"\n"), runs.Options{Train: faked(truth).Train}, nil)
+	_, err := execute(context.Background(), threeModes(t, "summaries: "+summaries+"\n"), runs.Options{Train: faked(truth).Train}, nil)
 	require.NoError(t, err)
 	other, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nset: {train.microbatches: 1}\nsummaries: "+summaries+"\n")
 	require.NoError(t, err)
-	_, err = Plan(other)
+	_, err = runs.Plan(other)
 	require.ErrorContains(t, err, "train.microbatches: found 2, but the study has 1 now")
 	assert.ErrorContains(t, err, summaries)
 }

@@ -1,8 +1,6 @@
 package study
 
 import (
-	"bytes"
-	"encoding/csv"
 	"fmt"
 	"slices"
 	"strconv"
@@ -110,23 +108,15 @@ func lrText(lr *float64) string {
 
 // csv has a line per cell. A value that is not finite is empty.
 func (rep *Report) csv() ([]byte, error) {
-	var b bytes.Buffer
-	w := csv.NewWriter(&b)
-	if err := w.Write([]string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap",
-		"gap_stderr"}); err != nil {
-		return nil, err
-	}
+	rows := [][]string{{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap", "gap_stderr"}}
 	for _, c := range rep.Cells {
 		var gap, gapErr *float64
 		if c.Gap != nil {
 			gap, gapErr = runs.Number(c.Gap.Mean), runs.Number(c.Gap.Err)
 		}
-		if err := w.Write([]string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, runs.Exact(c.LR), strconv.Itoa(len(c.Losses)),
+		rows = append(rows, []string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, runs.Exact(c.LR), strconv.Itoa(len(c.Losses)),
 			strconv.Itoa(c.Diverged), runs.Exact(runs.Number(c.Loss.Mean)), runs.Exact(runs.Number(c.Loss.Err)), runs.Exact(gap),
-			runs.Exact(gapErr)}); err != nil {
-			return nil, err
-		}
+			runs.Exact(gapErr)})
 	}
-	w.Flush()
-	return b.Bytes(), w.Error()
+	return runs.CSV(rows)
 }

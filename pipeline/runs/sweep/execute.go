@@ -29,8 +29,8 @@ type Ended struct {
 	Dir      string         `json:"dir"`
 }
 
-// NewEnded is a run that has ended, for JSON.
-func (s *Sweep) NewEnded(e runs.Ended[Run]) Ended {
+// Event is a run that has ended, for JSON.
+func (s *Sweep) Event(e runs.Ended[Run]) any {
 	out := Ended{Trial: e.Run.Trial, Values: s.valuesOf(e.Run.Trial - 1), Seed: e.Run.Seed, Diverged: e.Outcome.Diverged,
 		Failed: e.Outcome.Failed, Stopped: e.Outcome.Stopped, Dir: e.Outcome.Dir}
 	if len(s.Rungs) > 0 {
@@ -51,25 +51,6 @@ func (s *Sweep) valuesOf(trial int) map[string]any {
 			x = v.text // what the config accepts decodes
 		}
 		out[s.Keys[i].Name] = x
-	}
-	return out
-}
-
-// Planned is the remaining work of a sweep, for JSON.
-type Planned struct {
-	Ended   []Ended  `json:"ended"`
-	Waiting []string `json:"waiting"`
-	Later   int      `json:"later"` // an upper bound of the runs of later rungs
-}
-
-// NewPlanned is the remaining work of a sweep, for JSON.
-func (s *Sweep) NewPlanned(p runs.Planned[Run]) Planned {
-	out := Planned{Ended: []Ended{}, Waiting: []string{}, Later: p.Later}
-	for _, e := range p.Ended {
-		out.Ended = append(out.Ended, s.NewEnded(e))
-	}
-	for _, r := range p.Waiting {
-		out.Waiting = append(out.Waiting, r.String())
 	}
 	return out
 }
@@ -106,46 +87,33 @@ func (s *Sweep) Best(outcomes map[Run]runs.Outcome) string {
 // Config is the config of a run.
 func (s *Sweep) Config(r Run) (config.Config, error) { return s.compose(r).Config() }
 
-// Plan returns what Execute would do. It trains nothing and writes nothing.
-func Plan(s *Sweep) (runs.Planned[Run], error) {
-	if err := s.checkSearch(); err != nil {
-		return runs.Planned[Run]{}, err
+// Later describes the runs of later rungs.
+func (s *Sweep) Later() string { return "of the best trials to later steps" }
+
+// Set is the set of the sweep's runs. A run that diverges or fails is a trial without a score; failed runs are tried
+// again the next time.
+func (s *Sweep) Set() (runs.Set[Run], error) {
+	set := runs.Set[Run]{Noun: noun, Dir: s.Dir, File: s.source.File, Folder: s.Folder, Config: s.Config, Needed: s.needed,
+		Begin: s.begin, Complete: s.Metric.complete, KeepGoing: true}
+	if len(s.Rungs) > 0 {
+		set.Span = s.span
 	}
-	return runs.Plan(s.runSet())
+	return set, s.checkSearch()
 }
 
-// Execute trains all runs that have not ended yet, and then writes the report into the sweep's folder. A run that
-// diverges or fails is a trial without a score; the next Execute tries failed runs again. It is an error if no trial
-// has a score. See runs.Execute.
-func Execute(ctx context.Context, s *Sweep, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
+// begin refuses devices beside those of trials, and keeps the search in the sweep's folder unless ctx has ended.
+func (s *Sweep) begin(ctx context.Context, o runs.Options) error {
 	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.sets("pipeline.devices") }) && len(o.Devices) > 0 {
-		return nil, usererror.Errorf("--device: found %s, expected none with values of pipeline.devices", strings.Join(o.Devices, ", "))
+		return usererror.Errorf("--device: found %s, expected none with values of pipeline.devices", strings.Join(o.Devices, ", "))
 	}
-	if err := s.checkSearch(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil
 	}
-	release, err := runs.TakeFolder(s.Dir, o.Note)
+	text, err := s.search()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer release()
-	s.source.File.Note(noun, s.Dir, o.Note)
-	if err := s.keepSearch(ctx); err != nil {
-		return nil, err
-	}
-	outcomes, err := runs.Execute(ctx, s.runSet(), o, progress)
-	if err != nil {
-		return nil, err
-	}
-	rep := s.report(outcomes)
-	if err := rep.write(s); err != nil {
-		return nil, err
-	}
-	if rep.Best == nil {
-		first := rep.Trials[slices.IndexFunc(rep.Trials, func(t TrialReport) bool { return t.Reason != "" })]
-		return nil, usererror.Errorf("no trial has a score; the first (%s): %s", first.Dirs[0], first.Reason)
-	}
-	return rep, nil
+	return runs.WriteFile(filepath.Join(s.Dir, searchFile), text)
 }
 
 // searchFile is the file, in a sweep's folder, of the search that drew the trials.
@@ -206,16 +174,4 @@ func (s *Sweep) checkSearch() error {
 		return err
 	}
 	return usererror.New(runs.SameYAML(path, old, now, noun, "the folder"))
-}
-
-// keepSearch writes the file that checkSearch reads, unless ctx has ended.
-func (s *Sweep) keepSearch(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	text, err := s.search()
-	if err != nil {
-		return err
-	}
-	return runs.WriteFile(filepath.Join(s.Dir, searchFile), text)
 }

@@ -35,7 +35,7 @@ func begunIn(t *testing.T, dir string, overrides ...string) (project string, f *
 			stop()
 		}
 	}
-	_, err = Execute(ctx, s, runs.Options{Train: f.Train}, nil)
+	_, err = runs.Compare(ctx, s, runs.Options{Train: f.Train}, nil)
 	require.ErrorIs(t, err, runs.ErrInterrupted)
 	t.Chdir(filepath.Join(root, "elsewhere"))
 	return project, f
@@ -56,7 +56,7 @@ func TestASweepGoesOnFromEveryFolder(t *testing.T) {
 			s, err := Load(path, now)
 			require.NoError(t, err)
 			assert.Equal(t, filepath.Join("..", "project", "sweeps", "mine"), s.Dir)
-			planned, err := Plan(s)
+			planned, err := runs.Plan(s)
 			require.NoError(t, err)
 			assert.Len(t, planned.Ended, 2)
 			var notes []string

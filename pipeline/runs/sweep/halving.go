@@ -42,16 +42,6 @@ func (s *Sweep) rungs(h halving) ([]int, error) {
 	return out, nil
 }
 
-// runSet is the set of the sweep's runs.
-func (s *Sweep) runSet() runs.Set[Run] {
-	set := runs.Set[Run]{Noun: noun, Dir: s.Dir, File: s.source.File, Folder: s.Folder, Config: s.Config, Needed: s.needed,
-		Complete: s.Metric.complete, KeepGoing: true}
-	if len(s.Rungs) > 0 {
-		set.Span = s.span
-	}
-	return set
-}
-
 // span returns the steps of a run: those after the rung before, up to its rung.
 func (s *Sweep) span(r Run) (from, to int) {
 	if r.Rung > 0 {

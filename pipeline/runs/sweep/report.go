@@ -1,9 +1,7 @@
 package sweep
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/csv"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -11,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
@@ -214,8 +213,6 @@ func shortened(reason string) string {
 
 // csv has a line per trial. A value that is not finite is empty.
 func (rep *Report) csv(s *Sweep) ([]byte, error) {
-	var b bytes.Buffer
-	w := csv.NewWriter(&b)
 	head := append([]string{"trial"}, s.keyNames()...)
 	rows := [][]string{append(head, rep.Metric, rep.Metric+"_stderr", "seeds", "steps", "status", "reason")}
 	for _, t := range rep.Trials {
@@ -226,49 +223,35 @@ func (rep *Report) csv(s *Sweep) ([]byte, error) {
 		rows = append(rows, append(row, runs.Exact(runs.Number(t.Score.Mean)), runs.Exact(runs.Number(t.Score.Err)),
 			strconv.Itoa(len(t.Scores)), strconv.Itoa(t.Steps), t.Status, t.Reason))
 	}
-	if err := w.WriteAll(rows); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	return runs.CSV(rows)
 }
 
-// write writes the report's files into the sweep's folder.
-func (rep *Report) write(s *Sweep) error {
+// Report compares the scores of the trials. It is an error if there is none.
+func (s *Sweep) Report(outcomes map[Run]runs.Outcome) (runs.Report, error) {
+	rep := s.report(outcomes)
+	out := runs.Report{Results: rep, Markdown: rep.Markdown(s)}
 	table, err := rep.csv(s)
 	if err != nil {
-		return err
+		return out, err
 	}
-	best, err := rep.bestConfig(s)
-	if err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name string
-		text []byte
-	}{{"table.md", []byte(rep.Markdown(s))}, {"table.csv", table}, {"best.yaml", best}} {
-		if f.text == nil {
-			continue
+	texts := []runs.Text{{Name: "table.md", Text: []byte(out.Markdown)}, {Name: "table.csv", Text: table}}
+	if rep.Best != nil {
+		best, err := rep.bestConfig(s)
+		if err != nil {
+			return out, err
 		}
-		path := filepath.Join(s.Dir, f.name)
-		if err := runs.WriteFile(path, f.text); err != nil {
-			return err
-		}
-		rep.Files = append(rep.Files, path)
+		texts = append(texts, runs.Text{Name: "best.yaml", Text: best})
 	}
-	plots, err := rep.plot(s)
-	if err != nil {
-		return err
+	err = runs.WriteReport(s.Dir, texts, func() ([]string, error) { return rep.plot(s) }, rep, &rep.Files)
+	if out.Files = rep.Files; err == nil && rep.Best == nil {
+		first := rep.Trials[slices.IndexFunc(rep.Trials, func(t TrialReport) bool { return t.Reason != "" })]
+		err = usererror.Errorf("no trial has a score; the first (%s): %s", first.Dirs[0], first.Reason)
 	}
-	results := filepath.Join(s.Dir, "results.json")
-	rep.Files = append(append(rep.Files, plots...), results)
-	return runs.WriteJSON(results, rep)
+	return out, err
 }
 
-// bestConfig is the config of the best trial with a run folder of its own, for gpupipe train; nil: there is none.
+// bestConfig is the config of the best trial with a run folder of its own, for gpupipe train.
 func (rep *Report) bestConfig(s *Sweep) ([]byte, error) {
-	if rep.Best == nil {
-		return nil, nil
-	}
 	composed := s.compose(s.run(rep.Best.Trial-1, s.Seeds[0], 0))
 	composed.Put("run.dir", filepath.Join(s.Dir, "best"), s.source.At("dir"))
 	c, err := composed.Config()

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
@@ -57,20 +56,9 @@ const (
 	maxRuns     = 10000
 )
 
-// Load reads the sweep of a file, or of the folder of a sweep that has begun. overrides, section.key=value, apply to all
-// runs. It checks the sweep and the config of every trial. Its errors are user errors.
-func Load(path string, overrides []string) (*Sweep, error) {
-	f, err := runs.OpenFile(path)
-	if err != nil {
-		return nil, usererror.New(err)
-	}
-	d, err := strictyaml.Load(f.Path)
-	if err != nil {
-		return nil, usererror.New(err)
-	}
-	s, err := parse(d, f, f.Overrides(overrides))
-	return s, usererror.New(err)
-}
+// Load reads the sweep of a file, or of the folder of a sweep that has begun. It checks the sweep and the config of every
+// trial. See runs.Load.
+func Load(path string, overrides []string) (*Sweep, error) { return runs.Load(path, overrides, parse) }
 
 // parse reads the sweep of a file, which other files are relative to.
 func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Sweep, error) {

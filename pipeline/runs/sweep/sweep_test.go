@@ -62,9 +62,9 @@ func bowl(c config.Config, step int) float64 {
 func execute(t *testing.T, s *Sweep, f *runtest.Fake, o runs.Options) *Report {
 	t.Helper()
 	o.Train = f.Train
-	rep, err := Execute(t.Context(), s, o, nil)
+	rep, err := runs.Compare(t.Context(), s, o, nil)
 	require.NoError(t, err)
-	return rep
+	return rep.Results.(*Report)
 }
 
 func TestGrid(t *testing.T) {
@@ -151,7 +151,7 @@ func TestHalving(t *testing.T) {
 	s := loaded(t, text)
 	assert.Equal(t, []int{2, 6, 18}, s.Rungs)
 	f := &runtest.Fake{Loss: bowl}
-	p, err := Plan(s)
+	p, err := runs.Plan(s)
 	require.NoError(t, err)
 	assert.Len(t, p.Waiting, 9)
 	assert.Equal(t, 3+1, p.Later)
@@ -177,7 +177,7 @@ func TestHalving(t *testing.T) {
 	} {
 		other, err := load(t, s.Dir, changed)
 		require.NoError(t, err, changed)
-		_, err = Execute(t.Context(), other, runs.Options{Train: f.Train}, nil)
+		_, err = runs.Compare(t.Context(), other, runs.Options{Train: f.Train}, nil)
 		assert.ErrorContains(t, err, want)
 		assert.True(t, usererror.Is(err))
 	}
@@ -185,7 +185,7 @@ func TestHalving(t *testing.T) {
 	execute(t, grid, f, runs.Options{})
 	other, err := load(t, grid.Dir, text)
 	require.NoError(t, err)
-	_, err = Execute(t.Context(), other, runs.Options{Train: f.Train}, nil)
+	_, err = runs.Compare(t.Context(), other, runs.Options{Train: f.Train}, nil)
 	assert.ErrorContains(t, err, "search.yaml", "its runs have passed the rungs")
 	rungs := map[string][]int{"{min_steps: 1}": {2, 6, 18}, "{factor: 2, min_steps: 5}": {9, 18}, "{factor: 4}": {1, 4, 18},
 		"{min_steps: 6}": {6, 18}}
@@ -270,7 +270,7 @@ func TestFailedTrials(t *testing.T) {
 
 	s = loaded(t, "keys: {optimizer.lr: [1, 2]}\n")
 	f = &runtest.Fake{Fail: func(config.Config) error { return errors.New("no such file") }}
-	_, err = Execute(t.Context(), s, runs.Options{Train: f.Train}, nil)
+	_, err = runs.Compare(t.Context(), s, runs.Options{Train: f.Train}, nil)
 	assert.ErrorContains(t, err, "no trial has a score; the first ("+filepath.Join(s.Dir, "runs", "lr=1,seed=1")+"): no such file")
 }
 
@@ -289,7 +289,7 @@ func TestInterruptedSweepResumes(t *testing.T) {
 				cancel()
 			}
 		}
-		_, err := Execute(ctx, s, runs.Options{Train: g.Train}, nil)
+		_, err := runs.Compare(ctx, s, runs.Options{Train: g.Train}, nil)
 		require.ErrorIs(t, err, runs.ErrInterrupted)
 		rep := execute(t, s, g, runs.Options{})
 		assert.Equal(t, f.Steps, g.Steps, "no step is trained twice")
@@ -329,7 +329,7 @@ func TestMetrics(t *testing.T) {
 		runs.Options{})
 	assert.InDelta(t, 3.5+(1.0/18+1.0/17)/2+0.001, rep.Best.Score.Mean, 1e-9, "the mean over the last tenth")
 	s := loaded(t, text+"metric: mine/score\ngoal: max\n")
-	_, err := Execute(t.Context(), s, runs.Options{Train: (&runtest.Fake{Loss: bowl}).Train}, nil)
+	_, err := runs.Compare(t.Context(), s, runs.Options{Train: (&runtest.Fake{Loss: bowl}).Train}, nil)
 	assert.ErrorContains(t, err, "metric: the run ended without mine/score")
 }
 
@@ -381,7 +381,7 @@ func TestMistakes(t *testing.T) {
 
 func TestDevicesAreVariedOnce(t *testing.T) {
 	s := loaded(t, "keys: {pipeline.devices: [[null:0], [null:1]]}\n")
-	_, err := Execute(t.Context(), s, runs.Options{Train: (&runtest.Fake{Loss: bowl}).Train, Devices: []string{"null"}}, nil)
+	_, err := runs.Compare(t.Context(), s, runs.Options{Train: (&runtest.Fake{Loss: bowl}).Train, Devices: []string{"null"}}, nil)
 	assert.ErrorContains(t, err, "--device: found null, expected none with values of pipeline.devices")
 	f := &runtest.Fake{Loss: bowl}
 	execute(t, s, f, runs.Options{})

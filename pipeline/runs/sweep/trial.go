@@ -38,6 +38,9 @@ func (r Run) String() string {
 	return text
 }
 
+// MarshalText is String.
+func (r Run) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // run is a run of a trial by its index.
 func (s *Sweep) run(trial int, seed uint64, rung int) Run { return Run{trial + 1, seed, rung, s} }
 
