@@ -80,38 +80,40 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	if command == nil || hub.Offline() {
 		return nil
 	}
-	values := slices.Clone(command.Positional)
-	for _, f := range command.Flags {
-		values = append(values, f.Value)
-	}
-	_, streams := command.Target.Addr().Interface().(interface{ streams() })
-	requests := requestsOf(values, streams)
+	requests := requestsOf(command)
 	if len(requests) == 0 {
 		return nil
 	}
 	return a.download(func(c *client.Client) error { return c.Fetch(a.ctx, requests) })
 }
 
-// fetchText downloads the training text of a config for a run. If that is streamed, only its first file: the others arrive
-// while the run trains, until stop is called.
-func (a *app) fetchText(c config.Config, o *train.Options) (stop func(), err error) {
+// fetchText downloads the training text of a config for a run, and gives its names the commits. If it is streamed, only its
+// first file: the others arrive while the run trains, until stop is called. r shows what is noted meanwhile.
+func (a *app) fetchText(c *config.Config, o *train.Options, r *progress) (stop func(), err error) {
 	var requests []client.Request
-	for _, name := range c.Data.Train {
+	var at []int // the place of each in data.train
+	for i, name := range c.TextAsGiven() {
 		for _, k := range request(trainingText, name, "config") {
-			requests = append(requests, k.Request)
+			requests, at = append(requests, k.Request), append(at, i)
 		}
 	}
 	if len(requests) == 0 || hub.Offline() {
 		return func() {}, nil
 	}
 	streamed := func(paths []string) bool { return data.StreamOf(string(c.Stream())).Streams(c.Data.Train, paths) }
+	var names []string
 	var arrivals *client.Arrivals // nil: all is there
 	err = a.download(func(hub *client.Client) error {
-		arrivals, err = hub.Stream(a.ctx, requests, streamed)
+		names, arrivals, err = hub.Stream(a.ctx, requests, streamed)
 		return err
 	})
+	c.Data.Train = slices.Clone(c.Data.Train)
+	for i, name := range names {
+		c.Data.Train[at[i]] = name
+	}
 	if arrivals != nil {
 		o.Arrivals = arrivals
+		a.downloads.divert(r.later)
 	}
 	return arrivals.Close, err
 }
@@ -153,16 +155,13 @@ func (a *app) hub(s *status, what string, explicit bool) (*client.Client, error)
 		rate := float64(done) / max(1e-3, time.Since(began).Seconds())
 		s.say("%s: %d%% of %s, %s/s", what, 100*done/max(1, total), inBytes(total), inBytes(int64(rate)))
 	}
-	o.Note = func(format string, args ...any) {
-		s.clear()
-		a.note(format, args...)
-	}
+	o.Note = s.note
 	o.CheckData = data.CheckName
 	c, err := client.New(o)
 	return c, usererror.New(err)
 }
 
-// keyed is a request, and the key of the file that names it; "": the command line does.
+// keyed is a request, and the key of the config that has the name; "": an argument or flag of its own.
 type keyed struct {
 	client.Request
 	key string
@@ -171,36 +170,47 @@ type keyed struct {
 // trainingText is the key of the text that a run may stream.
 const trainingText = "data.train"
 
-// requestsOf are the requests for the names in arguments and flags, and in the files that these name, but for keys that flags
-// override, and for the training text of a command that fetches it by itself. Mistakes in names are reported by the command
-// itself.
-func requestsOf(values []*kong.Value, withoutText bool) (requests []client.Request) {
-	var all []keyed
-	overridden := map[string]bool{}
+// requestsOf are the requests for the names in a command's arguments and flags, and in the files that these name, but for keys
+// that flags override, and for the training text of a command that fetches it by itself. Mistakes in names are reported by the
+// command itself.
+func requestsOf(command *kong.Node) (requests []client.Request) {
+	values := slices.Clone(command.Positional)
+	for _, f := range command.Flags {
+		values = append(values, f.Value)
+	}
+	_, withoutText := command.Target.Addr().Interface().(interface{ streams() })
+	var named, files, set []keyed
+	var overridden []string
 	for _, v := range values {
 		use := v.Tag.Get(hubTag)
 		for _, text := range texts(v) {
 			switch {
 			case use == "" || text == "":
 			case use != "config" && use != "shape":
-				all = append(all, request("", text, use)...)
+				named = append(named, request("", text, use)...)
 			case strings.Contains(text, "=") && v.Flag != nil:
 				key, value, _ := strings.Cut(text, "=")
-				overridden[key] = true
-				if !(withoutText && key == trainingText) {
-					all = append(all, inValue(key, value, use)...)
-				}
+				overridden = append(overridden, key)
+				set = append(outside(set, key), inValue(key, value, use)...)
 			default:
-				all = append(all, inFile(text, use)...)
+				files = append(files, inFile(text, use)...)
 			}
 		}
 	}
-	for _, k := range all {
-		if k.key == "" || !overridden[k.key] && !(withoutText && k.key == trainingText) {
+	for _, key := range overridden {
+		files = outside(files, key)
+	}
+	for _, k := range slices.Concat(named, files, set) {
+		if key, _, _ := strings.Cut(k.key, "["); !withoutText || key != trainingText {
 			requests = append(requests, k.Request)
 		}
 	}
 	return requests
+}
+
+// outside drops the requests of a key, and those of the keys of a section.
+func outside(all []keyed, key string) []keyed {
+	return slices.DeleteFunc(all, func(k keyed) bool { return k.key == key || strings.HasPrefix(k.key, key+".") })
 }
 
 // texts are the values of an argument or flag.
@@ -214,16 +224,16 @@ func texts(v *kong.Value) []string {
 	return nil
 }
 
-// inValue are the requests for the names in an override. They have no key: nothing overrides them.
+// inValue are the requests for the names in an override.
 func inValue(key, value, use string) []keyed {
-	found := request(key, value, use)
-	if n := (yaml.Node{}); len(found) == 0 && yaml.Unmarshal([]byte(value), &n) == nil {
-		found = inYAML(&n, key, use)
+	if found := request(key, value, use); len(found) > 0 {
+		return found
 	}
-	for i := range found {
-		found[i].key = ""
+	n := yaml.Node{}
+	if yaml.Unmarshal([]byte(value), &n) != nil {
+		return nil
 	}
-	return found
+	return inYAML(&n, key, use)
 }
 
 // request is the request for a name; none for another text. The key of a tokenizer says what the name is used for.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/internal/testing/hubserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,7 +84,7 @@ func TestTextArrivesWhileTheRunTrains(t *testing.T) {
 		require.NoError(t, err)
 		shards[fmt.Sprintf("data/train-%05d-of-00003.parquet", i)] = content
 	}
-	s.Add("datasets/o/p", "main", shards)
+	commit := s.Add("datasets/o/p", "main", shards)
 	last := sha256.Sum256(shards["data/train-00002-of-00003.parquet"])
 	begun := filepath.Join(dir, "run", "metrics.jsonl")
 	status := func() int { // of the last file: not before the run has trained a step
@@ -98,14 +99,29 @@ func TestTextArrivesWhileTheRunTrains(t *testing.T) {
 		}
 		return f
 	}
-	train := []string{"train", config, "--device", "null", "--set", "data.train=[hf:datasets/o/p]", "--set", "train.steps=400", "--set", "train.save_every=100",
+	train := []string{"train", config, "--device", "null", "--set", "data={train: [hf:datasets/o/p], val_fraction: 0.1, shuffle: true, tokenizer: bytes}", "--set", "train.steps=400", "--set", "train.save_every=100",
 		"--set", "train.eval_every=0"}
 	code, out, errs := command(train...)
 	require.Equal(t, exitOK, code, errs)
 	assert.Contains(t, out, "data.stream: training begins with 1 of the 3 files")
+	assert.Contains(t, out, " training tokens in the first of 3 files, ")
+	assert.Contains(t, out, "training text: all 3 files are read: ")
+	text, err := os.ReadFile(filepath.Join(dir, "run", "config.yaml"))
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "hf:datasets/o/p@"+commit)
 	assert.Contains(t, out, "waiting for the training text: train-00002-of-00003.parquet, file 3 of 3")
 	position := dataOf(t, filepath.Join(dir, "run"), 400)
 
+	t.Run("a new commit", func(t *testing.T) {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
+		shards["README.md"] = []byte("new")
+		commit := s.Add("datasets/o/p", "main", shards)
+		code, _, errs := command(train...)
+		require.Equal(t, exitOK, code, errs)
+		text, err := os.ReadFile(filepath.Join(dir, "run", "config.yaml"))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "hf:datasets/o/p@"+commit, "not the one that the cache had")
+	})
 	t.Run("a file that does not come", func(t *testing.T) {
 		t.Setenv("HF_HOME", t.TempDir())
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
@@ -166,6 +182,38 @@ func TestNamesInFiles(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %d", k.key, k.Name.Text(), k.Need))
 		}
 		assert.Equal(t, want, strings.Join(got, ", "), path)
+	}
+}
+
+// What flags override is not downloaded, and the training text is left to the command, however it is written.
+func TestOverriddenNamesAreNotFetched(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile("run.yaml", []byte("init: {from: hf:o/m}\ndata: {train: hf:datasets/o/d, tokenizer: hf:o/t}\n"), 0o666))
+	for _, c := range []struct {
+		want string
+		set  []string
+	}{
+		{"hf:o/m hf:o/t", nil},
+		{"hf:o/m hf:o/t", []string{"data.train=hf:datasets/o/e"}},
+		{"hf:o/m hf:o/t", []string{"data.train[0]=hf:datasets/o/e"}},
+		{"hf:o/m hf:o/u", []string{"data={train: [hf:datasets/o/e], tokenizer: hf:o/u}"}},
+		{"hf:o/m hf:datasets/o/v", []string{"data={train: [hf:datasets/o/e], tokenizer: hf:o/u}", "data={val: [hf:datasets/o/v]}"}},
+		{"hf:o/t hf:o/b", []string{"init.from=hf:o/a", "init={from: hf:o/b}"}},
+		{"hf:o/m hf:o/t hf:datasets/o/v", []string{"data.val[0]=hf:datasets/o/v"}},
+	} {
+		args := []string{"train", "run.yaml"}
+		for _, s := range c.set {
+			args = append(args, "--set", s)
+		}
+		parser, err := kong.New(&commands{}, kong.Vars(targetVars()), kong.Vars{"version": ""})
+		require.NoError(t, err)
+		parsed, err := parser.Parse(args)
+		require.NoError(t, err)
+		var got []string
+		for _, r := range requestsOf(parsed.Selected()) {
+			got = append(got, r.Name.Text())
+		}
+		assert.Equal(t, c.want, strings.Join(got, " "), c.set)
 	}
 }
 

@@ -99,7 +99,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if ho.Local != nil {
 		local = ho.Local.Devices
 	}
-	stopFetching, err := a.fetchText(base, &o)
+	stopFetching, err := a.fetchText(&base, &o, r)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,12 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return beforeStart(a, err)
 	}
 	c.noteSpares(a, h.Devices())
-	res, err := h.Train(a.ctx, c.configure, o)
-	r.line.clear()
+	res, err := h.Train(a.ctx, func(devices int, resumed bool) (config.Config, error) {
+		next, err := c.configure(devices, resumed)
+		next.Data.Train = base.Data.Train // with commits
+		return next, err
+	}, o)
+	r.end()
 	if err != nil {
 		return beforeStart(a, err)
 	}

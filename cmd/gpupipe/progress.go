@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -21,6 +22,9 @@ type progress struct {
 	json  bool
 	line  *statusLine
 	timed bool // the note that kernels are timed was written
+
+	mu     sync.Mutex
+	queued []string // notes of other goroutines
 }
 
 func newProgress(a *app, json bool) *progress {
@@ -89,7 +93,10 @@ func (p *progress) rank(l engine.RankPlan, several bool) {
 		l.Kernels))
 }
 
-func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }
+func (p *progress) Reading(done, total int64) {
+	p.showQueued()
+	p.percent("reading data", done, total)
+}
 
 func (p *progress) writing(done, total int64) { p.percent("writing tensors", done, total) }
 
@@ -131,6 +138,7 @@ func (p *progress) Measuring(device, what string) {
 }
 
 func (p *progress) Step(s train.Progress) {
+	p.showQueued()
 	if p.json {
 		p.emit(event{"event": "step", "step": s})
 		return
@@ -159,6 +167,29 @@ func (p *progress) Note(format string, args ...any) {
 		return
 	}
 	p.prose(text + "\n")
+}
+
+// later is Note for other goroutines than that of the run, which shows the note with what it shows next.
+func (p *progress) later(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queued = append(p.queued, fmt.Sprintf(format, args...))
+}
+
+func (p *progress) showQueued() {
+	p.mu.Lock()
+	notes := p.queued
+	p.queued = nil
+	p.mu.Unlock()
+	for _, text := range notes {
+		p.Note("%s", text)
+	}
+}
+
+// end prepares for what is printed after a run.
+func (p *progress) end() {
+	p.showQueued()
+	p.line.clear()
 }
 
 // result shows how the run ended.

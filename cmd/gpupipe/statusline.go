@@ -122,6 +122,7 @@ type status struct {
 	*app
 	mu     sync.Mutex
 	silent bool
+	notes  func(format string, args ...any) // shows notes; nil: they are lines of their own
 	line   *statusLine
 }
 
@@ -146,6 +147,25 @@ func (s *status) mute(silent bool) {
 	s.silent = silent
 	s.mu.Unlock()
 	s.clear()
+}
+
+// note writes a note in place of the line, or where notes are shown.
+func (s *status) note(format string, args ...any) {
+	s.mu.Lock()
+	to := s.notes
+	s.mu.Unlock()
+	if to == nil {
+		s.clear()
+		to = s.app.note
+	}
+	to(format, args...)
+}
+
+// divert has notes shown elsewhere from now on.
+func (s *status) divert(notes func(format string, args ...any)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = notes
 }
 
 func (s *status) clear() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -77,4 +78,27 @@ func TestProseIsBrokenAtSpacesOnATerminal(t *testing.T) {
 	a := &app{stdout: &out, stdoutColumns: narrow}
 	a.facts([][]string{{"files", "config.json, tokenizer.json"}, {"size", "3"}})
 	assert.Equal(t, "files  config.json,\n       tokenizer.json\nsize   3\n", out.String())
+}
+
+// Notes of downloads go on while a run shows its line: they come with what the run shows next, above it.
+func TestNotesOfDownloadsDoNotTearTheLine(t *testing.T) {
+	columns := 80
+	var out, errs strings.Builder
+	a := &app{stdout: &out, stderr: &errs, stdoutColumns: func() int { return columns }}
+	r := newProgress(a, false)
+	downloads := &status{app: a}
+	downloads.note("before %d", 1)
+	assert.Equal(t, "before 1\n", errs.String())
+	downloads.divert(r.later)
+	r.Step(train.Progress{Step: 2, Steps: 9})
+	shown := out.Len()
+	downloads.note("the Hub asks to wait %s", "7s")
+	assert.Equal(t, shown, out.Len())
+	r.Step(train.Progress{Step: 3, Steps: 9})
+	assert.Regexp(t, `^\r\x1b\[Jthe Hub asks to wait 7s\nstep 3/9`, out.String()[shown:])
+	shown = out.Len()
+	downloads.note("it was long")
+	r.end()
+	assert.Equal(t, "\r\x1b[Jit was long\n", out.String()[shown:])
+	assert.Equal(t, "before 1\n", errs.String())
 }

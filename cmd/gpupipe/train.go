@@ -90,13 +90,13 @@ func (c *trainCommand) Run(a *app) error {
 			return bench.Peak(dev, bench.Options{Quick: true})
 		}, Done: r.profiled}
 	}
-	stopFetching, err := a.fetchText(config, &o)
+	stopFetching, err := a.fetchText(&config, &o, r)
 	if err != nil {
 		return err
 	}
 	defer stopFetching()
 	res, err := train.Run(a.ctx, config, o)
-	r.line.clear()
+	r.end()
 	if err := o.Costs.Save(); err != nil {
 		a.note("gpupipe: %v", err)
 	}

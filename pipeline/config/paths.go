@@ -20,6 +20,7 @@ import (
 type paths struct {
 	written map[string]string // the text in the config, by the path in use, where they differ
 	missing map[string]string // what to say of it, by the path in use
+	given   map[string]string // the name of the Hub as it was given, by the name with its commit
 }
 
 // LoadRun is Load of file, the config in the folder of a run. run.dir becomes that folder.
@@ -131,7 +132,7 @@ func (c Config) CheckPaths(prefixes ...string) error {
 // lenient accepts variables that are not set. Names of the Hub
 // get the commit that they mean.
 func (c *Config) usePaths(d *strictyaml.Document, start string, lenient bool) error {
-	c.paths = paths{map[string]string{}, map[string]string{}}
+	c.paths = paths{map[string]string{}, map[string]string{}, map[string]string{}}
 	if c.Run.StartedIn == "" {
 		c.Run.StartedIn = start
 	}
@@ -143,7 +144,9 @@ func (c *Config) usePaths(d *strictyaml.Document, start string, lenient bool) er
 	}
 	return c.eachPath(func(key string, path *string) error {
 		if hub.IsAddress(*path) {
-			*path = hub.Pinned(*path)
+			given := *path
+			*path = hub.Pinned(given)
+			c.paths.given[*path] = given
 			return nil
 		}
 		written, from := *path, base
@@ -245,6 +248,15 @@ func (p paths) asWritten(used string) string {
 		return text
 	}
 	return used
+}
+
+// TextAsGiven is data.train before names of the Hub got the commits that the cache had.
+func (c Config) TextAsGiven() []string {
+	given := slices.Clone(c.Data.Train)
+	for i, name := range given {
+		given[i] = cmp.Or(c.paths.given[name], name)
+	}
+	return given
 }
 
 // asWritten is the config with its paths as they are written.

@@ -1,8 +1,11 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"os"
+
+	"github.com/gpupipe/gpupipe/internal/hub"
 )
 
 // arriving is how many files of a stream are downloaded at once: the next one must not wait for the last.
@@ -17,12 +20,13 @@ type Arrivals struct {
 	err    error
 }
 
-// Stream fetches as Fetch does what the requests for data need. If streamed says so of its files, it returns when the first
-// is there, and the others arrive in their order, until ctx ends. Close the arrivals; nil: all is there.
-func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(paths []string) bool) (*Arrivals, error) {
+// Stream fetches as Fetch does what the requests for data need, and returns their names with the commits. If streamed says so of
+// the files, it returns when the first is there, and the others arrive in their order, until ctx ends: the cache has them under
+// the commit, and under the revision once all are there. Close the arrivals; nil: all is there.
+func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(paths []string) bool) ([]string, *Arrivals, error) {
 	sources, err := c.find(ctx, requests)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a := &Arrivals{client: c, there: map[string]chan struct{}{}, ended: make(chan struct{})}
 	var files []wanted
@@ -36,14 +40,14 @@ func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(p
 		}
 	}
 	if len(files) == 0 || !streamed(paths) {
-		return nil, c.fetch(ctx, sources)
+		return pinned(requests, sources), nil, c.fetch(ctx, sources)
 	}
 	if err := c.download(ctx, 1, files[:1], nil); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, s := range sources {
 		if err := s.announce(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	ctx, a.cancel = context.WithCancel(ctx)
@@ -56,10 +60,20 @@ func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(p
 			}
 		}
 	}()
-	return a, nil
+	return pinned(requests, sources), a, nil
 }
 
-// announce writes what the cache keeps of a source whose files are not there yet.
+// pinned are the names of requests with the commits of their sources, or with those of the cache.
+func pinned(requests []Request, sources []*source) []string {
+	names := make([]string, len(requests))
+	for i, r := range requests {
+		r.Name.Revision = cmp.Or(sources[sourceOf(sources, r.Name)].commit, r.Name.Revision)
+		names[i] = hub.Pinned(r.Name.Text())
+	}
+	return names
+}
+
+// announce lists the files of a commit that are not there yet. Its revision is written when they are: it means them.
 func (s *source) announce() error {
 	if s.commit == "" { // of the cache
 		return nil
@@ -67,7 +81,7 @@ func (s *source) announce() error {
 	if err := os.MkdirAll(s.In(s.commit, ""), 0o777); err != nil {
 		return err
 	}
-	return s.finish()
+	return s.WriteListing(s.commit, s.files, false)
 }
 
 // Await waits until a file of the cache is there.

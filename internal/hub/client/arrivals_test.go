@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,8 @@ func TestFailedHubIsRemembered(t *testing.T) {
 func TestStream(t *testing.T) {
 	s := &hubserver.Server{Small: 10}
 	o := start(t, s)
+	before := s.Add("datasets/o/d", "main", map[string][]byte{"train.parquet": random(9, 100)})
+	require.NoError(t, fetch(t, o, hub.ForData, "hf:datasets/o/d"))
 	files := map[string][]byte{}
 	for i := range 5 {
 		files[fmt.Sprintf("train-%d.parquet", i)] = random(uint64(i), 100)
@@ -81,15 +84,16 @@ func TestStream(t *testing.T) {
 	}
 	n, _, err := hub.Parse("hf:datasets/o/d")
 	require.NoError(t, err)
-	stream := func(always bool) (*Arrivals, error) {
+	stream := func(always bool) ([]string, *Arrivals, error) {
 		c, err := New(o)
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
 		return c.Stream(t.Context(), []Request{{n, hub.ForData}}, func(paths []string) bool { return always && len(paths) == 5 })
 	}
-	a, err := stream(true)
+	names, a, err := stream(true)
 	require.NoError(t, err)
-	paths, err := hub.Places("hf:datasets/o/d@" + commit)
+	require.Equal(t, []string{"hf:datasets/o/d@" + commit}, names)
+	paths, err := hub.Places(names[0])
 	require.NoError(t, err)
 	require.Len(t, paths, 5)
 	for i, path := range paths[:4] {
@@ -98,7 +102,7 @@ func TestStream(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, files[fmt.Sprintf("train-%d.parquet", i)], content)
 	}
-	_, err = hub.Files("hf:datasets/o/d")
+	_, err = hub.Files(names[0])
 	require.ErrorContains(t, err, "train-4.parquet is not in the cache")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -108,7 +112,12 @@ func TestStream(t *testing.T) {
 
 	a.Close() // the run was stopped
 	require.ErrorContains(t, a.Await(t.Context(), paths[4]), "canceled")
-	a, err = stream(true)
+	ref := func() string {
+		text, _ := os.ReadFile(filepath.Join(hub.Cache(), "datasets--o--d", "refs", "main"))
+		return string(text)
+	}
+	assert.Equal(t, before, ref(), "the revision means the files that it meant: those of the commit are not all there")
+	_, a, err = stream(true)
 	require.NoError(t, err)
 	status.Store(0)
 	close(release)
@@ -116,9 +125,11 @@ func TestStream(t *testing.T) {
 	a.Close()
 	_, err = hub.Files("hf:datasets/o/d")
 	require.NoError(t, err)
+	assert.Equal(t, commit, ref())
 
-	a, err = stream(false)
+	names, a, err = stream(false)
 	require.NoError(t, err)
+	assert.Equal(t, []string{"hf:datasets/o/d@" + commit}, names)
 	assert.Nil(t, a, "all is there")
 	a.Close()
 }

@@ -59,9 +59,7 @@ func (c *Client) fetch(ctx context.Context, sources []*source) error {
 // find returns the sources of requests with the files that they need, for which the disk has room.
 func (c *Client) find(ctx context.Context, requests []Request) (sources []*source, err error) {
 	for _, r := range requests {
-		at := slices.IndexFunc(sources, func(s *source) bool {
-			return s.Kind == r.Name.Kind && s.ID == r.Name.ID && s.Revision == r.Name.Revision
-		})
+		at := sourceOf(sources, r.Name)
 		if at < 0 {
 			at, sources = len(sources), append(sources, &source{Name: r.Name})
 		}
@@ -71,6 +69,11 @@ func (c *Client) find(ctx context.Context, requests []Request) (sources []*sourc
 		}
 	}
 	return sources, c.checkDisk(sources)
+}
+
+// sourceOf is the place of a name's source, or -1.
+func sourceOf(sources []*source, n hub.Name) int {
+	return slices.IndexFunc(sources, func(s *source) bool { return s.Kind == n.Kind && s.ID == n.ID && s.Revision == n.Revision })
 }
 
 // resolve adds the files that a request needs to its source. If the Hub fails and the cache has them, there are none to add.
