@@ -19,7 +19,7 @@ readonly LOGS=$AT/logs WORK=$AT/work
 readonly DRIVE="Z:${WORK//\//\\}" # WORK as Windows sees it
 readonly LOSS=1e-6
 readonly PACKAGES="internal/atomicfile internal/lock internal/userpath internal/strictyaml internal/kerneldump
-	pipeline/metrics pipeline/checkpoint/safetensors pipeline/data/tokenizer"
+	internal/hub internal/hub/client pipeline/metrics pipeline/checkpoint/safetensors pipeline/data/tokenizer"
 readonly CHECKS="packages devices nodevice refusals names train kill interrupt close eval generate export linux long globs data hook
 	serve watch sweep held pruned exclusive lock disk report"
 export WINEPREFIX=$AT/prefix WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml,d3d12="
@@ -296,7 +296,7 @@ build() {
 	export DISPLAY
 	trap 'wineserver -k; kill $XVFB' EXIT
 	[ -d "$WINEPREFIX/drive_c/windows/system32" ] || wineboot -i >"$LOGS/wineboot" 2>&1
-	x86_64-w64-mingw32-gcc -O1 -Wall -Wno-cast-function-type -shared -Wl,--image-base,0x1f0000000 -Wl,--disable-dynamicbase \
+	x86_64-w64-mingw32-gcc -O1 -Wall -Wno-cast-function-type -shared \
 		-o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" .ci/windows/wine.c -ladvapi32 || die "wine.c"
 	wine notepad >"$LOGS/desktop" 2>&1 & # Vulkan needs a desktop, and Wine has one while a program shows a window
 }

@@ -31,20 +31,35 @@ static BOOLEAN WINAPI no_links(LPCWSTR link, LPCWSTR target, DWORD flags) {
 	return FALSE;
 }
 
-// export makes a module's export lead to another function, for those who look it up from now on. Modules lie within 4 GiB:
-// see --image-base in .ci/windows-test.sh.
-static void export(BYTE *module, const char *name, void *to) {
+// jump makes code that jumps to a function, less than 4 GiB behind a module: so far do the offsets of its exports reach.
+static BYTE *jump(BYTE *module, void *to) {
+	static const BYTE jmp[] = {0xFF, 0x25, 0, 0, 0, 0}; // to the address that follows
+	for (SIZE_T offset = 1 << 26; offset < 0xF0000000; offset += 1 << 16) {
+		BYTE *code = VirtualAlloc(module + offset, sizeof jmp + sizeof to, MEM_RESERVE | MEM_COMMIT, PAGE_EXECUTE_READWRITE);
+		if (code) {
+			memcpy(code, jmp, sizeof jmp);
+			memcpy(code + sizeof jmp, &to, sizeof to);
+			return code;
+		}
+	}
+	return NULL;
+}
+
+// export makes a module's export lead to another function, for those who look it up from now on.
+static BOOL export(BYTE *module, const char *name, void *to) {
 	IMAGE_NT_HEADERS *head = (void *)(module + ((IMAGE_DOS_HEADER *)module)->e_lfanew);
 	IMAGE_EXPORT_DIRECTORY *e = (void *)(module + head->OptionalHeader.DataDirectory[IMAGE_DIRECTORY_ENTRY_EXPORT].VirtualAddress);
 	DWORD *names = (void *)(module + e->AddressOfNames), *functions = (void *)(module + e->AddressOfFunctions), access;
 	WORD *ordinals = (void *)(module + e->AddressOfNameOrdinals);
+	BYTE *code = jump(module, to);
 	for (DWORD i = 0; i < e->NumberOfNames; i++) {
 		DWORD *f = &functions[ordinals[i]];
-		if (strcmp((char *)module + names[i], name) == 0 && VirtualProtect(f, sizeof *f, PAGE_READWRITE, &access)) {
-			*f = (DWORD)((BYTE *)to - module);
-			VirtualProtect(f, sizeof *f, access, &access);
+		if (code && strcmp((char *)module + names[i], name) == 0 && VirtualProtect(f, sizeof *f, PAGE_READWRITE, &access)) {
+			*f = (DWORD)(code - module);
+			return VirtualProtect(f, sizeof *f, access, &access);
 		}
 	}
+	return FALSE;
 }
 
 BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, LPVOID reserved) {
@@ -52,8 +67,8 @@ BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, LPVOID reserved) {
 	if (reason == DLL_PROCESS_ATTACH) {
 		HMODULE ntdll = GetModuleHandleW(L"ntdll.dll");
 		set_information = (void *)GetProcAddress(ntdll, "NtSetInformationFile");
-		export((BYTE *)ntdll, "NtSetInformationFile", set_known_information);
-		export((BYTE *)GetModuleHandleW(L"kernel32.dll"), "CreateSymbolicLinkW", no_links);
+		return export((BYTE *)ntdll, "NtSetInformationFile", set_known_information) &&
+			   export((BYTE *)GetModuleHandleW(L"kernel32.dll"), "CreateSymbolicLinkW", no_links);
 	}
 	return TRUE;
 }

@@ -108,10 +108,18 @@ func (a *Arrivals) Await(ctx context.Context, path string) error {
 // Progress returns how many bytes are there, of those that have been downloaded or will be.
 func (a *Arrivals) Progress() (done, total int64) { return a.client.done.count() }
 
-// Close ends the downloads.
+// Close ends the downloads. If all files are there, the cache has them under the revision, too.
 func (a *Arrivals) Close() {
-	if a != nil {
-		a.cancel()
-		<-a.ended
+	if a == nil {
+		return
 	}
+	defer a.cancel()
+	for _, there := range a.there {
+		select {
+		case <-there:
+		default:
+			a.cancel()
+		}
+	}
+	<-a.ended
 }
