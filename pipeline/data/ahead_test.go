@@ -76,6 +76,7 @@ func TestTokensOfAKilledRunAreRemoved(t *testing.T) {
 	b.ReadAhead(dir)
 	require.NoError(t, b.Await(t.Context(), 1000, patient))
 	assert.NoFileExists(t, left)
+	require.NoError(t, text.Close())
 
 	text, _, err = load(t, streamed(streamedFiles(t), nil))
 	require.NoError(t, err)

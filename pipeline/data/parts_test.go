@@ -87,6 +87,7 @@ func patient(Waiting) error { return nil }
 func reading(t testing.TB, c *Corpus, cfg BatchConfig) *Batcher {
 	b := batcher(t, c, cfg)
 	b.ReadAhead(t.TempDir())
+	t.Cleanup(func() { c.Close() }) // before the folder is removed
 	return b
 }
 
