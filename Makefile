@@ -64,7 +64,7 @@ suite:
 	$(SUITE) $(PACKAGES) | $(TALLY)
 
 rest:
-	left=$$($(TALLY) -left $(COUNTS)) && $(SUITE) $$left | $(TALLY) -after $(COUNTS)
+	left=$$($(TALLY) -left $(COUNTS)) && GPUPIPE_TESTS=rest $(SUITE) $$left | $(TALLY) -after $(COUNTS)
 
 lint-wasm:
 	@$(MAKE) --no-print-directory staticcheck

@@ -60,7 +60,7 @@ func TestCutsChangeNoKernel(t *testing.T) {
 		cuts = append(cuts, cut{i&1 != 0, i&2 != 0, i&4 != 0})
 	}
 	eachBothWays := func(_ int, c cut) bool { return c.inputs == c.tied && c.tied == c.accumulate }
-	for _, c := range tier.Some(t, cuts, eachBothWays) {
+	for _, c := range tier.Divide(t, cuts, eachBothWays) {
 		cutsChangeNoKernel(t, c.tied, model.Inputs{Segments: c.inputs, Weights: c.inputs}, c.accumulate)
 	}
 }
@@ -107,7 +107,7 @@ func TestCutsInsideLayersKeepVariants(t *testing.T) {
 	card := measure.GPUs()[4].Limits()
 	for _, lim := range []target.Limits{target.DefaultLimits(), *card} {
 		for _, place := range []string{model.NormPre, model.NormPost, model.NormBoth} {
-			for _, d := range tier.Some(t, []graph.DType{graph.BF16, graph.F32, graph.F16}, tier.First[graph.DType](1)) {
+			for _, d := range tier.Divide(t, []graph.DType{graph.BF16, graph.F32, graph.F16}, tier.First[graph.DType](1)) {
 				c, err := model.Preset("tiny")
 				require.NoError(t, err)
 				c.NLayers, c.Norm.Place = 1, place

@@ -34,7 +34,7 @@ func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, 
 		}
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
-			for i, c := range tier.Some(t, cases, ofEachKind(t, cases)) {
+			for i, c := range tier.Divide(t, cases, ofEachKind(t, cases)) {
 				t.Run(fmt.Sprintf("%d%v", i, c.Inputs), func(t *testing.T) { f(t, c) })
 			}
 		})

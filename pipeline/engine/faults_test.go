@@ -121,7 +121,7 @@ var inTraining = `: [A-Z]{1,2}\d+(\.\d+)?(:\d+)?: `
 // An error of a device, wherever it strikes, stops all ranks within a second and leaves nothing allocated.
 func TestDeviceErrors(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
-	for _, p := range tier.Some(t, setups(), tier.Every[setup](2)) {
+	for _, p := range tier.Divide(t, setups(), tier.Every[setup](2)) {
 		t.Run(p.String(), func(t *testing.T) {
 			clean := &saboteur{}
 			synctest.Test(t, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestDeviceErrors(t *testing.T) {
 // The failure of one device is reported within a second even if another hangs. Close waits for the one that hangs.
 func TestHangingDevices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
-	for _, p := range tier.Some(t, setups(), func(i int, _ setup) bool { return i%2 == 1 }) {
+	for _, p := range tier.Divide(t, setups(), func(i int, _ setup) bool { return i%2 == 1 }) {
 		if p.stages == 1 {
 			continue // there is no other rank to fail
 		}

@@ -207,7 +207,7 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 	for _, s := range layouts() {
 		var kernels int
 		want := l.train(t, s, func(e *Engine) { kernels = e.Ranks()[0].Kernels })
-		for _, layout := range tier.Some(t, []Layout{
+		for _, layout := range tier.Divide(t, []Layout{
 			{Recompute: []bool{true}},
 			{Cut: []int{2, 3}, Recompute: []bool{true, false, true}},
 			{Cut: []int{1}},

@@ -75,7 +75,7 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 		}
 		for _, layout := range layouts {
 			// Of the last replica, and of the first.
-			for _, microbatch := range tier.Some(t, []int{microbatches - 1, 0}, tier.First[int](1)) {
+			for _, microbatch := range tier.Divide(t, []int{microbatches - 1, 0}, tier.First[int](1)) {
 				layout.Chunks, layout.Delay = 1, delay
 				name := fmt.Sprintf("%+v, microbatch %d", layout, microbatch)
 				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas,

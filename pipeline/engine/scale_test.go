@@ -15,7 +15,7 @@ import (
 func TestLossScaleChangesNoBit(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {
-		for _, layout := range tier.Some(t, []Layout{{Stages: 2, Replicas: 2, Cut: []int{3}}, {Stages: 1, Replicas: 1},
+		for _, layout := range tier.Divide(t, []Layout{{Stages: 2, Replicas: 2, Cut: []int{3}}, {Stages: 1, Replicas: 1},
 			{Stages: 2, Replicas: 1, Cut: []int{3}}}, tier.First[Layout](1)) {
 			s.Stages, s.Replicas, s.Cut = layout.Stages, layout.Replicas, layout.Cut
 			s.scale = nil

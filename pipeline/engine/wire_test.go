@@ -111,7 +111,7 @@ func TestWireFormats(t *testing.T) {
 		apart.devices[i] = alone{dev}
 	}
 	delayed := func(i int, _ trial) bool { return i == 1 }
-	for _, s := range tier.Some(t, layouts(), delayed) {
+	for _, s := range tier.Divide(t, layouts(), delayed) {
 		s.Stages, s.Cut, s.Recompute = 2, []int{3}, []bool{false, true}
 		exact := shared.train(t, s, func(e *Engine) {
 			_, share := sharedAlignment(e.ranks[0], e.ranks[1])

@@ -64,7 +64,7 @@ type namedLayout struct{ name, pipeline string }
 // A run that goes back to an earlier checkpoint ends with the bits and the curve of one that was never stopped, and
 // deletes nothing.
 func TestGoBack(t *testing.T) {
-	for _, l := range tier.Some(t, layouts, tier.First[namedLayout](1)) {
+	for _, l := range tier.Divide(t, layouts, tier.First[namedLayout](1)) {
 		t.Run(l.name, func(t *testing.T) {
 			dir := t.TempDir()
 			layout := []string{"train={steps: 8, batch_size: 4, microbatches: 2, eval_every: 4, save_every: 2}", l.pipeline}
@@ -117,7 +117,7 @@ func TestGoBackInterrupted(t *testing.T) {
 
 // A branch is complete, ends with the bits of its run, and leaves the run as it is.
 func TestBranch(t *testing.T) {
-	for _, l := range tier.Some(t, layouts, tier.First[namedLayout](1)) {
+	for _, l := range tier.Divide(t, layouts, tier.First[namedLayout](1)) {
 		t.Run(l.name, func(t *testing.T) {
 			dir := t.TempDir()
 			c := traintest.Demo(t, dir, "train={steps: 8, batch_size: 4, microbatches: 2, eval_every: 4, save_every: 2}", l.pipeline)

@@ -90,7 +90,7 @@ func choicesOf(t *testing.T, dir string) (all, timed, naive int) {
 // A run times no kernel before its first step. It times them after it, and the next checkpoint names those that compute
 // the steps from there on. What resumes keeps the kernels of its checkpoint until then, or for good.
 func TestKernelsAreTimedBetweenSteps(t *testing.T) {
-	for _, l := range tier.Some(t, []namedLayout{{"delayed", "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"},
+	for _, l := range tier.Divide(t, []namedLayout{{"delayed", "pipeline={schedule: 2bw, stages: 2, devices: [null:0]}"},
 		{"one stage", "pipeline.stages=1"}}, tier.First[namedLayout](1)) {
 		t.Run(l.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -35,7 +35,7 @@ func nulls(n int, budget int64) (devices []device.Device) {
 
 // The memory that a partition predicts equals what the engine's ranks plan, for every schedule.
 func TestPlannedMemoryIsTheEngines(t *testing.T) {
-	for _, overrides := range tier.Some(t, [][]string{
+	for _, overrides := range tier.Divide(t, [][]string{
 		{"pipeline.schedule=1f1b", "pipeline.stages=3"},
 		{"pipeline.schedule=gpipe", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=2bw", "pipeline.correction=error_feedback", "model.tie_embeddings=true"},

@@ -19,7 +19,7 @@ import (
 // A batch that overflows changes only the loss scale. It is reported, and it is no divergence. A run may be stopped at
 // any batch.
 func TestOverflow(t *testing.T) {
-	for _, delay := range tier.Some(t, []int{1, 0}, tier.First[int](1)) {
+	for _, delay := range tier.Divide(t, []int{1, 0}, tier.First[int](1)) {
 		c := traintest.Demo(t, t.TempDir(), traintest.Overflowing, fmt.Sprint("pipeline.delay=", delay), "train.save_every=1")
 		n := &runtest.Notes{}
 		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))

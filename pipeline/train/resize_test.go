@@ -28,7 +28,7 @@ func TestBatchSchedule(t *testing.T) {
 		name    string
 		layouts [][]string
 	}
-	for _, f := range tier.Some(t, []family{
+	for _, f := range tier.Divide(t, []family{
 		{"at first all stale", [][]string{{"pipeline={delay: 1, stale_microbatches: 2, correction: dc_asgd}"},
 			{"pipeline={schedule: 2bw, stages: 2, stale_microbatches: 2, correction: dc_asgd}"}}},
 		{"synchronous", [][]string{nil, {"pipeline={schedule: 1f1b, stages: 2}"},

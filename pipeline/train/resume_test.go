@@ -30,7 +30,7 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 		name string
 		legs [][]string
 	}
-	for _, r := range tier.Some(t, []run{
+	for _, r := range tier.Divide(t, []run{
 		{"delayed", [][]string{
 			{"pipeline.schedule=2bw", "pipeline.stages=3"},
 			{"pipeline.schedule=sync", "pipeline.delay=1"},

@@ -16,7 +16,7 @@ import (
 
 // A request for a checkpoint saves one within the next steps. The run goes on, to the bits of a run without requests.
 func TestSaveOnRequest(t *testing.T) {
-	for _, layout := range tier.Some(t, []string{"pipeline={schedule: 2bw, stages: 2}", "pipeline.stages=1"}, tier.First[string](1)) {
+	for _, layout := range tier.Divide(t, []string{"pipeline={schedule: 2bw, stages: 2}", "pipeline.stages=1"}, tier.First[string](1)) {
 		dir := t.TempDir()
 		run := func(name string, saves *atomic.Int64, onStep func(train.Progress)) train.Result {
 			c := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, name), "train.steps=20", "train.save_every=0", "train.eval_every=0",

@@ -81,7 +81,7 @@ func TestResumeKeepsTheCutOfRoundedTensors(t *testing.T) {
 		units     [2]int // of the first stage
 		kept      bool
 	}
-	for i, c := range tier.Some(t, []leg{
+	for i, c := range tier.Divide(t, []leg{
 		{[]string{"pipeline.stages=2", "pipeline.wire=bf16"}, [2]int{0, 1}, true},
 		{[]string{"pipeline.stages=2", "pipeline.wire=bf16", "pipeline.cut=[layers.1.mlp]"}, [2]int{0, 4}, false},
 		{[]string{"pipeline.stages=1", "pipeline.wire=bf16"}, [2]int{0, 8}, false},

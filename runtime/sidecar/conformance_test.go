@@ -16,7 +16,7 @@ var whole = flag.Bool("whole", false, "run the whole conformance suite through a
 
 // A device computes the same in a worker: some ops of each kind, and graphs that fuse.
 func TestConformance(t *testing.T) {
-	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
+	for _, name := range tier.Divide(t, backends(), tier.First[string](1)) {
 		t.Run(name, func(t *testing.T) { conform(t, name) })
 	}
 }

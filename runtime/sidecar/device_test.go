@@ -21,13 +21,13 @@ func opens(name string) contract.Open {
 }
 
 func TestRefusals(t *testing.T) {
-	for _, name := range tier.Some(t, append([]string{"null"}, backends()...), tier.First[string](2)) {
+	for _, name := range tier.Divide(t, append([]string{"null"}, backends()...), tier.First[string](2)) {
 		t.Run(name, func(t *testing.T) { contract.Run(t, opens(name)) })
 	}
 }
 
 func TestExecution(t *testing.T) {
-	for _, name := range tier.Some(t, backends(), tier.First[string](1)) {
+	for _, name := range tier.Divide(t, backends(), tier.First[string](1)) {
 		t.Run(name, func(t *testing.T) { contract.Execute(t, opens(name)) })
 	}
 }

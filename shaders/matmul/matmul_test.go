@@ -147,7 +147,7 @@ func TestKindsOnADriver(t *testing.T) {
 	}
 	assert.Greater(t, len(shortest), 5)
 	ungrouped := func(_ int, kind string) bool { return shortest[kind].spec.Grouping == graph.Ungrouped }
-	for _, kind := range tier.Some(t, slices.Sorted(maps.Keys(shortest)), ungrouped) {
+	for _, kind := range tier.Divide(t, slices.Sorted(maps.Keys(shortest)), ungrouped) {
 		u := shortest[kind]
 		t.Run(kind, func(t *testing.T) { check(t, dev, u.testCase, []Kernel{u.Kernel}, asIs) })
 	}

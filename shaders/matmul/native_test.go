@@ -364,7 +364,7 @@ func oneIn(n, from int, l target.Limits) (out []nativeUse) {
 // TestNativeStaysInsideItsArrays: a quarter by the device's flags, one with fewer passes, and one by clang.
 func TestNativeComputesTheProduct(t *testing.T) {
 	uses := oneIn(4, 1, thisCPU(t))
-	testNative(t, tier.Some(t, uses, everyKernel()), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
+	testNative(t, tier.Divide(t, uses, everyKernel()), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
 }
 
 // everyKernel chooses the uses with a kernel that no use before has.
@@ -382,12 +382,12 @@ func everyKernel() func(_ int, u nativeUse) bool {
 }
 
 func TestNativeComputesTheProductWithFewerPasses(t *testing.T) {
-	testNative(t, tier.Some(t, oneIn(4, 2, thisCPU(t)), tier.First[nativeUse](0)), "gcc", fewerPasses, "-march=native",
+	testNative(t, tier.Divide(t, oneIn(4, 2, thisCPU(t)), tier.First[nativeUse](0)), "gcc", fewerPasses, "-march=native",
 		"-mprefer-vector-width=512")
 }
 
 func TestNativeComputesTheProductByClang(t *testing.T) {
-	uses := tier.Some(t, oneIn(4, 0, thisCPU(t)), tier.First[nativeUse](0))
+	uses := tier.Divide(t, oneIn(4, 0, thisCPU(t)), tier.First[nativeUse](0))
 	if _, err := exec.LookPath("clang"); err != nil {
 		t.Skip("omitted: no clang here; .ci/setup.sh cross installs it")
 	}

@@ -8,11 +8,13 @@ import (
 	"testing"
 )
 
-// Variable names the environment variable that chooses the tests. With the value Core the rest is left out. It is no flag,
-// so that results of packages that never ask are kept from one tier to the other.
+// Variable names the environment variable that chooses the tests. With the value Core the rest is left out; with Others the
+// core has run, and tests that divide their cases leave its cases out. It is no flag, so that results of packages that never
+// ask are kept from one tier to the other.
 const (
 	Variable = "GPUPIPE_TESTS"
 	Core     = "core"
+	Others   = "rest"
 )
 
 // Cases is the attribute by which a test reports its cases to internal/testing/tally, as "ran of all".
@@ -51,6 +53,22 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 		t.Skip(Left)
 	}
 	return tried
+}
+
+// Divide is Some for a test that calls it once: if the core has run, it returns the other cases, and counts all.
+func Divide[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
+	t.Helper()
+	if os.Getenv(Variable) != Others {
+		return Some(t, cases, keep)
+	}
+	var others []T
+	for i, c := range cases {
+		if !keep(i, c) {
+			others = append(others, c)
+		}
+	}
+	Count(t, len(cases), len(cases))
+	return others
 }
 
 // First chooses the first n cases.

@@ -252,7 +252,7 @@ func run(t *testing.T, c config.Config, remote train.Remote) map[string]string {
 // Members give the weights and the optimizer's state of one process, bit for bit.
 func TestMembersEqualOneProcess(t *testing.T) {
 	type layout struct{ members, overrides []string }
-	for _, x := range tier.Some(t, []layout{
+	for _, x := range tier.Divide(t, []layout{
 		{[]string{"a", "b"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4",
 			"pipeline.error_feedback=true", "model.tie_embeddings=true"}},
 		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.replicas=2", "train.microbatches=4", "pipeline.schedule=2bw"}},

@@ -105,7 +105,7 @@ func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
 		{[][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}, []string{"pipeline.replicas=3", "pipeline.stages=2",
 			"pipeline.outer={wire: int2, late: 2}", "model.tie_embeddings=false"}},
 	}
-	for i, x := range tier.Some(t, all, tier.First[struct {
+	for i, x := range tier.Divide(t, all, tier.First[struct {
 		members   [][]string
 		overrides []string
 	}](3)) {
@@ -296,7 +296,7 @@ func TestForgedMovesExpel(t *testing.T) {
 		"fragment 0 after step 4: the exchange after step 1 comes first": header(protocol.Move{Step: 4}),
 	}
 	texts := slices.Sorted(maps.Keys(all))
-	for _, text := range tier.Some(t, texts, tier.First[string](3)) {
+	for _, text := range tier.Divide(t, texts, tier.First[string](3)) {
 		n, dir := newNetwork(), t.TempDir()
 		for _, id := range []string{"a", "b", "c"} {
 			n.add(t, id)

@@ -31,7 +31,7 @@ func TestCutsInsideLayersEqualOneDevice(t *testing.T) {
 		delay            bool
 		pipeline         string
 	}
-	for _, c := range tier.Some(t, []layout{
+	for _, c := range tier.Divide(t, []layout{
 		{shape("norm: {place: pre}"), "f32", true, "schedule: 2bw, stages: 5, cut: [layers.0.mlp, layers.1.mlp, layers.2.mlp, layers.3.mlp]"},
 		{shape("tie_embeddings: true, norm: {place: both}"), "bf16", true, "schedule: 2bw, stages: 3, cut: [layers.0.mlp, layers.2.mlp]"},
 		{shape(experts + ", tie_embeddings: true"), "f32", false, "stages: 3, cut: [layers.1.mlp, layers.2]"},
@@ -57,7 +57,7 @@ func TestCutsInsideLayersEqualOneDevice(t *testing.T) {
 // A run that goes on with another cut, inside other layers, has the bits of one that was never stopped.
 func TestResumedWithAnotherCut(t *testing.T) {
 	type run struct{ model, precision string }
-	for _, r := range tier.Some(t, []run{{shape("norm: {place: pre}"), "f32"}, {shape("tie_embeddings: true, norm: {place: both}"), "bf16"}},
+	for _, r := range tier.Divide(t, []run{{shape("norm: {place: pre}"), "f32"}, {shape("tie_embeddings: true, norm: {place: both}"), "bf16"}},
 		tier.First[run](1)) {
 		common := []string{r.model, "train.precision=" + r.precision, "pipeline.schedule=2bw", "pipeline.stages=2",
 			"pipeline.correction=error_feedback"}

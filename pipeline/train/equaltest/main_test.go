@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 // sample returns the first n cases in the core of the tests, and otherwise all.
 func sample[T any](t *testing.T, n int, cases []T) []T {
 	t.Helper()
-	return tier.Some(t, cases, tier.First[T](n))
+	return tier.Divide(t, cases, tier.First[T](n))
 }

@@ -20,7 +20,7 @@ func eachOptimizer(t *testing.T, f func(t *testing.T, overrides ...string)) {
 	rates := map[string]string{"lion": "0.01", "adan": "0.03", "mars": "0.03", "soap": "0.03", "adamw": "0.03"}
 	// The default, and one whose updates are several programs.
 	core := func(_ int, name string) bool { return name == "muon" || name == "soap" }
-	for _, name := range tier.Some(t, optim.OptimizerNames(), core) {
+	for _, name := range tier.Divide(t, optim.OptimizerNames(), core) {
 		t.Run(name, func(t *testing.T) {
 			overrides := []string{"optimizer.name=" + name, "optimizer.soap.precondition_frequency=2"}
 			if rate := rates[name]; rate != "" {

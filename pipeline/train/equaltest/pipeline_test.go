@@ -58,7 +58,7 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 		}
 	}
 	one := oneDevice(t)
-	for _, l := range tier.Some(t, layouts, func(_ int, l layout) bool { return l.stages == 2 }) {
+	for _, l := range tier.Divide(t, layouts, func(_ int, l layout) bool { return l.stages == 2 }) {
 		got := weightsOf(t, "pipeline.schedule="+l.schedule, fmt.Sprintf("pipeline.stages=%d", l.stages))
 		assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", l.schedule, l.stages)
 	}

@@ -16,7 +16,7 @@ import (
 // On a real device, as in the reference, 2BW with all batch hooks gives the bits of one device with a delay. AdamW has
 // fewer kernels to compile than Muon; hooks know nothing of the optimizer.
 func TestDeviceTrainsOnBatchesOfHooks(t *testing.T) {
-	for _, name := range tier.Some(t, gputest.Backends(), tier.First[string](1)) {
+	for _, name := range tier.Divide(t, gputest.Backends(), tier.First[string](1)) {
 		t.Run(name, func(t *testing.T) { trainOnBatchesOfHooks(t, name) })
 	}
 }

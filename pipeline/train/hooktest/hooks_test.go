@@ -95,7 +95,7 @@ func TestMetricsHookStopsRun(t *testing.T) {
 func TestHooksResume(t *testing.T) {
 	all := traintest.Hooked(traintest.FocalHook, traintest.RateHook, strings.Replace(traintest.StopHook, "100", "-1", 1),
 		traintest.FilterHook)
-	for _, more := range tier.Some(t, [][]string{{"pipeline.stages=2", "pipeline.delay=1"}, nil}, tier.First[[]string](1)) {
+	for _, more := range tier.Divide(t, [][]string{{"pipeline.stages=2", "pipeline.delay=1"}, nil}, tier.First[[]string](1)) {
 		dir := t.TempDir()
 		configure := func(name string) config.Config {
 			return traintest.Demo(t, dir, append([]string{all, "data.train=[" + traintest.Documents(t, dir) + "]", "train.eval_every=1",
