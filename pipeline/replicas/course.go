@@ -17,7 +17,8 @@ type Course struct {
 	*replica
 	plan    schedule.Exchanges
 	flights flights
-	changes []change // by fragment
+	changes []change  // by fragment
+	copying []copying // by fragment
 	waited  func(fragment string, since time.Time)
 }
 
@@ -34,6 +35,7 @@ type CourseOptions struct {
 	Number  int // of the replica
 	Weights Weights
 	Owns    func(param string) bool // reports whether a rank of this process owns a parameter
+	Copies  Copies                  // nil: no rank of another process holds what one of this process does
 	// Waited is told how long the replica has waited for an exchange of a fragment; nil: nobody is.
 	Waited func(fragment string, since time.Time)
 }
@@ -45,6 +47,7 @@ func NewCourse(o CourseOptions) *Course {
 	var base [][]byte
 	for i, f := range fragments {
 		fragments[i] = f.of(o.Owns)
+		c.copying = append(c.copying, newCopying(o.Copies, f))
 		base = append(base, f.zeros())
 		c.changes = append(c.changes, change{arrived: make(chan [][]byte, 1)})
 	}
@@ -106,15 +109,27 @@ var ErrStopped = errors.New("replicas: stopped while waiting for an exchange")
 // changes of what lands. send must not block.
 func (c *Course) Exchange(step int, send func(fragment int, payload [][]byte), stopped <-chan struct{}) error {
 	arrived := func(land func(f int) error) func(f int) error {
-		return func(f int) error {
-			if err := c.await(f, stopped); err != nil {
-				return err
-			}
-			return land(f)
-		}
+		return func(f int) error { return c.arrive(f, land, stopped) }
 	}
-	depart := func(f int) error { return c.depart(f, step, send) }
+	depart := func(f int) error {
+		err := c.depart(f, step, send)
+		if late := c.plan.Lands(step) > step; err == nil && late && c.config.Estimates() {
+			err = c.share(f, engine.Newest, stopped)
+		}
+		return err
+	}
 	return c.flights.exchange(c.plan, c.fragments, step, arrived(c.land), depart, arrived(c.landAtOnce))
+}
+
+// arrive lands a fragment when its change is there.
+func (c *Course) arrive(f int, land func(f int) error, stopped <-chan struct{}) error {
+	if err := c.await(f, stopped); err != nil {
+		return err
+	}
+	if err := land(f); err != nil {
+		return err
+	}
+	return c.share(f, engine.Newest, stopped)
 }
 
 // depart sends a fragment after a step.

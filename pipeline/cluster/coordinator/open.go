@@ -82,9 +82,6 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if err := p.planLayout(chosen, plan); err != nil {
 		return nil, err
 	}
-	if err := p.checkShared(); err != nil {
-		return nil, err
-	}
 	return p, p.planMembers(ctx, p.describe(chosen), plan, o)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -27,28 +26,6 @@ func (r *ofReplica) kinds(param string) []replicas.Kind {
 		return nil
 	}
 	return r.owner.Kinds(param)
-}
-
-// checkShared refuses parameters that ranks of several members share, in a replica that trains on its own: exchanges
-// write them at their owner.
-func (p *Pipeline) checkShared() error {
-	if p.replica == nil {
-		return nil
-	}
-	for _, param := range p.plan.parameters {
-		for _, rank := range p.plan.layout.Holders(param.Name) {
-			owner, err := p.plan.layout.Owner(param.Name)
-			if err != nil {
-				return err
-			}
-			if a, b := p.placement.ranks[owner].Member, p.placement.ranks[rank].Member; a != b {
-				return usererror.Errorf("model.tie_embeddings: %s and %s share %s: found pipeline.local_steps %d with a replica on several "+
-					"members, expected model.tie_embeddings: false, or replicas of one member each", a, b, param.Name,
-					p.replica.whole.Pipeline.LocalSteps)
-			}
-		}
-	}
-	return nil
 }
 
 // owns reports whether a member owns a parameter.

@@ -23,16 +23,25 @@ import (
 // the end of the run, when all exchanges have landed, it has the weights of the others.
 func TestReplicasJoin(t *testing.T) {
 	for _, x := range []struct {
-		inRound   bool
-		overrides []string
+		inRound, pairs bool // of members, for each replica
+		overrides      []string
 	}{
-		{true, []string{"pipeline.outer={wire: int4, late: 2}"}},
-		{true, []string{"pipeline.local_steps=1"}},
-		{false, []string{"pipeline.outer={wire: f32, late: 1}", "pipeline.schedule=2bw"}},
+		{true, false, []string{"pipeline.outer={wire: int4, late: 2}"}},
+		{true, false, []string{"pipeline.local_steps=1"}},
+		{false, false, []string{"pipeline.outer={wire: f32, late: 1}", "pipeline.schedule=2bw"}},
+		{true, true, []string{"pipeline.stages=2", "model.tie_embeddings=true"}},
 	} {
 		dir, n, offers := t.TempDir(), newNetwork(), make(chan []string, 1)
+		group := func(id string) []string {
+			if x.pairs {
+				return []string{id, id + "2"}
+			}
+			return []string{id}
+		}
 		for _, id := range []string{"a", "b", "c", "d"} {
-			n.add(t, id)
+			for _, member := range group(id) {
+				n.add(t, member)
+			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -55,7 +64,7 @@ func TestReplicasJoin(t *testing.T) {
 				n.mu.Unlock()
 			}
 			n.vanish("b")
-			offers <- []string{"d"}
+			offers <- group("d")
 			for r := n.host.(*Replicas); !x.inRound && !r.joinerWaits() && ctx.Err() == nil; {
 				runtime.Gosched()
 			}
@@ -65,7 +74,7 @@ func TestReplicasJoin(t *testing.T) {
 			every = "train={batch_size: 12, microbatches: 12, eval_every: 8, save_every: 20, steps: 40}"
 		}
 		o := train.Options{OpenDevice: testdevice.Open, Report: report,
-			Remote: n.elastic(offers, []string{"a"}, []string{"b"}, []string{"c"})}
+			Remote: n.elastic(offers, group("a"), group("b"), group("c"))}
 		c := independent(t, dir, "run", append(x.overrides, "pipeline.replicas=3", every)...)
 		res, err := train.Run(ctx, c, o)
 		require.NoError(t, err)

@@ -97,6 +97,8 @@ func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
 		{[][]string{{"a"}, {"b"}, {"c"}}, []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}", "optimizer.name=muon"}},
 		{[][]string{{"a", "b"}, {"c", "d"}}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.outer={wire: int8, late: 1}",
 			"model.tie_embeddings=false"}},
+		{[][]string{{"a", "b"}, {"c", "d"}}, []string{"pipeline.stages=2", "model.tie_embeddings=true", "pipeline.schedule=2bw",
+			"pipeline.wire_exchange=bf16", "pipeline.outer={wire: int4, late: 2}"}},
 		{[][]string{{"a"}, {"b"}}, []string{"pipeline.local_steps=1"}},
 		{[][]string{{"a"}, {"b"}}, []string{"pipeline.local_steps=8", "pipeline.outer={wire: int8, late: 8}"}},
 		{[][]string{{"a"}, {"b"}}, []string{"pipeline.outer={wire: bf16, late: 1, correction: eager}"}},
@@ -104,11 +106,14 @@ func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
 			"pipeline.outer={wire: int4, late: 3, correction: plain}", "optimizer.name=muon"}},
 		{[][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}, []string{"pipeline.replicas=3", "pipeline.stages=2",
 			"pipeline.outer={wire: int2, late: 2}", "model.tie_embeddings=false"}},
+		{[][]string{{"a", "b"}, {"c", "d"}}, []string{"pipeline.stages=2", "model.tie_embeddings=true",
+			"pipeline.outer={wire: bf16, late: 1, correction: eager}"}},
+		{[][]string{{"a", "b"}, {"c"}}, []string{"pipeline.stages=2", "model.tie_embeddings=true"}},
 	}
 	for i, x := range tier.Divide(t, all, tier.First[struct {
 		members   [][]string
 		overrides []string
-	}](3)) {
+	}](4)) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Log(x.overrides)
 			dir := t.TempDir()
@@ -124,6 +129,8 @@ func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
 				assert.True(t, one[file] == other[file], file)
 			}
 			assert.NotZero(t, n.sent["protocol.Move"])
+			tied := slices.Contains(x.overrides, "model.tie_embeddings=true")
+			assert.Equal(t, tied && len(x.members[0]) > 1, n.sent["protocol.Copy"] > 0)
 			assert.Equal(t, traintest.Measurements(t, dir+"/one"), traintest.Measurements(t, dir+"/other"))
 		})
 	}
@@ -323,9 +330,9 @@ func TestForgedMovesExpel(t *testing.T) {
 func TestMovesAreHeldWithinBounds(t *testing.T) {
 	for text, forge := range map[string]func(n *network, m *transport.Message){
 		"it was exchanged before|a second time": func(n *network, m *transport.Message) { go n.host.Receive("b", *m) },
-		"after step 8: only [1-7] steps have begun": func(n *network, m *transport.Message) {
+		"after step 40: only [123]?[0-9] steps have begun": func(n *network, m *transport.Message) {
 			r := n.host.(*Replicas)
-			m.Header = protocol.Encode(protocol.Move{Step: 8, Fragment: r.owner.Plan.Fragments - 1})
+			m.Header = protocol.Encode(protocol.Move{Step: 40, Fragment: r.owner.Plan.Fragments - 1})
 		},
 	} {
 		n, dir := newNetwork(), t.TempDir()
@@ -337,7 +344,8 @@ func TestMovesAreHeldWithinBounds(t *testing.T) {
 			}
 		}
 		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
-		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.local_steps=8"), o)
+		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.local_steps=40", "train.steps=42",
+			"train.eval_every=0", "train.save_every=0"), o)
 		require.NoError(t, err)
 		events, err := os.ReadFile(dir + "/run/events.jsonl")
 		require.NoError(t, err)

@@ -26,8 +26,9 @@ type epoch struct {
 	devices   []device.Device // by rank; nil: the rank is elsewhere
 	engine    *engine.Engine
 	course    *replicas.Course // nil: no replicas train on their own
-	pending   sync.WaitGroup   // reads of variables for the coordinator, and ends of segments
-	reporting sync.WaitGroup   // of links
+	copies    *copies
+	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
+	reporting sync.WaitGroup // of links
 	failed    sync.Once
 	over      chan struct{} // closed by the first failure
 	using     sync.RWMutex  // held to read while a message is handled, to write by close
@@ -76,7 +77,9 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 		return e, context.Cause(ctx)
 	}
 	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
+		e.copies = newCopies(e)
 		e.work.replica.Weights, e.work.replica.Owns, e.work.replica.Waited = e.engine, e.owns, e.waited
+		e.work.replica.Copies = e.copies
 		e.course = replicas.NewCourse(*e.work.replica)
 	}
 	return e, err
@@ -206,6 +209,9 @@ func (e *epoch) Send(to int, m stage.Message, payload [][]byte, began time.Time)
 func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error {
 	if h, ok := h.(protocol.Stage); ok {
 		return e.receiveStage(from, h, payload)
+	}
+	if h, ok := h.(protocol.Copy); ok && e.copies != nil {
+		return e.copies.take(from, h, payload)
 	}
 	if from != e.member.options.Coordinator {
 		return fmt.Errorf("a %T, which only the coordinator sends", h)

@@ -207,16 +207,16 @@ func (m *Member) release(_ context.Context, q protocol.OfEpoch) (struct{}, error
 
 // lend keeps the evaluated weights while others are in their place.
 func (m *Member) lend(ctx context.Context, q protocol.AtRest) (struct{}, error) {
-	return struct{}{}, m.atRest(ctx, q, (*replicas.Course).Lend)
+	return struct{}{}, m.atRest(ctx, q, func(c *replicas.Course, _ *epoch) error { return c.Lend() })
 }
 
 // returnLent puts the weights back that lend has kept.
 func (m *Member) returnLent(ctx context.Context, q protocol.AtRest) (struct{}, error) {
-	return struct{}{}, m.atRest(ctx, q, (*replicas.Course).Return)
+	return struct{}{}, m.atRest(ctx, q, func(c *replicas.Course, e *epoch) error { return c.Return(e.over) })
 }
 
 // atRest does something with a replica that trains on its own, while its ranks are at rest.
-func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replicas.Course) error) error {
+func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replicas.Course, *epoch) error) error {
 	e, err := m.planned(q.OfEpoch)
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replica
 		return errors.Join(context.Cause(ctx), errors.New("the epoch has ended"))
 	}
 	e.pending.Wait()
-	return do(e.course)
+	return do(e.course, e)
 }
 
 // Interrupt cancels a request in progress and makes the work of the epoch fail.

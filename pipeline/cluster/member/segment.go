@@ -74,7 +74,7 @@ func (s *segment) beginPart(w engine.Work) (part, error) {
 			return nil, err
 		}
 	}
-	return beginStretches(e, w)
+	return beginStretches(e, w, s.begin.Flights != nil), nil
 }
 
 // take takes a message of the segment, after those that came before the segment.

@@ -37,23 +37,29 @@ type delivery struct {
 	sent    time.Time
 }
 
-// beginStretches begins the first stretch and goes on by itself.
-func beginStretches(e *epoch, w engine.Work) (*stretches, error) {
+// beginStretches begins the first stretch and goes on by itself. A replica that goes on from a checkpoint, or joins, shares its
+// weights before.
+func beginStretches(e *epoch, w engine.Work, shares bool) *stretches {
 	s := &stretches{epoch: e, work: w, ended: make(chan struct{}), granted: w.From, limit: w.To}
-	first, err := s.next(w.From)
-	if err != nil {
-		return nil, err
-	}
 	go func() {
 		defer close(s.ended)
-		s.end, s.err = s.run(first)
+		s.end, s.err = s.run(shares)
 	}()
-	return s, nil
+	return s
 }
 
 // run works on all stretches. It returns the first batch that was not done.
-func (s *stretches) run(p *engine.Part) (int, error) {
+func (s *stretches) run(shares bool) (int, error) {
 	at := s.work.From
+	if shares {
+		if err := s.epoch.course.Share(s.epoch.over); err != nil {
+			return at, err
+		}
+	}
+	p, err := s.next(at)
+	if err != nil {
+		return at, err
+	}
 	for p != nil {
 		end, err := p.Wait()
 		if err != nil {

@@ -142,6 +142,13 @@ type Change struct {
 	Before   bool `json:"before,omitempty"` // the replica has not begun: it counts at once
 }
 
+// Copy brings a version of a parameter that a replica has changed to a member whose ranks hold a copy. The payload is its bytes.
+// Member → member.
+type Copy struct {
+	Param   string         `json:"param"`
+	Version engine.Version `json:"version,omitempty"`
+}
+
 // Filler is bytes that measure a link. The receiver drops them. Member → member.
 type Filler struct{}
 
@@ -172,6 +179,7 @@ const (
 	kindFiller
 	kindMove
 	kindChange
+	kindCopy
 )
 
 func (Write) kind() kind      { return kindWrite }
@@ -191,6 +199,7 @@ func (Stage) kind() kind      { return kindStage }
 func (Filler) kind() kind     { return kindFiller }
 func (Move) kind() kind       { return kindMove }
 func (Change) kind() kind     { return kindChange }
+func (Copy) kind() kind       { return kindCopy }
 
 // decoders decode the headers of each kind.
 var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
@@ -198,7 +207,8 @@ var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], 
 	kindEnd:   decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended],
 	kindTensor: decode[Tensor],
 	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
-	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change]}
+	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change],
+	kindCopy: decode[Copy]}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {

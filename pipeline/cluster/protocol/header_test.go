@@ -34,6 +34,7 @@ func FuzzDecode(f *testing.F) {
 		protocol.Filler{},
 		protocol.Move{Step: 3, Fragment: 1},
 		protocol.Change{Step: 3, Fragment: 1},
+		protocol.Copy{Param: "w", Version: engine.Newest},
 	} {
 		text := protocol.Encode(h)
 		again, err := protocol.Decode(text)
@@ -56,7 +57,7 @@ func FuzzDecode(f *testing.F) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, expect := range map[string]string{
 		"":                          "it is empty",
-		"\x00{}":                    "found kind 0, expected 1 to 17",
+		"\x00{}":                    "found kind 0, expected 1 to 18",
 		"{}":                        "found kind 123",
 		"\x01":                      "EOF",
 		"\x02{\"x\":2}":             `unknown field "x"`,
