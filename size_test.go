@@ -37,7 +37,7 @@ var budgets = map[string]int{
 	"pipeline/layout":     4500,
 	"pipeline/schedule":   3800,
 	"pipeline/engine":     4200,
-	"pipeline/replicas":   2000,
+	"pipeline/replicas":   2100,
 	"pipeline/wire":       500,
 	"pipeline/cluster":    14800,
 	"pipeline/checkpoint": 3700,
