@@ -126,7 +126,7 @@ func (d DType) Widen(bits *scalar.Expr) *scalar.Expr {
 	exponent := bits.And(scalar.U(0x7c00))
 	// A denormal is exact as an f32, where it is normal.
 	scaled := bits.And(scalar.U(0x3ff)).To(scalar.F32).Mul(scalar.F(0x1p-24)).As(scalar.U32)
-	// Exponents of the formats are 112 apart, those of infinities and NaN 224.
+	// Exponents of the formats are 112 apart; the exponents of infinities and NaN are 224 apart.
 	moved := bits.And(scalar.U(0x7fff)).Left(13)
 	finite := scalar.Select(moved.Add(scalar.U(112<<23)), scaled, exponent.Equal(scalar.U(0)))
 	size := scalar.Select(finite, moved.Add(scalar.U(224<<23)), exponent.Equal(scalar.U(0x7c00)))

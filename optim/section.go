@@ -62,9 +62,9 @@ func (s section) variable(b *graph.Builder, name string, whole graph.Type) *grap
 	return b.Section(name, whole, s.from, s.to)
 }
 
-// updatedTogether groups the sections of parameters under a rule: the matrices that may share a batch, and each section
+// batches groups the sections of parameters under a rule: the matrices that may share a batch, and each section
 // of a stack by itself, so that its temporary values are gone before the next section computes its own.
-func (o *Optimizer) updatedTogether(rule Rule, params []Param) (together [][]section) {
+func (o *Optimizer) batches(rule Rule, params []Param) (out [][]section) {
 	var shared []section
 	var single [][]section
 	for _, p := range params {
@@ -77,7 +77,7 @@ func (o *Optimizer) updatedTogether(rule Rule, params []Param) (together [][]sec
 		}
 	}
 	if len(shared) > 0 {
-		together = [][]section{shared}
+		out = [][]section{shared}
 	}
-	return append(together, single...)
+	return append(out, single...)
 }

@@ -77,7 +77,7 @@ func Label(g *fuse.Group) string {
 	return label
 }
 
-// Lowering lowers the groups of a graph for a device. It writes equal products, such as those of equal layers, once.
+// Lowering lowers the groups of a graph for a device. It writes equal products once, as layers of one shape have.
 type Lowering struct {
 	r        *fuse.Result
 	lim      target.Limits

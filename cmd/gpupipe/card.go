@@ -154,7 +154,7 @@ func dataSetsOf(c config.Config) (ids []string) {
 	return ids
 }
 
-// settingsOf are the settings that differ from the defaults, but for those of this machine: its paths, devices and hooks.
+// settingsOf are the settings that differ from the defaults, but for what this machine decides: paths, devices and hooks.
 // Names of the Hub stay.
 func settingsOf(c config.Config) string {
 	var b strings.Builder

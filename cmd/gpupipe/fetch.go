@@ -35,7 +35,7 @@ Examples:
   gpupipe fetch hf:datasets/roneneldan/TinyStories:train`
 }
 
-// Run prints the paths; the names were fetched before, as those of every command.
+// Run prints the paths; the names were fetched before, as for every command.
 func (c *fetchCommand) Run(a *app) error {
 	found := map[string][]string{}
 	for _, name := range c.Names {

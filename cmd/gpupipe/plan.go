@@ -159,7 +159,7 @@ func ofLargestBatches(a *app, c config.Config) config.Config {
 	return c
 }
 
-// cache makes measurements use those of earlier ones. It returns what keeps them for later.
+// cache makes measurements use earlier ones. It returns the function that keeps them for later.
 func (c *planCommand) cache(a *app, o *measure.Options, s *status) (save func() error) {
 	o.Cache = a.measuredCosts()
 	if c.Fresh {

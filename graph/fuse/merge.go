@@ -194,7 +194,7 @@ func (f *fuser) bindings(g *Group) int {
 	return n
 }
 
-// Phases orders the reductions of a group: those of a phase need only the results of earlier ones.
+// Phases orders the reductions of a group: a reduction needs only the results of earlier phases.
 func (g *Group) Phases() [][]*graph.Node {
 	depth := map[*graph.Node]int{}
 	var phases [][]*graph.Node

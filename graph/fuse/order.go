@@ -69,7 +69,7 @@ func (f *fuser) order(groups []*Group) {
 			panic(fmt.Sprintf("fuse: %s replaces no variable", g.Nodes[0].Op.Name()))
 		}
 	}
-	f.ordered = topological(groups, before, f.turns(groups, storedBy))
+	f.ordered = topological(groups, before, f.positions(groups, storedBy))
 }
 
 // direct lets group w write its result over the variable, if no reader of the old contents would come later.
@@ -147,17 +147,17 @@ func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) 
 	return ordered
 }
 
-// turns numbers groups so that values are short-lived: a group comes with its newest node. There are two exceptions. A
+// positions numbers groups so that values are short-lived: a group comes with its newest node. There are two exceptions. A
 // group that stores only what is assigned to variables comes as soon as it can: it may be the last to read its operands,
 // and what it stores lives to the end anyway. A group that loads only variables, inputs and constants, as the rounding
 // of a weight does, could come first, but comes with the first group that loads its values.
-func (f *fuser) turns(groups []*Group, storedBy map[*graph.Value]*Group) func(*Group) int {
-	turn, first := map[*Group]int{}, map[*Group]int{}
+func (f *fuser) positions(groups []*Group, storedBy map[*graph.Value]*Group) func(*Group) int {
+	position, first := map[*Group]int{}, map[*Group]int{}
 	stored := func(v *graph.Value) bool { return storedBy[v] != nil }
 	for _, g := range groups {
-		turn[g] = g.last()
+		position[g] = g.last()
 		if !slices.ContainsFunc(g.Stores, func(v *graph.Value) bool { return f.assigned[v] == nil }) {
-			turn[g] = -1
+			position[g] = -1
 		} else if !slices.ContainsFunc(g.Loads, stored) {
 			first[g] = math.MaxInt
 		}
@@ -165,16 +165,16 @@ func (f *fuser) turns(groups []*Group, storedBy map[*graph.Value]*Group) func(*G
 	for _, g := range groups {
 		for _, v := range g.Loads {
 			if p := storedBy[v]; first[p] > 0 {
-				first[p] = min(first[p], max(turn[g], p.last()))
+				first[p] = min(first[p], max(position[g], p.last()))
 			}
 		}
 	}
 	for g, n := range first {
 		if n < math.MaxInt {
-			turn[g] = n
+			position[g] = n
 		}
 	}
-	return func(g *Group) int { return turn[g] }
+	return func(g *Group) int { return position[g] }
 }
 
 // last is the newest node of the group.

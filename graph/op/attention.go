@@ -16,7 +16,7 @@ type AttentionOp struct {
 	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
 	// j > i + position - Window. 0 is no limit. The result of a query that sees no key is undefined.
 	Window int `json:"window,omitempty"`
-	// Result is the dtype of o: f32, or that of q, k and v where D is a multiple of four. The gradient reads o as it is
+	// Result is the dtype of o: f32, or the dtype of q, k and v where D is a multiple of four. The gradient reads o as it is
 	// stored.
 	Result graph.DType `json:"result,omitempty"`
 }

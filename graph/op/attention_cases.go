@@ -177,7 +177,7 @@ type windowedAttention struct {
 	window int
 }
 
-// fill is that of the case without a window, except that segments are longer, and that their numbers occur again.
+// fill fills as the case without a window does, except that segments are longer, and that their numbers occur again.
 func (w windowedAttention) fill(i, j int) float64 {
 	if i == 3 && w.form == WithinSegments {
 		return float64(j % w.keys / 15 % 3)

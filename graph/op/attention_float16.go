@@ -9,7 +9,7 @@ import (
 )
 
 // read is the expression of an element, or unit, of an array: of q, k and v ($in0, $in1 and $in2) in f32. 16-bit floats
-// are converted by a function, so the arithmetic is that of f32, and so are the bits of the results.
+// are converted by a function, so the arithmetic is in f32, and the results have the bits of f32 arithmetic.
 func (k attentionKernels) read(array, at string) string {
 	if k.operands.Float16() && (array == "$in0" || array == "$in1" || array == "$in2") {
 		return array[1:] + "_at(" + at + ")"

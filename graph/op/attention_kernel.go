@@ -29,7 +29,7 @@ type attentionKernels struct {
 	position, lseGrad bool
 	segments          string // the array of segment numbers; "" if there are none
 	window            int    // keys that a query sees at most; 0: no limit
-	caches            int    // of which each sequence reads one, at a position of its own; 0: that of its number, at one position
+	caches            int    // of which each sequence reads one, at a position of its own; 0: each reads its own, all at one position
 }
 
 func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
@@ -92,7 +92,7 @@ func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 		return cs
 	}
 	for _, r := range k.rowKernels(l, forwardDims) {
-		cs = append(cs, graph.Variant{Name: r.name(), Passes: []graph.Pass{r.forward()}})
+		cs = append(cs, graph.Variant{Name: r.kind(), Passes: []graph.Pass{r.forward()}})
 	}
 	return append(cs, k.matrixForward(l)...)
 }
@@ -109,7 +109,7 @@ func (k attentionKernels) backward(l target.Limits) []graph.Variant {
 	}
 	cs := []graph.Variant{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
 	for _, r := range k.rowKernels(l, gradientDims) {
-		cs = append(cs, graph.Variant{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
+		cs = append(cs, graph.Variant{Name: r.kind(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
 	}
 	return append(cs, k.matrixBackward(l, delta)...)
 }

@@ -21,8 +21,8 @@ type rowKernel struct {
 	Loops bool
 }
 
-// name is the kind of the kernel.
-func (r rowKernel) name() string {
+// kind is the kind of the kernel.
+func (r rowKernel) kind() string {
 	if r.Tile > 0 {
 		return "tiles"
 	}

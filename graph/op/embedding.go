@@ -100,7 +100,7 @@ func (o *EmbeddingGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return []graph.Type{{DType: in[1].DType, Shape: graph.Shape{o.Rows, in[1].Shape[1]}}}, nil
 }
 
-// Grad gathers: each row's gradient is that of the sum it went into.
+// Grad gathers: each row's gradient is the gradient of the sum it went into.
 func (*EmbeddingGradOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	return []*graph.Value{nil, Embedding(d[0], n.Inputs[0])}
 }

@@ -13,7 +13,7 @@ func groupedProducts() []func() graph.Op {
 
 // GroupedMatMulOp multiplies each row of x by the matrix of its expert. Inputs are x [R, K], w [E, K, N], or [E, N, K]
 // with Trans, and offsets u32 [E+1]; the result is f32 [R, N]. The rows of expert e are offsets[e] to offsets[e+1];
-// offsets begin with 0, ascend and end with R, as those of GroupRows do. The result of other offsets is not specified.
+// offsets begin with 0, ascend and end with R, as the offsets of GroupRows do. The result of other offsets is not specified.
 type GroupedMatMulOp struct {
 	Trans bool `json:"trans"`
 }
@@ -164,7 +164,7 @@ type groupedShape struct {
 	d    graph.DType
 }
 
-// groupedShapes have experts without rows, one expert with all of them, and numbers of rows about those of tiles.
+// groupedShapes have experts without rows, one expert with all of them, and about as many rows as a tile has.
 var groupedShapes = []groupedShape{
 	{[]int{1}, 1, 1, graph.F32}, {[]int{5, 0, 3, 1}, 7, 6, graph.F32}, {[]int{0, 0, 40}, 9, 20, graph.F32},
 	{[]int{33, 0, 0}, 20, 3, graph.F32},

@@ -8,7 +8,7 @@ import (
 )
 
 // GroupRowsOp sorts pairs of a token and an expert by expert. Input ids u32 [N, k] holds the k experts of each token,
-// and R = N·k is the number of pairs; pair p is that of token p / k and choice p % k. Results are order u32 [R], the pair
+// and R = N·k is the number of pairs; pair p is choice p % k of token p / k. Results are order u32 [R], the pair
 // in each sorted row; place u32 [N, k], the sorted row of each pair; and offsets u32 [Experts+1]: the rows of expert e are
 // offsets[e] to offsets[e+1]. Pairs of one expert keep their order. An id past the experts counts as the last.
 type GroupRowsOp struct {
@@ -60,7 +60,7 @@ func (o *GroupRowsOp) Kernel(n *graph.Node) graph.Kernel {
 	}}
 }
 
-// native is a counting sort by one thread: its work is small beside that of the products that follow.
+// native is a counting sort by one thread: its work is small beside the products that follow.
 func (o *GroupRowsOp) native(pairs int) graph.Variant {
 	body := fmt.Sprintf(`  const u64 pairs = %[1]du, experts = %[2]du;
   memset($out2, 0, 4 * (experts + 1));

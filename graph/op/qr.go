@@ -13,7 +13,7 @@ import (
 // QROp computes the orthonormal factor Q of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with
 // QᵀQ = I and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1).
 // The diagonal of R is not negative, which makes Q a continuous function of A where A has full rank. The columns of Q
-// are orthonormal even if those of A are linearly dependent.
+// are orthonormal even if the columns of A are linearly dependent.
 type QROp struct{}
 
 func (*QROp) Name() string { return "qr" }

@@ -49,7 +49,7 @@ func Run(g *graph.Graph, class func(*graph.Node) int, phases []Phase) ([]Program
 	if err := c.mark(); err != nil {
 		return nil, err
 	}
-	if err := c.name(); err != nil {
+	if err := c.nameStashes(); err != nil {
 		return nil, err
 	}
 	if err := c.check(); err != nil {
@@ -168,8 +168,8 @@ func repeated(n *graph.Node) bool {
 	return false
 }
 
-// name numbers the stash of each phase in the order of the nodes.
-func (c *cutter) name() error {
+// nameStashes numbers the stash of each phase in the order of the nodes.
+func (c *cutter) nameStashes() error {
 	taken := map[string]bool{}
 	for _, v := range c.g.Sources("variable") {
 		taken[v.Node.Op.(graph.Source).Label()] = true

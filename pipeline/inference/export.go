@@ -129,7 +129,7 @@ var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokeni
 // exportWeights matches the names of an export's files of weights and of their index.
 var exportWeights = regexp.MustCompile(`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.safetensors\.index\.json$`)
 
-// IsWeights reports whether a name is that of a file of weights of an export, or of their index.
+// IsWeights reports whether an export gives a file of weights, or their index, this name.
 func IsWeights(name string) bool { return exportWeights.MatchString(name) }
 
 // checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with

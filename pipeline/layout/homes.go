@@ -253,7 +253,7 @@ func (s *speeds) single(m Machine, limited bool) (partition.Plan, error) {
 	return plan, err
 }
 
-// factor is the speed of a machine's device over that of its kind, whose plan alone is given.
+// factor is the speed of a machine's device over its kind's speed; a plan is given for the kind alone.
 func (s *speeds) factor(m Machine, alone partition.Plan) float64 {
 	switch {
 	case m.TokensPerSec > 0:

@@ -36,7 +36,7 @@ func (m Message) encode(c outer.Config, f fragment) (payload [][]byte) {
 		var data []byte
 		m.visit(f, func(piece tensors, from, to int) { data = append(data, piece[t.ID][from*size:to*size]...) })
 		if c.BF16() {
-			data = halves(data)
+			data = truncatedBF16(data)
 		}
 		payload = append(payload, data)
 	}
@@ -60,7 +60,7 @@ func (m *Message) decode(c outer.Config, f fragment, payload [][]byte) error {
 	for i, t := range all {
 		data, size := payload[i], int(t.Type.Bytes())/max(rows, 1)
 		if c.BF16() {
-			data = wholes(data)
+			data = widenedBF16(data)
 		}
 		if int64(len(data)) != t.Type.Bytes() {
 			return fmt.Errorf("%s of %s has %d bytes, expected %d", t.ID, f.name, len(payload[i]), t.Type.Bytes())
@@ -144,7 +144,7 @@ func (m Message) size(c outer.Config) float64 {
 	return c.Largest() * math.Sqrt(squares/max(n, 1))
 }
 
-// rootMeanSquare is that of f32.
+// rootMeanSquare is the root mean square of f32.
 func rootMeanSquare(data []byte) float64 {
 	sum := 0.0
 	for at := 0; at+4 <= len(data); at += 4 {
@@ -154,8 +154,8 @@ func rootMeanSquare(data []byte) float64 {
 	return math.Sqrt(4 * sum / float64(max(len(data), 1)))
 }
 
-// halves are the upper 16 bits of f32.
-func halves(data []byte) []byte {
+// truncatedBF16 encodes f32 that have the values of bf16 in two bytes each: the upper half.
+func truncatedBF16(data []byte) []byte {
 	out := make([]byte, 0, len(data)/2)
 	for at := 0; at < len(data); at += 4 {
 		out = append(out, data[at+2], data[at+3])
@@ -163,8 +163,8 @@ func halves(data []byte) []byte {
 	return out
 }
 
-// wholes are the f32 with some upper 16 bits.
-func wholes(data []byte) []byte {
+// widenedBF16 decodes bf16 to f32.
+func widenedBF16(data []byte) []byte {
 	out := make([]byte, 0, len(data)*2)
 	for at := 0; at+2 <= len(data); at += 2 {
 		out = append(out, 0, 0, data[at], data[at+1])

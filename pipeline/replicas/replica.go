@@ -20,7 +20,7 @@ type Weights interface {
 // RankPrefix precedes the names of the ranks of a replica.
 func RankPrefix(replica int) string { return fmt.Sprintf("replica %d ", replica) }
 
-// replica is the part of a replica in exchanges: for all its parameters, or for those of the ranks of this process.
+// replica is the part of a replica in exchanges: for all its parameters, or for what the ranks of this process have.
 type replica struct {
 	number    int
 	replicas  int // of the run

@@ -72,7 +72,7 @@ func (t *Texts) ends(c config.Data) ([]uint32, error) {
 	return ids, nil
 }
 
-// sizes are the tokens of the splits; of training text that is streamed, those of its first part.
+// sizes are the tokens of the splits; streamed training text counts its first part.
 func (d *corpus) sizes() map[string]int64 {
 	m := map[string]int64{"train": d.texts.train.Len()}
 	if d.texts.val != nil {

@@ -17,7 +17,7 @@ type Texts struct {
 	notes []string     // about what was found in the files
 }
 
-// readTexts reads the tokens of the config's files, of a stream those of its first part. mapper changes documents; nil:
+// readTexts reads the tokens of the config's files, and of the first part of a stream. mapper changes documents; nil:
 // nothing does. progress is called with the bytes that were read; nil: it is not.
 func (j *job) readTexts(ctx context.Context, tok tokenizer.Tokenizer, mapper data.Mapper,
 	progress func(done, total int64)) (*Texts, error) {

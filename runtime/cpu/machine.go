@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 )
 
-// machine is what is known of the CPU and of the part of it that the process may use.
+// machine describes the CPU and the part of it that the process may use.
 type machine struct {
 	model, vendor, features string
 	processors              host.Processors

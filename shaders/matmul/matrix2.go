@@ -89,7 +89,7 @@ func (t matrix2) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * cei
 // splitDepth is the number of k's in a split's range.
 func (t matrix2) splitDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth) }
 
-// cost is twice that of a kernel for subgroup matrices. The speed of this kernel depends on the driver, so it should
+// cost is twice the cost of a kernel for subgroup matrices. The speed of this kernel depends on the driver, so it should
 // only be chosen by timing.
 func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))

@@ -57,7 +57,7 @@ const (
 	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
 	fewColumns     = 192     // of such a block before an epilogue, or where there are few blocks
 	leastSplit     = 256     // k's of a group, where several share a sum
-	vectorRowsMost = 4       // rows of a product whose time is that of reading B
+	vectorRowsMost = 4       // rows of a product that takes as long as reading B
 	groupFlops     = 2e6     // of a block at least, when columns and splits are chosen: some 20 µs of a core
 	mostGroups     = 64
 	leastGroups    = 16 // where there is so much work
@@ -194,7 +194,7 @@ func (n native) count(rows int) int {
 	return ceilDiv(n.spec.M, rows) * ceilDiv(n.spec.N, n.columns) * n.spec.Batch * n.splits
 }
 
-// kernel returns the kernel; cost is relative to that of others for the same product.
+// kernel returns the kernel; cost is relative to other kernels for the same product.
 func (n native) kernel(name string, cost float64) Kernel {
 	s := n.spec
 	k := Kernel{Name: name, Cost: cost * s.flops()}

@@ -25,7 +25,7 @@ type matrixUnit struct {
 	macro string
 	block int     // rows that are computed at a time
 	panel int     // columns of a panel of B
-	speed float64 // in multiples of that of products of f32
+	speed float64 // in multiples of the speed of products of f32
 	code  string  // of its instructions; "": nativeBF16Tile has it
 }
 

@@ -65,7 +65,7 @@ func (n native) groupCount(rows int) int {
 	return n.count(rows)
 }
 
-// kernel returns the kernel; cost is relative to that of others for the same product.
+// kernel returns the kernel; cost is relative to other kernels for the same product.
 func (p grouped) kernel(name string, cost float64) Kernel {
 	s := p.spec
 	k := Kernel{Name: name, Cost: cost * s.flops()}

@@ -18,7 +18,7 @@ var prelude string
 func Prelude() string { return prelude }
 
 // Unit returns the translation unit of a kernel in C and the name of its function, which differs from those of other
-// kernels. Compilers call the unit's file by the given name, and its first line is that of the source.
+// kernels. Compilers call the unit's file by the given name, and its first line is the source's.
 func Unit(source, file string) (unit, symbol string) {
 	sum := sha256.Sum256([]byte(prelude + source))
 	symbol = "gp_" + hex.EncodeToString(sum[:8])

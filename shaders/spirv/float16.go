@@ -14,7 +14,7 @@ const amendments = 2
 // What naga does not say, by the specifications' numbers.
 const (
 	opExtension  = 10
-	opTypeFirst  = 19   // OpTypeVoid: all but those of extensions follow
+	opTypeFirst  = 19   // OpTypeVoid: all types but those of extensions follow
 	opTypeLast   = 39   // OpTypeForwardPointer
 	opTypeMatrix = 4456 // OpTypeCooperativeMatrixKHR
 
@@ -34,7 +34,7 @@ func newInstruction(op uint32, operands ...uint32) instruction {
 
 func (in instruction) op() uint32 { return in[0] & 0xffff }
 
-// is reports whether in is such an instruction, with those of its operands.
+// is reports whether in is such an instruction with such operands.
 func (in instruction) is(op uint32, at int, operand uint32) bool {
 	return in.op() == op && in[at] == operand
 }

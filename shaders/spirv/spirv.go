@@ -20,7 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
-// Features are those of the device that will run the code. All but the last are bits of the options of naga/lib.rs.
+// Features has the features of the device that will run the code. All but the last are bits of the options of naga/lib.rs.
 type Features uint32
 
 const (

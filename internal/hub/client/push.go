@@ -53,7 +53,7 @@ func (c *Client) CheckToken(n hub.Name) error {
 }
 
 // Push uploads files as one commit on the revision of a repository, which it makes if there is none. Files that the
-// repository has already are replaced, and those of an earlier upload deleted; others stay. It returns the commit's address.
+// repository has already are replaced, and files of an earlier upload deleted; others stay. It returns the commit's address.
 func (c *Client) Push(ctx context.Context, n hub.Name, uploads []Upload, o PushOptions) (address string, err error) {
 	if err := c.CheckToken(n); err != nil {
 		return "", err

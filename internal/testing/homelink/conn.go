@@ -71,7 +71,7 @@ func connect(from, to *Machine, port uint16) (near, far *conn) {
 	return near, far
 }
 
-// keep adds the connection to those of its machine, unless that is off.
+// keep adds the connection to its machine's, unless that is off.
 func (c *conn) keep() bool {
 	c.machine.mu.Lock()
 	defer c.machine.mu.Unlock()

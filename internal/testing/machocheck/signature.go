@@ -24,7 +24,7 @@ type directory struct {
 	HashSize, HashType, Platform, PageBits                                    uint8
 }
 
-// signature is that of a program.
+// signature is the signature of a program.
 type signature struct {
 	pages int
 	adHoc bool

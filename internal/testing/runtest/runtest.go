@@ -39,7 +39,7 @@ func (n *Notes) Note(format string, args ...any) {
 	n.Text = append(n.Text, fmt.Sprintf(format, args...))
 }
 
-// Options are those of a run that computes with x and reports to n.
+// Options are the options of a run that computes with x and reports to n.
 func Options(x *traintest.Reference, n *Notes) train.Options {
 	return train.Options{OpenDevice: traintest.OpenNull, Execute: x.Execute, Report: n}
 }

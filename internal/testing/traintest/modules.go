@@ -98,7 +98,7 @@ func Mixer(t *testing.T, remembers bool) string {
 	return Guest(t, "mixer.wasm", "", remembers, Hook("map_batch", body, w.Const(0)))
 }
 
-// Weigher doubles the weight of one token and sets that of another to zero.
+// Weigher doubles the weight of one token and sets another's to zero.
 func Weigher(t *testing.T) string {
 	return Guest(t, "weigher.wasm", "", false, Hook("token_weights",
 		Array(2), Array(2), []byte{0x2a, 2, 16}, w.ConstF32(2), 0x94, w.StoreF32(16), Array(2), w.ConstF32(0), w.StoreF32(76), w.Const(0)))

@@ -184,7 +184,7 @@ func (x *Reference) Held(param, bits string) (n int) {
 	return n
 }
 
-// owns reports whether a session updates parameters. Only those of the first replica do.
+// owns reports whether a session updates parameters. Only sessions of the first replica do.
 func (s *referenceSession) owns() bool { return s.graphs["update"] != nil }
 
 func (s *referenceSession) Output(program, name string) (device.Pending, error) {

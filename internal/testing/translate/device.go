@@ -29,7 +29,7 @@ func (d Device) Limits() target.Limits {
 // Budget returns the budget of the other device.
 func (d Device) Budget() int64 { return device.Budget(d.Native) }
 
-// Load translates a program's shaders. Mistakes of the program come before those of its sources.
+// Load translates a program's shaders. Mistakes of the program come before mistakes of its sources.
 func (d Device) Load(p *device.Program) (device.Loaded, error) {
 	if p == nil {
 		return d.Native.Load(p)

@@ -3,7 +3,7 @@ package translate
 // typ is a type of WGSL.
 type typ struct {
 	kind kind
-	n    int  // components of a vector, elements of an array; 0: the array's length is that of its binding
+	n    int  // components of a vector, elements of an array; 0: an array as long as its binding
 	of   *typ // of vectors, arrays and atomics
 }
 
@@ -80,7 +80,7 @@ const (
 	branch
 	loop // for and while
 	block
-	isolated // a block that sees the module's names and those of the inliner only
+	isolated // a block that sees the names of the module and of the inliner only
 	returns
 	breaks
 	continues
@@ -113,7 +113,7 @@ type variable struct {
 // constant is a constant of a module, whose value names no other constant if it is an integer.
 type constant struct {
 	name  string
-	typ   *typ // declared; nil: that of the value
+	typ   *typ // declared; nil: the value's type
 	value *expr
 }
 

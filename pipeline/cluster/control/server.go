@@ -261,7 +261,7 @@ func (s *Server) Request(ctx context.Context, member, name string, request []byt
 	return reply, nil
 }
 
-// Clock measures the difference between the clock of a member and that of this process.
+// Clock measures the difference between the clocks of a member and of this process.
 func (s *Server) Clock(ctx context.Context, member string) (transport.Clock, error) {
 	m, err := s.member(member)
 	if err != nil {

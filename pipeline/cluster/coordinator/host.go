@@ -26,7 +26,7 @@ import (
 type HostOptions struct {
 	Dir       string   // folder for the CA of the run, which a coordinator that restarts needs
 	Address   string   // host:port where members join; empty host: all interfaces; port 0: any three
-	Hosts     []string // names or addresses of this machine, for the token; none: those of its interfaces
+	Hosts     []string // names or addresses of this machine, for the token; none: the addresses of its interfaces
 	Build     string
 	Token     identity.TokenOptions                      // its addresses are set by NewHost
 	Local     *member.ProcessOptions                     // devices of this process; Options and Devices are used; nil: none
@@ -185,7 +185,7 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	return err
 }
 
-// serve opens the servers. The listener that it returns is that of the first.
+// serve opens the servers, and returns the listener of the first.
 func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listener, error) {
 	o := h.options
 	host, port, err := splitAddress(o.Address)
@@ -247,7 +247,7 @@ func (h *Host) near(port int) string {
 	return net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(port))
 }
 
-// addresses are those of this machine, with a port.
+// addresses are the addresses of this machine, with a port.
 func (h *Host) addresses(port int) (all []string) {
 	for _, host := range h.options.Hosts {
 		all = append(all, net.JoinHostPort(host, strconv.Itoa(port)))

@@ -18,7 +18,7 @@ import (
 //	begin    it begins with the first batch that no other has been granted, once the exchanges before that are done, and takes
 //	         part in all later ones
 
-// filling is what is known of replicas that are away.
+// filling is the state of fillAll, about replicas that are away.
 type filling struct {
 	closing map[int]bool // by number: the members of the one that has failed may still be busy
 	failed  int          // replicas in a row that have not taken part in an exchange

@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Control Control
 	Node    Node
-	Epoch   uint64           // greater than that of any pipeline before
+	Epoch   uint64           // greater than any earlier pipeline's
 	Places  []protocol.Place // by rank
 	Peers   []protocol.Peer  // of the members of Places, and of the coordinator
 	// PeersOf returns Peers as a member reaches them in an epoch; nil: at their addresses.

@@ -11,7 +11,7 @@ import (
 )
 
 // mostOrdered is how many members may be put into another order. Of more, the links of neighbors alone are measured,
-// since the number of pairs grows with the square of that of the members.
+// since the number of pairs grows with the square of the number of members.
 const mostOrdered = 6
 
 // faster is how many times as fast another order must be, so that ranks do not move for the error of a measurement.

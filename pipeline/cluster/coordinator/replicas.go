@@ -38,8 +38,8 @@ type Replicas struct {
 	slots     []*slot // by number; nil: the replica is away
 	joining   *slot   // a replica that is about to begin; nil: none is
 	fill      filling
-	round     *round    // in progress; nil: none is
-	limit     *together // of the newest round; nil: there was none
+	round     *round     // in progress; nil: none is
+	limit     *commonEnd // of the newest round; nil: there was none
 	exchanges exchanges
 	events    []event // that are not recorded yet
 	failure   error   // why failing is closed

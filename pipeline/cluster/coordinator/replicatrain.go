@@ -70,7 +70,7 @@ func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 // train trains a replica.
 func (r *Replicas) train(p *participant, w work) {
 	s, round := p.slot, p.round
-	w.to, w.together, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
+	w.to, w.commonEnd, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
 	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
 	r.progressed(s)
 	end, err := s.pipeline.work(round.stop, w, func(m engine.Measured) error {

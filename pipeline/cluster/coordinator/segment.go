@@ -50,7 +50,7 @@ type work struct {
 	microbatches int // per batch, of all replicas
 	losses       int // of a microbatch
 	source       engine.Source
-	together     *together          // where all replicas end; nil: there are no others
+	commonEnd    *commonEnd         // where all replicas end; nil: there are no others
 	flights      *[]replicas.Flight // see protocol.Begin
 }
 
@@ -69,7 +69,7 @@ func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches 
 
 // work does some work and calls each with the results of every batch, in order.
 func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured) error) (int, error) {
-	if w.from >= w.to || stop.Err() != nil && w.together == nil { // other replicas may have begun
+	if w.from >= w.to || stop.Err() != nil && w.commonEnd == nil { // other replicas may have begun
 		return w.from, nil
 	}
 	s, err := p.begin(w)
@@ -157,11 +157,11 @@ func (s *segment) grantAll(stop context.Context) error {
 			return nil
 		}
 		data, err := s.prepare(batch)
-		if err != nil && !w.together.refuse(batch) {
+		if err != nil && !w.commonEnd.refuse(batch) {
 			s.pipeline.Abort(err) // this replica alone has no data
 			return nil
 		}
-		if err != nil || !w.together.admit(stop, batch) {
+		if err != nil || !w.commonEnd.admit(stop, batch) {
 			s.finish(batch)
 			return err
 		}
@@ -180,11 +180,11 @@ func (s *segment) await(stop context.Context, batch int) bool {
 		ready := batch < s.finished+s.window() || s.work.evaluates
 		s.mu.Unlock()
 		if ready {
-			return s.work.together.open(stop, batch)
+			return s.work.commonEnd.open(stop, batch)
 		}
 		stopped := stop.Done()
 		if stop.Err() != nil {
-			if !s.work.together.open(stop, batch) {
+			if !s.work.commonEnd.open(stop, batch) {
 				return false
 			}
 			stopped = nil // others have begun the batch
@@ -201,7 +201,7 @@ func (s *segment) await(stop context.Context, batch int) bool {
 // window is how many batches may be granted beyond those that are finished. The caller holds the lock.
 func (s *segment) window() int {
 	n := s.finished - s.work.from - 1 // since the first
-	if s.work.together == nil || n < 1 {
+	if s.work.commonEnd == nil || n < 1 {
 		return window
 	}
 	return max(window, int(min(mostWindow, ahead.Seconds()*float64(n)/time.Since(s.first).Seconds())))

@@ -360,7 +360,7 @@ func (e *epoch) readOne(v protocol.Variable) ([]byte, error) {
 	return p.Wait()
 }
 
-// hyperparameters decodes those of a batch: without and with an update before it.
+// hyperparameters decodes the hyperparameters of a batch: without and with an update before it.
 func hyperparameters(payload [][]byte) (h [2][]float32, err error) {
 	if len(payload) != 2 || len(payload[0])%4 != 0 || len(payload[1])%4 != 0 {
 		return h, fmt.Errorf("hyperparameters in %d tensors, expected 2 of f32", len(payload))

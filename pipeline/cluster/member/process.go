@@ -25,7 +25,7 @@ type ProcessOptions struct {
 	Control     []string                    // addresses of the coordinator's node, host:port
 	Build       string                      // of this program
 	Devices     []string                    // names of the devices to offer, each for one rank
-	Hosts       []string                    // names or addresses of this machine, for other members; none: those of its interfaces
+	Hosts       []string                    // names or addresses of this machine, for other members; none: its interfaces' addresses
 	Listen      string                      // address of the interface for tensors; "": all
 	Port        int                         // for tensors; 0: any
 	Grace       time.Duration               // how long the connection with another member may be broken
@@ -191,7 +191,7 @@ func describe(o ProcessOptions, port int) (protocol.Info, error) {
 }
 
 // Interfaces lists this machine's addresses: first the one from which it reaches the first of some addresses, then
-// those of its other interfaces. If that is the loopback address, no other machine is meant, and it is the only one.
+// the addresses of its other interfaces. If that is the loopback address, no other machine is meant, and it is the only one.
 func Interfaces(reached []string) (hosts []string) {
 	if len(reached) > 0 {
 		if c, err := net.Dial("udp", reached[0]); err == nil { // sends nothing

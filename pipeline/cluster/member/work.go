@@ -66,7 +66,7 @@ func (m *Member) open(ctx context.Context, t protocol.Task) (w *workload, err er
 	return w, err
 }
 
-// ofReplica makes the work that of one of the replicas that train on their own.
+// ofReplica makes the work belong to one of the replicas that train on their own.
 func (w *workload) ofReplica(number int) {
 	c := w.task.Config
 	w.task.Config, w.task.RankPrefix = c.OfReplica(), replicas.RankPrefix(number)

@@ -70,7 +70,7 @@ func (r *relay) target(ticket string) (Target, bool) {
 	return t, ok
 }
 
-// call begins a tab's wait for another tab, and ends that of its call before, whose connection may be there later.
+// call begins a tab's wait for another tab, and ends the wait of its call before, whose connection may be there later.
 func (r *relay) call(tab string) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,13 +26,13 @@ type watchedConn struct {
 	settled  func(closed bool)     // called once: when the peer has said hello or was refused, or on Close
 	insecure atomic.Pointer[error] // the first error of TLS, which gRPC only quotes
 
-	turn   chan struct{} // holds a token while someone writes; a channel, so that time may pass for those who wait in a test
-	corked bool
-	held   bytes.Buffer
+	writing chan struct{} // holds a token while someone writes; a channel, so that time may pass for those who wait in a test
+	corked  bool
+	held    bytes.Buffer
 }
 
 func newWatchedConn(c net.Conn, settled func(closed bool)) *watchedConn {
-	return &watchedConn{Conn: c, opened: time.Now(), settled: settled, turn: make(chan struct{}, 1)}
+	return &watchedConn{Conn: c, opened: time.Now(), settled: settled, writing: make(chan struct{}, 1)}
 }
 
 // settle ends the time in which the connection waits for its hello.
@@ -64,8 +64,8 @@ func (w *watchedConn) explain(err error) error {
 }
 
 func (w *watchedConn) Write(b []byte) (int, error) {
-	w.turn <- struct{}{}
-	defer func() { <-w.turn }()
+	w.writing <- struct{}{}
+	defer func() { <-w.writing }()
 	if w.corked {
 		return w.held.Write(b)
 	}
@@ -73,14 +73,14 @@ func (w *watchedConn) Write(b []byte) (int, error) {
 }
 
 func (w *watchedConn) cork() {
-	w.turn <- struct{}{}
+	w.writing <- struct{}{}
 	w.corked = true
-	<-w.turn
+	<-w.writing
 }
 
 func (w *watchedConn) uncork() error {
-	w.turn <- struct{}{}
-	defer func() { <-w.turn }()
+	w.writing <- struct{}{}
+	defer func() { <-w.writing }()
 	w.corked = false
 	_, err := w.Conn.Write(w.held.Bytes())
 	w.held.Reset()

@@ -16,13 +16,13 @@ import (
 
 // connection is one connection of a link, after its hello.
 type connection struct {
-	link   *link
-	conn   *watchedConn
-	number int           // of the link's connection, from 1
-	done   chan struct{} // closed when it ends
-	ack    chan struct{} // holds a token when an acknowledgment is due
-	turn   chan struct{} // holds a token when a bulk fragment may be sent though there are hot ones
-	pings  chan ping     // to be answered
+	link      *link
+	conn      *watchedConn
+	number    int           // of the link's connection, from 1
+	done      chan struct{} // closed when it ends
+	ack       chan struct{} // holds a token when an acknowledgment is due
+	bulkToken chan struct{} // holds a token when a bulk fragment may be sent though there are hot ones
+	pings     chan ping     // to be answered
 
 	mu      sync.Mutex
 	claimed [classes]bool // the streams that the peer has opened
@@ -46,7 +46,7 @@ type pinged struct {
 const maxPings = 8
 
 func newConnection(l *link, conn *watchedConn) *connection {
-	return &connection{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+	return &connection{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), bulkToken: make(chan struct{}, 1),
 		pings: make(chan ping, 4), pulse: pulse{heard: time.Now()}}
 }
 
@@ -279,7 +279,7 @@ func (s *connection) writeData(class Class, stream stream) {
 			sent++
 		}
 		if class == Hot && (!ok || sent%hotShare == 0) {
-			signal(s.turn)
+			signal(s.bulkToken)
 		}
 		if !ok {
 			select {
@@ -299,7 +299,7 @@ func (s *connection) yield() {
 	timer := time.NewTimer(bulkWait)
 	defer timer.Stop()
 	select {
-	case <-s.turn:
+	case <-s.bulkToken:
 	case <-timer.C:
 	case <-s.done:
 	}

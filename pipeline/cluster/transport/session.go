@@ -196,7 +196,7 @@ func (s *Session) Settle(ctx context.Context) {
 	}
 }
 
-// Clock is the difference between the clock of the peer and that of this process, by the pings of the last seconds. It
+// Clock is the difference between the clocks of the peer and of this process, by the pings of the last seconds. It
 // waits for the first one.
 func (s *Session) Clock(ctx context.Context) (Clock, error) {
 	tick := time.NewTicker(time.Millisecond)

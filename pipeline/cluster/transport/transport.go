@@ -233,7 +233,7 @@ func (n *Node) Port() int {
 	return 0
 }
 
-// Connect begins an epoch, with a number greater than that of the one before, and ends that one: its messages are
+// Connect begins an epoch, with a number greater than the epoch's before, and ends that one: its messages are
 // dropped, here and when they arrive. It does not wait for connections.
 //
 // Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may

@@ -40,7 +40,7 @@ type description struct {
 	around   *[2]string // roles of the tokens that the class of the folder puts before and after a text; nil: the file says it
 	notes    []string   // for the user
 
-	namesExtra bool // extra is that of tokenizer_config.json, or of extra_special_tokens
+	namesExtra bool // extra comes from tokenizer_config.json, or from extra_special_tokens
 	extraOfMap bool // extra is additional_special_tokens of special_tokens_map.json
 }
 
@@ -287,7 +287,7 @@ func Files(t Tokenizer, maxLength int) map[string][]byte {
 }
 
 // SpecialIDs are the keys of a tokenizer in Hugging Face's config.json and generation_config.json. Where the first two
-// are missing, transformers takes those of Llama.
+// are missing, transformers takes Llama's.
 func SpecialIDs(t Tokenizer) map[string]any {
 	s := t.Special()
 	ids := map[string]any{"bos_token_id": nil, "eos_token_id": nil}

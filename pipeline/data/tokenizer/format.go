@@ -106,7 +106,7 @@ func (d *description) setDefaults(from string, tokens map[string]string) {
 			d.roles[role] = addedToken{ID: -1, Content: text, Special: true}
 		}
 	}
-	d.added = slices.DeleteFunc(d.added, func(t sideToken) bool { return t.ID < 0 }) // those of roles
+	d.added = slices.DeleteFunc(d.added, func(t sideToken) bool { return t.ID < 0 }) // tokens of roles
 	d.addSpecial(from)
 }
 

@@ -61,7 +61,7 @@ func (f Framing) Frame(t Tokenizer) (*Framed, error) {
 	return out, nil
 }
 
-// EncodePart is that of the tokenizer, with what the framing puts before a document.
+// EncodePart encodes as the tokenizer does, after what the framing puts before a document.
 func (f *Framed) EncodePart(text []byte, first bool) ([]uint32, error) {
 	ids, err := f.encoder.EncodePart(text, first)
 	if first && len(f.front) > 0 && err == nil {

@@ -36,7 +36,7 @@ const (
 	ggufSpacePrefix = "tokenizer.ggml.add_space_prefix"
 )
 
-// Kinds of tokens, beside those of SentencePiece's pieces, whose numbers are the same.
+// Kinds of tokens, beside the kinds of SentencePiece's pieces, which have the same numbers.
 const (
 	normalPiece = 1
 	unusedPiece = 5

@@ -183,7 +183,7 @@ func ggufDescription(f *gguf.File, tokens []string, types []int64) (d descriptio
 	return d, err
 }
 
-// ggufOwnEnds are the ends of a file that this program wrote, if they are still those of llama.cpp's keys.
+// ggufOwnEnds are the ends of a file that this program wrote, if llama.cpp's keys still name the same ones.
 func ggufOwnEnds(f *gguf.File, keyed []uint32) (ends []uint32) {
 	for _, id := range ggufValue[[]int64](f, ggufAllEnds) {
 		ends = append(ends, uint32(id))

@@ -117,7 +117,7 @@ func (p Problem) exchange(replicas []Replica) (x Exchange, ok bool, err error) {
 }
 
 // Exchanges plans the exchanges of a plan's replicas anew, for other messages. It reports whether a period that is short
-// enough fits the links; if not, the period is that of the links alone.
+// enough fits the links; if not, the period suits the links alone.
 func (p Problem) Exchanges(plan Plan) (x Exchange, ok bool, err error) {
 	return p.exchange(plan.Replicas)
 }

@@ -37,7 +37,7 @@ type Site struct {
 type Pipeline struct {
 	StepSeconds  float64 `json:"step_seconds"`
 	FillSeconds  float64 `json:"fill_seconds"`     // that it loses where it is empty for an exchange
-	HostRate     float64 `json:"bytes_per_second"` // between the host's memory and that of the first device; 0: any
+	HostRate     float64 `json:"bytes_per_second"` // between the host and the first device; 0: any
 	TokensPerSec float64 `json:"tokens_per_s"`
 	Stages       int     `json:"stages"`
 }

@@ -57,7 +57,7 @@ func (c *tiers) takes(t Task, ks []shaders.Kernel) bool {
 	return true
 }
 
-// takesInAll is takes for runs that the core leaves out: on software adapters those of graphs, which take drivers long to
+// takesInAll is takes for runs that the core leaves out: on software adapters the runs of graphs, which take drivers long to
 // compile. Their claims are of fusion and of memory, which native code shows as well.
 func (c *tiers) takesInAll(t Task, ks []shaders.Kernel) bool {
 	if c.core == nil {

@@ -97,7 +97,7 @@ func newScrubber(dir string) scrubber {
 	}
 	if me, err := user.Current(); err == nil {
 		replace(me.HomeDir, "HOME")
-		name := me.Username[strings.LastIndexByte(me.Username, '\\')+1:] // on Windows it follows that of the machine or domain
+		name := me.Username[strings.LastIndexByte(me.Username, '\\')+1:] // on Windows it follows a machine or domain
 		replace("/"+name+"/", "/USER/")
 		replace(`\`+name+`\`, `\USER\`)
 	}

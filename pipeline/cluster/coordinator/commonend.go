@@ -11,15 +11,15 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 )
 
-// together makes replicas that train on their own end with the same batch.
-type together struct {
+// commonEnd makes replicas that train on their own end with the same batch.
+type commonEnd struct {
 	mu      sync.Mutex
 	granted int // the first batch that no replica has been granted
 	stopped bool
 }
 
 // open reports whether a batch may be granted: until stop ends, and then, if another replica has been granted it.
-func (t *together) open(stop context.Context, batch int) bool {
+func (t *commonEnd) open(stop context.Context, batch int) bool {
 	if t == nil {
 		return stop.Err() == nil
 	}
@@ -29,13 +29,13 @@ func (t *together) open(stop context.Context, batch int) bool {
 }
 
 // isOpen is open of a caller that holds the lock.
-func (t *together) isOpen(stop context.Context, batch int) bool {
+func (t *commonEnd) isOpen(stop context.Context, batch int) bool {
 	t.stopped = t.stopped || stop.Err() != nil
 	return !t.stopped || batch < t.granted
 }
 
 // admit is open for a batch whose data is there: other replicas go on to it from then on.
-func (t *together) admit(stop context.Context, batch int) bool {
+func (t *commonEnd) admit(stop context.Context, batch int) bool {
 	if t == nil {
 		return stop.Err() == nil
 	}
@@ -50,7 +50,7 @@ func (t *together) admit(stop context.Context, batch int) bool {
 
 // refuse ends all replicas before a batch that there is no data for. It reports whether they do: others may have been granted
 // it, and go on.
-func (t *together) refuse(batch int) bool {
+func (t *commonEnd) refuse(batch int) bool {
 	if t == nil {
 		return true
 	}
@@ -64,7 +64,7 @@ func (t *together) refuse(batch int) bool {
 }
 
 // first is the first batch that no replica has been granted. nil: none has been granted any.
-func (t *together) first() int {
+func (t *commonEnd) first() int {
 	if t == nil {
 		return 0
 	}
@@ -75,7 +75,7 @@ func (t *together) first() int {
 
 // round is the training of all replicas, from a batch to another. Replicas may join it.
 type round struct {
-	limit   *together
+	limit   *commonEnd
 	stop    context.Context // ends the round
 	cancel  func()          // ends stop
 	source  engine.Source
@@ -100,7 +100,7 @@ type participant struct {
 }
 
 func newRound(stop context.Context, source engine.Source, from, to int) *round {
-	return &round{limit: &together{granted: from}, stop: stop, source: source, to: to, changed: make(chan struct{}, 1), next: from}
+	return &round{limit: &commonEnd{granted: from}, stop: stop, source: source, to: to, changed: make(chan struct{}, 1), next: from}
 }
 
 // enter adds a replica. nil: others have ended, and there is nothing to join.
