@@ -18,7 +18,7 @@ if [ "$(uname -s)" = Darwin ]; then
 	found+=(darwin-amd64 darwin-arm64)
 else
 	DARWIN_CC=$PWD/.ci/zig/cc
-	! .ci/zig/setup.sh || found+=(darwin-amd64 darwin-arm64)
+	case ${*:-darwin} in *darwin*) ! .ci/zig/setup.sh || found+=(darwin-amd64 darwin-arm64) ;; esac
 fi
 TARGETS=${*:-${found[*]}}
 REVISION=$(git describe --tags --always --dirty --abbrev=12)

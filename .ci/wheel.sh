@@ -16,7 +16,7 @@ if [ "$(uname -s)" = Darwin ]; then
 	[ "$(uname -m)" != arm64 ] || found+=(darwin-arm64)
 else
 	DARWIN_CC=$PWD/.ci/zig/cc
-	! .ci/zig/setup.sh || found+=(darwin-arm64)
+	case ${*:-darwin} in *darwin*) ! .ci/zig/setup.sh || found+=(darwin-arm64) ;; esac
 fi
 TARGETS=("${@:-${found[@]}}")
 REVISION=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)

@@ -182,7 +182,7 @@ func (s *Store) clean() error {
 				err = s.discard(e.dir)
 			} // else neither is certain: keep both
 		}
-		if err != nil {
+		if err != nil && !atomicfile.Busy(err) { // that was said when it was discarded
 			return err
 		}
 	}
@@ -190,12 +190,13 @@ func (s *Store) clean() error {
 }
 
 // discard deletes a folder whose name says that it is of no use. One with a file that another program has open stays until
-// the next clean.
+// a later clean; the error says so.
 func (s *Store) discard(dir string) error {
-	if err := s.fs.RemoveAll(dir); !atomicfile.Busy(err) {
-		return err
+	err := s.fs.RemoveAll(dir)
+	if atomicfile.Busy(err) {
+		return fmt.Errorf("%w: another program has it open, and a later save removes it", err)
 	}
-	return nil
+	return err
 }
 
 // write fills a fresh folder: every file, the manifest last, all of it durable.
