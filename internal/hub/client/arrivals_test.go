@@ -1,10 +1,12 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/testing/hubserver"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -132,4 +135,65 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, []string{"hf:datasets/o/d@" + commit}, names)
 	assert.Nil(t, a, "all is there")
 	a.Close()
+}
+
+// So it is with streams: files arrive right or not at all, and the branch never means a commit some of whose files are missing.
+func TestStreamFaults(t *testing.T) {
+	for seed := range uint64(tier.Times(t, 200, 10)) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		s := &hubserver.Server{PageSize: 1 + r.IntN(5), Small: 1000}
+		o := start(t, s)
+		o.Idle = 20 * time.Millisecond
+		files := map[string][]byte{}
+		for i := range 4 {
+			files[fmt.Sprintf("train-%d.parquet", i)] = random(10*seed+uint64(i), r.IntN(100_000))
+		}
+		commit := s.Add("datasets/o/d", "main", files)
+		seen := withFaults(s, r)
+		var failed error
+		for range 30 {
+			if failed = streamAll(t, o, files); failed == nil {
+				break
+			}
+			assert.True(t, strings.HasPrefix(failed.Error(), "hf:datasets/o/d: "), "%d: %v", seed, failed)
+			checkSnapshot(t, "datasets--o--d", seed, files)
+			if ref, err := os.ReadFile(filepath.Join(hub.Cache(), "datasets--o--d", "refs", "main")); err == nil {
+				require.Equal(t, commit, string(ref))
+				_, err := hub.Files("hf:datasets/o/d")
+				require.NoError(t, err, "%d: %+v", seed, *seen)
+			}
+		}
+		require.NoError(t, failed, "%d: %+v", seed, *seen)
+		checkSnapshot(t, "datasets--o--d", seed, files)
+		_, err := hub.Files("hf:datasets/o/d@" + commit)
+		require.NoError(t, err)
+		require.Empty(t, s.Leaks())
+		s.Close()
+	}
+}
+
+// streamAll waits for all files of a stream, and compares them.
+func streamAll(t *testing.T, o Options, files map[string][]byte) error {
+	c, err := New(o)
+	require.NoError(t, err)
+	defer c.Close()
+	n, _, err := hub.Parse("hf:datasets/o/d")
+	require.NoError(t, err)
+	names, a, err := c.Stream(t.Context(), []Request{{n, hub.ForData}}, func([]string) bool { return true })
+	defer a.Close()
+	if err != nil {
+		return err
+	}
+	paths, err := hub.Places(names[0])
+	require.NoError(t, err)
+	require.Len(t, paths, len(files))
+	for _, path := range paths {
+		if err := a.Await(t.Context(), path); err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(files[filepath.Base(path)], content), path)
+	}
+	return nil
 }

@@ -326,6 +326,43 @@ func TestSecondProcessWaits(t *testing.T) {
 	assert.Equal(t, 1, loads)
 }
 
+// withFaults has a server do wrong some times, and returns what it did.
+func withFaults(s *hubserver.Server, r *rand.Rand) *[]hubserver.Fault {
+	faults, seen := 1+r.IntN(12), new([]hubserver.Fault)
+	var mu sync.Mutex
+	s.Fault = func(*http.Request) (f hubserver.Fault) {
+		mu.Lock()
+		defer mu.Unlock()
+		if faults == 0 || r.IntN(3) > 0 {
+			return f
+		}
+		faults--
+		switch r.IntN(9) {
+		case 0:
+			f.Status = []int{500, 502, 503, 504, 429, 403, 404, 401, 408, 416}[r.IntN(10)]
+		case 1:
+			f.Cut = 1 + r.Int64N(90_000)
+		case 2:
+			f.Cut, f.Stall = 1+r.Int64N(90_000), r.IntN(4) == 0
+		case 3:
+			f.Damage = true
+		case 4:
+			f.NoRange = true
+		case 5:
+			f.Extra = 1 + r.IntN(1000)
+		case 6:
+			f.Empty = true
+		case 7:
+			f.NoRange, f.Cut = true, 1+r.Int64N(90_000)
+		case 8:
+			f.Damage, f.Cut = true, 1+r.Int64N(90_000)
+		}
+		*seen = append(*seen, f)
+		return f
+	}
+	return seen
+}
+
 // Whatever goes wrong with the server and its connections, there are the right bytes or a clear error, and the cache is
 // never damaged: what another command finds there later is right.
 func TestFaults(t *testing.T) {
@@ -336,46 +373,17 @@ func TestFaults(t *testing.T) {
 		o.Idle = 20 * time.Millisecond
 		files := model(seed)
 		s.Add("models/o/m", "main", files)
-		faults := 1 + r.IntN(12)
-		var seen []hubserver.Fault
-		s.Fault = func(*http.Request) (f hubserver.Fault) {
-			if faults == 0 || r.IntN(3) > 0 {
-				return f
-			}
-			faults--
-			switch r.IntN(9) {
-			case 0:
-				f.Status = []int{500, 502, 503, 504, 429, 403, 404, 401, 408, 416}[r.IntN(10)]
-			case 1:
-				f.Cut = 1 + r.Int64N(90_000)
-			case 2:
-				f.Cut, f.Stall = 1+r.Int64N(90_000), r.IntN(4) == 0
-			case 3:
-				f.Damage = true
-			case 4:
-				f.NoRange = true
-			case 5:
-				f.Extra = 1 + r.IntN(1000)
-			case 6:
-				f.Empty = true
-			case 7:
-				f.NoRange, f.Cut = true, 1+r.Int64N(90_000)
-			case 8:
-				f.Damage, f.Cut = true, 1+r.Int64N(90_000)
-			}
-			seen = append(seen, f)
-			return f
-		}
+		seen := withFaults(s, r)
 		var failed error
 		for range 30 { // as often as a patient user
 			if failed = fetch(t, o, hub.ForModel, "hf:o/m"); failed == nil {
 				break
 			}
 			assert.True(t, strings.HasPrefix(failed.Error(), "hf:o/m: "), "%d: %v", seed, failed)
-			checkSnapshot(t, seed, files)
+			checkSnapshot(t, "models--o--m", seed, files)
 		}
-		require.NoError(t, failed, "%d: %+v", seed, seen)
-		checkSnapshot(t, seed, files)
+		require.NoError(t, failed, "%d: %+v", seed, *seen)
+		checkSnapshot(t, "models--o--m", seed, files)
 		dir, err := hub.Locate("hf:o/m")
 		require.NoError(t, err)
 		require.Equal(t, files["model-2.safetensors"], cached(t, dir)["model-2.safetensors"], seed)
@@ -385,9 +393,9 @@ func TestFaults(t *testing.T) {
 }
 
 // checkSnapshot compares every file that the cache shows with the right one.
-func checkSnapshot(t *testing.T, seed uint64, files map[string][]byte) {
+func checkSnapshot(t *testing.T, folder string, seed uint64, files map[string][]byte) {
 	t.Helper()
-	snapshots := filepath.Join(hub.Cache(), "models--o--m", "snapshots")
+	snapshots := filepath.Join(hub.Cache(), folder, "snapshots")
 	if _, err := os.Stat(snapshots); err != nil {
 		return
 	}
