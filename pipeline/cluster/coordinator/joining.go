@@ -51,14 +51,28 @@ func (r *Replicas) fillAll() {
 		if !r.backOff(ctx) {
 			return
 		}
-		number, err := r.options.Offer(ctx, away)
+		number, err := r.offer(ctx, away)
 		if err != nil {
-			return
+			continue
 		}
 		if err := r.join(ctx, number); err != nil && ctx.Err() == nil {
 			r.noteJoin(number, err)
 		}
 	}
+}
+
+// offer waits for members that can be one of some replicas. It fails when others are away, too: a member may be for these.
+func (r *Replicas) offer(ctx context.Context, away []int) (number int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-r.vacant:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return r.options.Offer(ctx, away)
 }
 
 // backOff waits the longer the more replicas in a row have failed: the members may be the same ones again. It reports whether
