@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-generate interop darwin darwin-arm64 darwin-amd64 windows-test release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-lavapipe peers-generate interop darwin darwin-arm64 darwin-amd64 windows-test release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -162,6 +162,12 @@ peers: build ## compare speed with PyTorch, JAX and OpenBLAS on an idle CPU (dev
 	build/peers/venv/bin/python docs/oracle/peers/peers.py --works $(WORK) $(PEERS_FLAGS)
 	@echo "ratio of OpenBLAS's time to the kernel's, and both in microseconds:"
 	go test ./shaders/matmul -run '^$$' -bench 'Native/($(PRODUCTS))/threads=2$$' -benchtime 1x
+
+# Needs Rust and Mesa's lavapipe. PEERS_FLAGS are those of docs/oracle/peers/adapters.py.
+peers-lavapipe: build ## compare speed with meganeura on lavapipe (development only: fetches crates)
+	[ -x build/peers/venv/bin/python ] || python3 -m venv build/peers/venv
+	build/peers/venv/bin/pip install --quiet --disable-pip-version-check numpy==2.4.6 safetensors==0.8.0
+	build/peers/venv/bin/python docs/oracle/peers/adapters.py $(PEERS_FLAGS)
 
 # Needs Node.js.
 peers-generate: build ## compare the speed of generating with llama.cpp on an idle CPU (development only: fetches 300 MB from npm and PyPI)

@@ -71,7 +71,7 @@ var allowed = map[string]string{
 	"examples/browser":               "runtime/device runtime/webgpujs wasm/... examples/browser/...",
 	"internal/...":                   "",
 	"internal/kerneldump":            "runtime/device",
-	"internal/testing/...":           "graph/... shaders/... runtime/... pipeline/...",
+	"internal/testing/...":           "graph/... optim shaders/... runtime/... pipeline/...",
 	"cmd/...":                        execution + "shaders/... runtime/... wasm/... pipeline/...",
 	"cmd/gpupipe/internal/hookbench": "wasm/... internal/testing/wasmtest",
 	"cmd/runwasm":                    "internal/testing/chromium",

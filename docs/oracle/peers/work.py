@@ -14,6 +14,8 @@ WORKS = {
           "seq_len": 256, "batch_size": 8},
     "smollm2-135m": {"preset": "smollm2-135m", "vocab_size": 49152, "seq_len": 512, "batch_size": 4},
 }
+# As one sequence, for adapters.py.
+WORKS |= {f"{name}-512": {**WORKS[name], "seq_len": 512, "batch_size": 1} for name in "AB"}
 # Mixtures of 8 experts, of which a token has 2: the multiplications of the dense works, but for the router's.
 WORKS |= {f"{name}-moe": {**WORKS[name], "d_ff": 0, "moe": {"experts": 8, "top_k": 2, "d_ff": WORKS[name]["d_ff"] // 2,
                                                           "normalize": "true"}} for name in "AB"}

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Compares training on one software GPU, Mesa's lavapipe, with meganeura: `make peers-lavapipe`.
+
+    adapters.py [--works A-512 B-512] [--peers NAME...] [--turns N] [--seconds S]
+
+All train in f32 from the same weights on the same tokens, by turns, as in peers.py. meganeura has graphs of one
+sequence, so works end in -512: one sequence of 512 tokens. Its optimizer is Adam, gpupipe's AdamW. So the losses of the
+first step must be equal, and later ones are near. A peer that fails is named, with its message. Rust and Mesa's
+lavapipe must be installed; crates are fetched.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+
+import peers
+import work
+
+HERE = peers.HERE / "adapters"
+BUILD = peers.BUILD / "adapters"
+DRIVER = "/usr/share/vulkan/icd.d/lvp_icd.json"
+PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura"]
+LOSS_TOLERANCE = 1e-3  # relative, of the first step
+
+
+def write_job(name, weights):
+    """Writes what peers in Rust read: job.json, weights.f32 and tokens.u16."""
+    folder = BUILD / name
+    folder.mkdir(parents=True, exist_ok=True)
+    w = work.WORKS[name]
+    job = {"model": json.loads((weights / "config.json").read_text()), "batch_size": w["batch_size"], "seq_len": w["seq_len"],
+           "tensors": []}
+    at = 0
+    with open(folder / "weights.f32", "wb") as f:
+        for key, x in work.load_file(str(weights / "model.safetensors")).items():
+            job["tensors"].append({"name": key, "shape": list(x.shape), "offset": at})
+            f.write(x.astype("<f4").tobytes())
+            at += x.size
+    (folder / "tokens.u16").write_bytes((peers.BUILD / name / "tokens.bin").read_bytes()[1024:])
+    (folder / "job.json").write_text(json.dumps(job))
+    return folder
+
+
+def built(peer):
+    """The program of a peer in Rust, built beside its lock file outside of the sources."""
+    folder = BUILD / peer
+    shutil.copytree(HERE / peer, folder, dirs_exist_ok=True)
+    peers.run(["cargo", "build", "--quiet", "--release", "--manifest-path", folder / "Cargo.toml"], BUILD / f"{peer}.log")
+    return folder / "target" / "release" / f"{peer}-peer"
+
+
+def start(peer, name, weights):
+    folder, w = BUILD / name, work.WORKS[name]
+    if peer.startswith("gpupipe"):
+        device = peer.split(", ")[1]
+        more = {"train.steps": 10_000_000, "run.dir": peers.fresh(folder / device), "init.from": weights}
+        command = [peers.GPUPIPE, "train", "--device", device, "--json",
+                   *peers.settings(name, peers.BUILD / name / "tokens.bin", "adamw", **more)]
+    else:
+        command = [built(peer), folder]
+    return peers.Peer(peer, [str(c) for c in command], folder / f"{peer}.log".replace(", ", "-"), w["batch_size"] * w["seq_len"])
+
+
+def measure(name, o):
+    """Lets the peers that start take turns. Returns them, closed, and the messages of the others by name."""
+    weights, running, failed = peers.make_files(name), [], {}
+    write_job(name, weights)
+    try:
+        for peer in o.peers:
+            peers.say(f"{name}: starting {peer}")
+            try:
+                running.append(start(peer, name, weights))
+                peers.say(f"    losses {', '.join(f'{x:.6f}' for x in running[-1].losses)}")
+            except SystemExit as e:
+                failed[peer] = last_line(str(e))
+                peers.say(f"    {failed[peer]}")
+        for turn in range(o.turns):
+            first = turn % len(running)
+            for p in running[first:] + running[:first]:
+                p.turn(o.seconds)
+            peers.say(f"{name}: turn {turn + 1} of {o.turns}: {', '.join(f'{p.name} {p.rates[-1]:,.0f}' for p in running)}")
+    finally:
+        for p in running:
+            p.close()
+    return running, failed
+
+
+def last_line(message):
+    """The last line of a log that says something, without peers.py's own."""
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("peers:")]
+    told = [line for line in lines if "rror" in line or "panicked" in line or "found" in line]
+    return (told or lines or [message])[-1][:300]
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--works", nargs="+", choices=work.WORKS, default=["A-512", "B-512"])
+    a.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
+    a.add_argument("--turns", type=int, default=5)
+    a.add_argument("--seconds", type=float, default=5, help="of a turn, at least")
+    o = a.parse_args()
+    os.environ |= {"VK_ICD_FILENAMES": DRIVER, "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "/tmp")}
+    BUILD.mkdir(parents=True, exist_ok=True)
+    print("| work | peer | tokens/s: min | median | max | to gpupipe | loss of the first step |\n"
+          "| --- | --- | --- | --- | --- | --- | --- |")
+    differ = False
+    for name in o.works:
+        running, failed = measure(name, o)
+        best = max((statistics.median(p.rates) for p in running if p.name.startswith("gpupipe")), default=None)
+        for p in running:
+            median = statistics.median(p.rates)
+            ratio = f"{median / best:.2f}" if best else ""
+            differ = differ or abs(p.losses[0] / running[0].losses[0] - 1) > LOSS_TOLERANCE
+            print(f"| {name} | {p.name} | {min(p.rates):,.0f} | {median:,.0f} | {max(p.rates):,.0f} | {ratio} | {p.losses[0]:.5f} |")
+        for peer, message in failed.items():
+            print(f"| {name} | {peer} | fails: {message} | | | | |")
+    if differ:
+        sys.exit("adapters: the losses of the first step differ, so the peers have not computed the same")
+
+
+if __name__ == "__main__":
+    main()
