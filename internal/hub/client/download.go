@@ -110,6 +110,10 @@ func (c *Client) file(ctx context.Context, s *source, f hub.File) error {
 	} else if errors.As(err, new(*os.PathError)) {
 		return err
 	} // else the file system has no locks: writers of the same bytes at the same places do not harm each other
+	if s.has(s.commit, f) { // another process has brought it, and may be reading it
+		c.done.add(f.Size)
+		return nil
+	}
 	if isWhole(blob, f.Size) {
 		c.done.add(f.Size)
 	} else if err := c.content(ctx, s, f, blob); err != nil {
