@@ -52,7 +52,7 @@ func (*PutRowsOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return in[:1], wantType("the position", in[2], graph.U32, 1)
 }
 
-// putRows names the extents of a PutRowsOp. The batch is the number of rows.
+// putRows names the extents of a PutRowsOp. batch and rows are the first two extents of the rows that are put.
 type putRows struct{ batch, positions, rows, width, caches int }
 
 func putRowsSizes(cache, rows graph.Shape) putRows {

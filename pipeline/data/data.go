@@ -69,8 +69,8 @@ type Source struct {
 // is a *fielderror.Error.
 //
 // With ValFraction f, of the W = (n−1)/SeqLen windows of the n training tokens the last ⌊f·W⌋ (at least one) are held
-// out. No token is a target in both; the last target of the one is the first input of the other. Of a stream, the training
-// the tokens here are its first part.
+// out. No token is a target in both; the last target of the one is the first input of the other. Of a stream, the n
+// tokens are those of its first part.
 func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err

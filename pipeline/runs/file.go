@@ -127,7 +127,7 @@ func (f *File) Overrides(now []string) (all []Override) {
 
 // Note says where the set was begun, if that is not the working directory.
 func (f *File) Note(noun, dir string, note func(format string, args ...any)) {
-	if f.Start != "" && note != nil {
+	if f != nil && f.Start != "" && note != nil {
 		note("the %s in %s was begun in %s: relative paths of %s begin there", noun, dir, f.Start, f.Path)
 	}
 }

@@ -30,7 +30,6 @@ type Connection struct {
 // Network connects machines.
 type Network struct {
 	packet, buffer int
-	done           chan struct{} // closed by Close
 	work           sync.WaitGroup
 
 	mu       sync.Mutex
@@ -56,12 +55,11 @@ type Machine struct {
 // New makes a network without machines. Links carry packets of some bytes, and a connection holds a buffer of some bytes
 // before its uplink.
 func New(packet, buffer int) *Network {
-	return &Network{packet: packet, buffer: buffer, done: make(chan struct{}), machines: map[netip.Addr]*Machine{}}
+	return &Network{packet: packet, buffer: buffer, machines: map[netip.Addr]*Machine{}}
 }
 
 // Close breaks all connections and waits until nothing of the network runs.
 func (n *Network) Close() {
-	close(n.done)
 	n.mu.Lock()
 	all := slices.Collect(maps.Values(n.machines))
 	n.mu.Unlock()

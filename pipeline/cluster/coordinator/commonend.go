@@ -156,6 +156,7 @@ func (r *round) take() (complete []engine.Measured, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
+		r.skip()
 		all := r.heads()
 		if len(all) == 0 {
 			return complete, r.working == 0
@@ -163,6 +164,15 @@ func (r *round) take() (complete []engine.Measured, over bool) {
 		complete = append(complete, replicas.Combine(all))
 		r.next++
 	}
+}
+
+// skip goes on to the first batch that any replica measures: those that would have measured the ones before it are lost.
+func (r *round) skip() {
+	if len(r.all) == 0 {
+		return
+	}
+	first := slices.MinFunc(r.all, func(a, b *participant) int { return a.begun - b.begun })
+	r.next = max(r.next, first.begun)
 }
 
 // heads takes the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that begin with
@@ -187,8 +197,12 @@ func (r *round) end(from int) (int, error) {
 	defer r.mu.Unlock()
 	reached := from
 	var errs []error
+	texts := map[string]bool{}
 	for _, p := range r.all {
-		reached, errs = max(reached, p.end), append(errs, p.err)
+		reached = max(reached, p.end)
+		if p.err != nil && !texts[p.err.Error()] { // data that is missing is missing for all
+			errs, texts[p.err.Error()] = append(errs, p.err), true
+		}
 	}
 	err := errors.Join(errs...)
 	for _, p := range r.all {

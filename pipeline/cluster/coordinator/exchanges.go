@@ -189,7 +189,7 @@ func (r *Replicas) loseHung() {
 		if s == nil || !r.round.waitsFor(s) && !r.exchanges.waitFor(s) {
 			continue
 		}
-		if now := s.carriedOf(carried); now != s.carried {
+		if now := s.carriedOf(carried); now < s.carried || now-s.carried >= leastCarried {
 			s.carried, s.heard = now, time.Now()
 		}
 		if time.Since(s.heard) > timeout {
@@ -212,7 +212,11 @@ func (e *exchanges) waitFor(s *slot) bool {
 	return false
 }
 
-// carriedBytes are the bytes of tensors that went to and came from each member. All pipelines have the same node.
+// leastCarried is how many bytes show progress: members that hang still report their links, in some hundred bytes at a time.
+const leastCarried = 1 << 20
+
+// carriedBytes are the bytes that went to and came from each member, without those of requests. All pipelines have the same
+// node.
 func carriedBytes(slots []*slot) map[string]int64 {
 	all := map[string]int64{}
 	if len(slots) == 0 {
@@ -226,7 +230,7 @@ func carriedBytes(slots []*slot) map[string]int64 {
 	return all
 }
 
-// carriedOf is the sum over the replica's members. While it changes, weights or an exchange are on their way, which may take
+// carriedOf is the sum over the replica's members. While it grows, weights or an exchange are on their way, which may take
 // longer than pipeline.watchdog.
 func (s *slot) carriedOf(all map[string]int64) (bytes int64) {
 	for _, member := range s.pipeline.group.members {

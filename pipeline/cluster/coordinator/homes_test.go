@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -111,7 +112,9 @@ func (h homes) train(t testing.TB, dir string, p *layout.ReplicaPlan, steps int)
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, process.Close()) }()
 	}
-	require.NoError(t, host.Wait(t.Context(), func(_, members int) bool { return members == h.machines }))
+	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour) // of virtual time
+	defer cancel()
+	require.NoError(t, host.Wait(ctx, func(_, members int) bool { return members == h.machines }))
 	c := h.config(t, dir, h.machines, "train.steps=100000", fmt.Sprint("pipeline.replicas=", len(p.Replicas)),
 		"pipeline.watchdog=1m", // the weights of the other replicas take longer at first
 		fmt.Sprint("pipeline.local_steps=", p.Period), fmt.Sprintf("pipeline.outer={late: %d, wire: %s}", p.Late, p.Wire))
@@ -126,7 +129,7 @@ func (h homes) train(t testing.TB, dir string, p *layout.ReplicaPlan, steps int)
 			return nil
 		}}, err
 	}
-	_, err = host.Train(t.Context(), func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: &r, OpenDevice: open})
+	_, err = host.Train(ctx, func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: &r, OpenDevice: open})
 	require.ErrorIs(t, err, enough)
 	return r.times
 }

@@ -30,24 +30,25 @@ const coordinatorID = "coordinator"
 
 // network connects members and a coordinator in memory. Messages of a sender, receiver and class stay in order.
 type network struct {
-	mu      sync.Mutex
-	epochs  map[string]uint64 // by member
-	members map[string]*member.Member
-	host    running
-	queues  map[string]chan func()
-	cut     map[string]bool                                                // members that nothing reaches
-	sent    map[string]int                                                 // by the type of header
-	hold    chan struct{}                                                  // closed when variables may arrive; nil: they may
-	results chan struct{}                                                  // closed when results may arrive; nil: they may
-	writes  chan struct{}                                                  // closed when variables may be written; nil: they may
-	asked   func(ctx context.Context, id, name string) error               // may refuse a request of a member; nil: nothing does
-	forge   func(from, to string, h protocol.Header, m *transport.Message) // may change a message; nil: nothing does
-	expels  []string                                                       // members
-	latency time.Duration                                                  // of a round trip, as far as links are measured
-	far     map[string]time.Duration                                       // of a round trip between two members, as in "a b"; others have latency
-	links   *Links                                                         // known before; nil: none are
-	probed  map[string]string                                              // by member: to which it has sent the newest filler
-	ahead   map[string]time.Duration                                       // by member: its clock minus that of the coordinator
+	mu       sync.Mutex
+	epochs   map[string]uint64 // by member
+	members  map[string]*member.Member
+	host     running
+	queues   map[string]chan func()
+	cut      map[string]bool                                                // members that nothing reaches
+	sent     map[string]int                                                 // by the type of header
+	hold     chan struct{}                                                  // closed when variables may arrive; nil: they may
+	results  chan struct{}                                                  // closed when results may arrive; nil: they may
+	writes   chan struct{}                                                  // closed when variables may be written; nil: they may
+	asked    func(ctx context.Context, id, name string) error               // may refuse a request of a member; nil: nothing does
+	reported int64                                                          // bytes from each member
+	forge    func(from, to string, h protocol.Header, m *transport.Message) // may change a message; nil: nothing does
+	expels   []string                                                       // members
+	latency  time.Duration                                                  // of a round trip, as far as links are measured
+	far      map[string]time.Duration                                       // of a round trip between two members, as in "a b"; others have latency
+	links    *Links                                                         // known before; nil: none are
+	probed   map[string]string                                              // by member: to which it has sent the newest filler
+	ahead    map[string]time.Duration                                       // by member: its clock minus that of the coordinator
 }
 
 func newNetwork() *network {
@@ -135,7 +136,19 @@ func (n node) Send(to string, m transport.Message) error {
 	return nil
 }
 
-func (n node) Links() []transport.Link { return nil }
+// Links implements Node. Whatever members do, they report their links to the coordinator.
+func (n node) Links() (all []transport.Link) {
+	if n.self != coordinatorID {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reported += 200
+	for id := range n.members {
+		all = append(all, transport.Link{Peer: id, Class: transport.Bulk, BytesReceived: n.reported})
+	}
+	return all
+}
 
 func (n node) Flush(context.Context) error {
 	n.mu.Lock()

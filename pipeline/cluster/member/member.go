@@ -7,6 +7,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,7 +213,18 @@ func (m *Member) lend(ctx context.Context, q protocol.AtRest) (struct{}, error) 
 
 // returnLent puts the weights back that lend has kept.
 func (m *Member) returnLent(ctx context.Context, q protocol.AtRest) (struct{}, error) {
-	return struct{}{}, m.atRest(ctx, q, func(c *replicas.Course, e *epoch) error { return c.Return(e.over) })
+	return struct{}{}, m.atRest(ctx, q, func(c *replicas.Course, e *epoch) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			select {
+			case <-e.over:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		return c.Return(ctx.Done())
+	})
 }
 
 // atRest does something with a replica that trains on its own, while its ranks are at rest.
@@ -225,7 +237,7 @@ func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replica
 		return errors.New("no replica that trains on its own is planned")
 	}
 	if !e.segments.await(ctx.Done(), e.over, func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }) {
-		return errors.Join(context.Cause(ctx), errors.New("the epoch has ended"))
+		return cmp.Or(context.Cause(ctx), errors.New("the epoch has ended"))
 	}
 	e.pending.Wait()
 	return do(e.course, e)
