@@ -154,8 +154,12 @@ func (c *conn) arrive(packets <-chan packet) {
 			c.reset()
 		}
 	}
-	if !lost {
-		p.change(func() { p.ended = true })
+	select {
+	case <-c.over: // there may have been no packet to lose
+	default:
+		if !lost {
+			p.change(func() { p.ended = true })
+		}
 	}
 }
 
