@@ -43,7 +43,8 @@ func TestReplicasLearnTheSameUnderChurn(t *testing.T) {
 		}
 	})
 	a, b := summary(churned), summary(calm)
-	t.Logf("validation loss after %d events each %.4f ± %.4f (standard error), undisturbed %.4f ± %.4f", events, a.mean, a.err, b.mean, b.err)
+	t.Logf("validation loss after %d events each %.4f ± %.4f (standard error), undisturbed %.4f ± %.4f",
+		events, a.mean, a.err, b.mean, b.err)
 	t.Log(churned, calm)
 	assert.LessOrEqual(t, a.mean-b.mean, math.Hypot(a.err, b.err), "the standard error of the difference")
 }

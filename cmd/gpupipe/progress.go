@@ -169,7 +169,7 @@ func (p *progress) Note(format string, args ...any) {
 	p.prose(text + "\n")
 }
 
-// later is Note for other goroutines than that of the run, which shows the note with what it shows next.
+// later records a note, from any goroutine. The goroutine of the run shows it before its next output.
 func (p *progress) later(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -63,7 +63,7 @@ func (t *commonEnd) refuse(batch int) bool {
 	return true
 }
 
-// first is the first batch that no replica has been granted. nil: none has been granted any.
+// first is the first batch that no replica has been granted; 0 without a round.
 func (t *commonEnd) first() int {
 	if t == nil {
 		return 0

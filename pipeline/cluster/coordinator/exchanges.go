@@ -13,7 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// exchanges is what has happened of the exchanges of replicas.
+// exchanges tracks the messages and the steps of the exchanges of replicas.
 type exchanges struct {
 	arrivals map[replicas.Exchange]map[*slot]*arrival
 	taken    map[int]int   // by fragment: the step of its newest exchange that is complete

@@ -57,8 +57,8 @@ type ReplicaOptions struct {
 	Device func() (device.Device, error)
 	// Offer waits for members that can be one of some replicas that are away; nil: there will be none.
 	Offer func(ctx context.Context, away []int) (replica int, err error)
-	// Failed is told that a replica has failed before it took part in an exchange, so that other members are offered before its
-	// own; nil: nobody is.
+	// Failed is called when a replica has failed before it took part in an exchange, so that other members are offered
+	// before the replica's own. It may be nil.
 	Failed func(replica int)
 	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and pipeline.watchdog.
 	OpenTimeout time.Duration
