@@ -45,7 +45,7 @@ var budgets = map[string]int{
 	"pipeline/trace":      1400,
 	"pipeline/inference":  5100,
 	"pipeline/watch":      2100,
-	"pipeline/runs":       5500,
+	"pipeline/runs":       5650,
 	"internal":            13700,
 	"internal/testing":    8200,
 	"cmd":                 13650,

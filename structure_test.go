@@ -58,7 +58,7 @@ var allowed = map[string]string{
 	"pipeline/train/hooks":           "graph/... optim wasm/... pipeline/checkpoint/... pipeline/config pipeline/data/... pipeline/engine pipeline/trace",
 	"pipeline/inference/...":         execution + "wasm/hook pipeline/checkpoint/... pipeline/config pipeline/data/... pipeline/engine pipeline/layout pipeline/train/hooks",
 	"pipeline/inference/tasks":       "",
-	"pipeline/runs/...":              execution + "pipeline/checkpoint/... pipeline/config pipeline/layout pipeline/metrics pipeline/schedule pipeline/train pipeline/wire",
+	"pipeline/runs/...":              execution + "optim/outer pipeline/checkpoint/... pipeline/config pipeline/layout pipeline/metrics pipeline/schedule pipeline/train pipeline/wire",
 	"pipeline/watch":                 "pipeline/metrics pipeline/trace",
 	"pipeline/cluster/identity":      "",
 	"pipeline/cluster/control":       "pipeline/cluster/identity pipeline/cluster/transport",

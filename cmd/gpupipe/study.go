@@ -12,7 +12,7 @@ type studyCommand struct {
 
 func (c *studyCommand) Help() string {
 	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and reports what one step
-of delay and what wire formats cost each of them. The grid:
+of delay, wire formats and replicas that seldom talk cost each of them. The grid:
 
   base: config.yaml      # beside the grid; or the config itself
   set: {train.steps: 9}  # keys of the config, for all runs
@@ -26,7 +26,12 @@ of delay and what wire formats cost each of them. The grid:
                          # Any delay may have +error_feedback,
                          # +weight_prediction or +dc_asgd. With stages
                          # from 2 any mode may have a wire format: @bf16,
-                         # @int8, @exchange-bf16, as in sync@int8
+                         # @int8, @exchange-bf16, as in sync@int8.
+                         # With pipeline.replicas: alone, one of them with its
+                         # share of the batch; local-32: 32 local steps;
+                         # local-32-late-8: exchanges that are 8 steps late,
+                         # which may have +error_feedback or +eager. Both may
+                         # have a format of messages, as in local-32@int4
   seeds: [1, 2, 3]       # of weights and of the order of the data
   tune_seeds: [1]        # on which learning rates are chosen
   tuning: synchronous    # modes share the rate tuned without delay; or each

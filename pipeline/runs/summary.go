@@ -20,13 +20,15 @@ const summarySteps = 100
 type lossRecord struct {
 	Step int     `json:"step"`
 	Loss float64 `json:"loss"` // nats per token
+
+	ValLoss *float64 `json:"val_loss,omitempty"`
 }
 
 // summary is the folder of a run's summary. It is named as the run's folder, and holds the same files, shorter.
 func (s *Set[R]) summary(r R) string { return filepath.Join(s.Summaries, filepath.Base(s.Folder(r))) }
 
-// summarize writes the summary of a run that has ended: its config, its training loss every summarySteps steps, and
-// last, since it says that the run has ended, its outcome with the version of the program.
+// summarize writes the summary of a run that has ended: its config, its losses every summarySteps steps and at
+// evaluations, and last, since it says that the run has ended, its outcome with the version of the program.
 func (s *Set[R]) summarize(r R, c config.Config, o Outcome) error {
 	dir := s.summary(r)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -39,10 +41,15 @@ func (s *Set[R]) summarize(r R, c config.Config, o Outcome) error {
 	var losses bytes.Buffer
 	for i, record := range records {
 		loss, ok := record.Values[lossName]
-		if last := i == len(records)-1; !ok || !metrics.Finite(loss) || record.Step%summarySteps != 0 && !last {
+		valLoss, evaluated := record.Values["val_loss"]
+		if last := i == len(records)-1; !ok || !metrics.Finite(loss) || record.Step%summarySteps != 0 && !evaluated && !last {
 			continue
 		}
-		if err := json.NewEncoder(&losses).Encode(lossRecord{record.Step, loss}); err != nil {
+		line := lossRecord{Step: record.Step, Loss: loss}
+		if evaluated {
+			line.ValLoss = Number(valLoss)
+		}
+		if err := json.NewEncoder(&losses).Encode(line); err != nil {
 			return err
 		}
 	}

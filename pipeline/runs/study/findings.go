@@ -13,9 +13,10 @@ import (
 // significant is the number of standard errors from which the findings call a difference settled.
 const significant = 2
 
-// findings states in words what a delay and what wire formats cost.
+// findings states in words what a delay, wire formats and late exchanges of replicas cost.
 func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
-	for _, sentence := range append(rep.delayFindings(g, tuning, stages), rep.wireFindings(g, tuning, stages)...) {
+	for _, sentence := range slices.Concat(rep.delayFindings(g, tuning, stages), rep.wireFindings(g, tuning, stages),
+		rep.replicaFindings(g, tuning, stages)) {
 		out = append(out, tableName(g, tuning, stages)+sentence+".")
 	}
 	return out
@@ -59,24 +60,25 @@ func (rep *Report) wireFindings(g *Grid, tuning string, stages int) (out []strin
 	for _, m := range g.Modes {
 		if exact := g.tunedIn(m); exact != m.Name {
 			for _, o := range g.Optimizers {
-				out = append(out, rounding(m, rep.find(tuning, stages, o.Label, exact), rep.find(tuning, stages, o.Label, m.Name)))
+				formats := strings.Replace(m.Title(), ", ", " with ", 1)
+				out = append(out, change(formats, rep.find(tuning, stages, o.Label, exact), rep.find(tuning, stages, o.Label, m.Name)))
 			}
 		}
 	}
 	return out
 }
 
-// rounding states how the wire formats of a mode change a loss.
-func rounding(m Mode, exact, rounded *Cell) string {
-	formats, verb := strings.Replace(m.Title(), ", ", " with ", 1), "raises"
-	d := runs.NewEstimate(differences(rounded.losses, exact.losses))
+// change states by how much the loss of a changed mode differs from that of the plain one.
+func change(what string, plain, changed *Cell) string {
+	verb := "raises"
+	d := runs.NewEstimate(differences(changed.losses, plain.losses))
 	switch {
 	case !metrics.Finite(d.Mean):
-		return fmt.Sprintf("%s: the effect on %s is unknown, since runs diverged", formats, exact.Optimizer)
+		return fmt.Sprintf("%s: the effect on %s is unknown, since runs diverged", what, plain.Optimizer)
 	case d.Mean < 0:
 		verb, d.Mean = "lowers", -d.Mean
 	}
-	return fmt.Sprintf("%s %s the loss of %s by %s", formats, verb, exact.Optimizer, weighed(d))
+	return fmt.Sprintf("%s %s the loss of %s by %s", what, verb, plain.Optimizer, weighed(d))
 }
 
 // plainer returns the mode of the grid that a mode with a delay is compared to, and the text of what distinguishes the

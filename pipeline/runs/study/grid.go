@@ -209,6 +209,7 @@ func (g *Grid) validate() error {
 			return bad("pipelines."+p.Name, "mode: found %q, expected one of modes", p.Mode)
 		}
 	}
+	reserved := g.reserved()
 	for _, o := range g.Optimizers {
 		if err := reserved.CheckAssignments(slices.Concat(g.source.Set, o.Set)); err != nil {
 			return err
@@ -232,11 +233,17 @@ func repeats[T comparable](xs []T) bool {
 }
 
 // reserved are the keys of a run's config that the grid sets, each with the key of the grid that determines it.
-var reserved = runs.Reserved{Noun: noun, File: "grid", Keys: map[string]string{
-	"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
-	"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
-	"pipeline.stale_microbatches": "modes",
-}}
+func (g *Grid) reserved() runs.Reserved {
+	keys := map[string]string{"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
+		"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
+		"pipeline.stale_microbatches": "modes"}
+	if g.seldom() {
+		for _, key := range []string{"local_steps", "outer.late", "outer.correction"} {
+			keys["pipeline."+key] = "modes"
+		}
+	}
+	return runs.Reserved{Noun: noun, File: "grid", Keys: keys}
+}
 
 // noun is what the runs of a grid make up.
 const noun = "study"
@@ -317,6 +324,9 @@ func (g *Grid) compose(r Run) *runs.Composer {
 	}
 	c.Put("run.dir", g.Folder(r), g.source.At("dir"))
 	setStale(c, m, g.source.At("modes"))
+	if g.seldom() {
+		setReplicas(c, m, g.source.At("modes"))
+	}
 	return c
 }
 

@@ -11,13 +11,15 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
-// Mode is a column of the grid: a delay of all or some microbatches, its correction, and wire formats.
+// Mode is a column of the grid: a delay of all or some microbatches, its correction, and wire formats, or replicas that
+// seldom talk.
 type Mode struct {
 	Name           string
 	Delay          int
 	Stale, Of      int    // the share of the microbatches that is stale, Stale/Of, if some are not; else 0 and 0
 	Correction     string // a name of optim.Corrections
 	Wire, Exchange string // pipeline.wire and pipeline.wire_exchange; empty: as in the config
+	Local          Local  // of replicas that train on their own; zero: they do not
 }
 
 // SyncMode is the mode that the others are compared to.
@@ -35,12 +37,16 @@ var partlyStale = regexp.MustCompile(`^` + delayMode + `-([1-9][0-9]{0,5})of([1-
 
 func parseMode(name string) (Mode, error) {
 	exact, formats, rounded := strings.Cut(name, wireMark)
-	m, err := parseExact(exact)
+	parse := parseExact
+	if strings.HasPrefix(exact, localPrefix) {
+		parse = func(exact string) (Mode, error) { return parseLocal(exact, formats, rounded) }
+	}
+	m, err := parse(exact)
 	if err != nil {
 		return Mode{}, fmt.Errorf("found %q, %w", name, err)
 	}
 	m.Name = name
-	if !rounded {
+	if !rounded || m.local() {
 		return m, nil
 	}
 	activations, exchange, both := strings.Cut(formats, wireMark)
@@ -69,11 +75,12 @@ func parseExact(name string) (Mode, error) {
 		m.Of, _ = strconv.Atoi(part[2])
 	}
 	switch {
-	case name == SyncMode:
+	case name == SyncMode, name == aloneMode:
 		return Mode{Correction: optim.CorrectionNone}, nil
 	case corrected && !slices.Contains(corrections(), correction), delay != delayMode && part == nil, m.Stale > m.Of:
 		return Mode{}, fmt.Errorf("expected sync, delay, delay-1of4 (a quarter of the microbatches), or one of the latter two with +%s; "+
-			"each may end in a wire format, as in sync@int8", strings.Join(corrections(), ", +"))
+			"each may end in a wire format, as in sync@int8; or alone, %s or %s%s8, of replicas", strings.Join(corrections(), ", +"),
+			localMode, localMode, lateMark)
 	}
 	return m, nil
 }
@@ -105,8 +112,8 @@ func (m Mode) stale(microbatches int) (int, error) {
 
 var ofAll = regexp.MustCompile(`-(\d+)of(\d+)`)
 
-// Title is a mode's name as text, as in "delay 1/4 + error feedback, int8".
-func (m Mode) Title() string {
-	return strings.NewReplacer("+", " + ", "_", " ", "dc_asgd", "DC-ASGD", wireMark+exchangeMode, ", exchange in ", wireMark, ", ").Replace(
-		ofAll.ReplaceAllString(m.Name, " $1/$2"))
-}
+var titles = strings.NewReplacer("+", " + ", "_", " ", "dc_asgd", "DC-ASGD", wireMark+exchangeMode, ", exchange in ", wireMark, ", ",
+	localPrefix, "local ", lateMark, ", late ")
+
+// Title is a mode's name as text, as in "delay 1/4 + error feedback, int8" or "local 32, late 8 + error feedback".
+func (m Mode) Title() string { return titles.Replace(ofAll.ReplaceAllString(m.Name, " $1/$2")) }

@@ -102,9 +102,10 @@ func (rep *Report) gapsSubtitle(tuning string) string {
 	return fmt.Sprintf("validation loss minus that of sync, mean ± standard error over %d seeds; %s", len(rep.Seeds), rate)
 }
 
-// curves is a kind of plot of an optimizer's training losses.
+// curves is a kind of plot of an optimizer's losses.
 type curves struct {
 	file, title, x string     // the first part of the file's name, what follows the optimizer in the title, the axis
+	loss, value    string     // which loss, and its name in metrics.jsonl
 	of             []Pipeline // by what the steps of a mode are multiplied
 	name           func(p Pipeline, c *Cell) string
 }
@@ -115,14 +116,17 @@ func (g *Grid) curves() []curves {
 	for _, m := range g.Modes {
 		modes = append(modes, Pipeline{Name: m.Title(), Mode: m.Name, Seconds: 1})
 	}
+	loss, value := "training loss", "loss"
+	if g.seldom() { // the training loss is that of each replica's own weights
+		loss, value = "validation loss", "val_loss"
+	}
 	return []curves{
-		{"loss", "training loss", "step", modes, func(p Pipeline, c *Cell) string { return fmt.Sprintf("%s (lr %g)", p.Name, *c.LR) }},
-		{"time", "training loss over time", "seconds", g.Pipelines, func(p Pipeline, _ *Cell) string { return p.Name }},
+		{"loss", loss, "step", loss, value, modes, func(p Pipeline, c *Cell) string { return fmt.Sprintf("%s (lr %g)", p.Name, *c.LR) }},
+		{"time", loss + " over time", "seconds", loss, value, g.Pipelines, func(p Pipeline, _ *Cell) string { return p.Name }},
 	}
 }
 
-// plotCurves draws an optimizer's training losses, the means over the seeds. It draws nothing if all runs diverged at
-// once.
+// plotCurves draws an optimizer's losses, the means over the seeds. It draws nothing if all runs diverged at once.
 func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, kind curves) (drawn bool, err error) {
 	var series []metrics.Series
 	for _, p := range kind.of {
@@ -130,7 +134,7 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, 
 		if c.LR == nil {
 			continue
 		}
-		s, err := rep.meanCurve(g, c)
+		s, err := rep.meanCurve(g, c, kind.value)
 		if err != nil {
 			return false, err
 		}
@@ -144,12 +148,12 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, 
 		return false, nil
 	}
 	axes := metrics.Axes{Title: o.Label + ": " + kind.title, Subtitle: "mean over the seeds; lower is better", X: kind.x,
-		Y: "training loss (nats per token)", FromZero: true}
+		Y: kind.loss + " (nats per token)", FromZero: true}
 	return true, metrics.Draw(path, axes, series...)
 }
 
-// meanCurve is the training loss of a cell's runs by step, the mean over the seeds.
-func (rep *Report) meanCurve(g *Grid, c *Cell) (metrics.Series, error) {
+// meanCurve is a loss of a cell's runs by step, the mean over the seeds.
+func (rep *Report) meanCurve(g *Grid, c *Cell, value string) (metrics.Series, error) {
 	var runs [][]metrics.Record
 	for _, seed := range g.Seeds {
 		records, err := metrics.Read(filepath.Join(rep.dir(Run{c.Optimizer, c.Mode, c.Stages, *c.LR, seed}), "metrics.jsonl"))
@@ -158,7 +162,7 @@ func (rep *Report) meanCurve(g *Grid, c *Cell) (metrics.Series, error) {
 		}
 		runs = append(runs, records)
 	}
-	return meanLoss(runs), nil
+	return meanLoss(runs, value), nil
 }
 
 // dir is the folder that holds the metrics of a run, or the metrics of its summary.
@@ -166,13 +170,13 @@ func (rep *Report) dir(r Run) string {
 	return rep.Runs[slices.IndexFunc(rep.Runs, func(e Ended) bool { return e.Run == r })].Dir
 }
 
-// meanLoss is the training loss by step, the mean over runs, at the steps that all of them have: of summaries, every
-// hundredth.
-func meanLoss(runs [][]metrics.Record) metrics.Series {
+// meanLoss is a loss by step, the mean over runs, at the steps that all of them have: of summaries, every hundredth, and
+// those with a validation loss.
+func meanLoss(runs [][]metrics.Record, value string) metrics.Series {
 	sums, counts := map[int]float64{}, map[int]int{}
 	for _, records := range runs {
 		for _, r := range records {
-			if loss, ok := r.Values["loss"]; ok {
+			if loss, ok := r.Values[value]; ok {
 				sums[r.Step] += loss
 				counts[r.Step]++
 			}

@@ -31,6 +31,9 @@ type Cell struct {
 	Diverged  int            `json:"diverged"`
 	Loss      runs.Estimate  `json:"loss"`
 	Gap       *runs.Estimate `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
+	// Kept is the share of what sync gains over one replica alone that is left, seed by seed: of replicas that seldom talk, in
+	// a grid with the mode alone.
+	Kept *runs.Estimate `json:"kept_gain,omitempty"`
 
 	mode   Mode
 	losses []float64 // infinite if the run diverged
@@ -54,6 +57,7 @@ func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
 			c.Gap = &gap
 		}
 	}
+	rep.keepShares(g)
 	for _, tuning := range g.tunings() {
 		for _, stages := range g.Stages {
 			rep.Findings = append(rep.Findings, rep.findings(g, tuning, stages)...)

@@ -35,7 +35,7 @@ func TestSummariesOfRunsContinueAStudyElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, records, 1, "the last of four steps")
 	assert.Equal(t, 4, records[0].Step)
-	assert.Equal(t, map[string]float64{"loss": truth(run) + 0.5}, records[0].Values)
+	assert.Equal(t, map[string]float64{"loss": truth(run) + 0.5, "val_loss": truth(run)}, records[0].Values)
 
 	require.NoError(t, os.RemoveAll(dir), "the summary of one run is missing")
 	elsewhere := threeModes(t, "summaries: "+summaries+"\n")

@@ -37,6 +37,8 @@ func (rep *Report) Markdown(g *Grid) string {
 func (g *Grid) subject() string {
 	delays := slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Delay > 0 })
 	switch rounds := slices.ContainsFunc(g.Modes, Mode.rounds); {
+	case g.seldom():
+		return "What replicas that seldom talk cost"
 	case delays && rounds:
 		return "What one step of delay and wire formats cost"
 	case rounds:
@@ -58,6 +60,9 @@ func title(tuning string, stages int) string {
 
 // section is a table: a row per optimizer, a column per mode and per gap.
 func (rep *Report) section(g *Grid, tuning string, stages int) string {
+	if g.seldom() {
+		return rep.replicaSection(g, tuning, stages)
+	}
 	shared := tuning == Synchronous // the rate is the same in the whole row
 	head := []string{"optimizer"}
 	if shared {
