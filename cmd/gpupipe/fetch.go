@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -88,8 +89,8 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 }
 
 // fetchText downloads the training text of a config for a run, and gives its names the commits. If it is streamed, only its
-// first file: the others arrive while the run trains, until stop is called. r shows what is noted meanwhile.
-func (a *app) fetchText(c *config.Config, o *train.Options, r *progress) (stop func(), err error) {
+// first file: the others arrive while the run trains, until stop is called.
+func (a *app) fetchText(c *config.Config, o *train.Options) (stop func(), err error) {
 	var requests []client.Request
 	var at []int // the place of each in data.train
 	for i, name := range c.TextAsGiven() {
@@ -113,9 +114,18 @@ func (a *app) fetchText(c *config.Config, o *train.Options, r *progress) (stop f
 	}
 	if arrivals != nil {
 		o.Arrivals = arrivals
-		a.downloads.divert(r.later)
 	}
 	return arrivals.Close, err
+}
+
+// whileShown does what r shows the progress of. Meanwhile notes of downloads wait for r's next output, so that they do not
+// break its line.
+func (a *app) whileShown(r *progress, do func() error) error {
+	a.downloads.divert(r.later)
+	err := do()
+	a.downloads.divert(nil)
+	r.end()
+	return err
 }
 
 // download runs what downloads, with a status line.
@@ -171,14 +181,19 @@ type keyed struct {
 const trainingText = "data.train"
 
 // requestsOf are the requests for the names in a command's arguments and flags, and in the files that these name, but for keys
-// that flags override, and for the training text of a command that fetches it by itself. Mistakes in names are reported by the
-// command itself.
+// that flags override, and for the training text of a command that fetches it by itself. Names of runs that go on have the
+// commits that these have recorded. Mistakes in names are reported by the command itself.
 func requestsOf(command *kong.Node) (requests []client.Request) {
 	values := slices.Clone(command.Positional)
 	for _, f := range command.Flags {
 		values = append(values, f.Value)
 	}
-	_, withoutText := command.Target.Addr().Interface().(interface{ streams() })
+	target := command.Target.Addr().Interface()
+	_, withoutText := target.(interface{ streams() })
+	commits := hub.Commits{}
+	if run, ok := target.(interface{ commits() hub.Commits }); ok {
+		maps.Copy(commits, run.commits())
+	}
 	var named, files, set []keyed
 	var overridden []string
 	for _, v := range values {
@@ -194,6 +209,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 				set = append(outside(set, key), inValue(key, value, use)...)
 			default:
 				files = append(files, inFile(text, use)...)
+				maps.Copy(commits, runs.Recorded(text))
 			}
 		}
 	}
@@ -202,6 +218,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 	}
 	for _, k := range slices.Concat(named, files, set) {
 		if key, _, _ := strings.Cut(k.key, "["); !withoutText || key != trainingText {
+			k.Name = commits.KeepOf(k.Name)
 			requests = append(requests, k.Request)
 		}
 	}

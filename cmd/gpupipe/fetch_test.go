@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -66,10 +68,60 @@ func TestNamesOfTheHub(t *testing.T) {
 	s.Add("models/o/m", "main", map[string][]byte{"config.json": []byte("{}")}) // the run keeps its commits
 	s.Add("datasets/o/d", "main", map[string][]byte{"train.jsonl": []byte("{}")})
 	before := len(s.Requests())
-	code, _, errs = command("train", tuned, "--resume", "--set", "train.steps=3")
-	require.Equal(t, exitOK, code, errs)
+	branch := []string{file, "--from", "step-2", "--set", "run.dir=" + filepath.Join(dir, "branch")}
+	for i, args := range [][]string{{tuned, "--resume"}, {file, "--resume"}, {"--config", file, "--resume"}, branch} {
+		args = append(append([]string{"train"}, args...), "--device", "null", "--set", "data.val=[hf:datasets/o/d:validation]",
+			"--set", fmt.Sprint("train.steps=", 3+i))
+		code, _, errs = command(args...)
+		require.Equal(t, exitOK, code, "%v: %s", args, errs)
+	}
 	assert.Len(t, s.Requests(), before, "what is in the cache under its commit is not asked for")
 	assert.Empty(t, s.Leaks())
+	code, _, errs = command("train", file, "--device", "null", "--set", "run.dir="+filepath.Join(dir, "new"))
+	require.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "has no weights", "a new run asks for the newest commit")
+}
+
+// The runs of a sweep that goes on have the commits of those before.
+func TestSweepKeepsCommits(t *testing.T) {
+	dir := t.TempDir()
+	config := small(t, dir)
+	s := onHub(t, "o/m", "o/d")
+	file := filepath.Join(dir, "sweep.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("base: "+config+"\nset: {data.train: hf:datasets/o/d, data.val: ['hf:datasets/o/d:validation']}\n"+
+		"keys: {optimizer.lr: [0.01, 0.02]}\ndir: "+filepath.Join(dir, "sweep")+"\n"), 0o666))
+	sweep := []string{"sweep", file, "--device", "null"}
+	code, _, errs := command(sweep...)
+	require.Equal(t, exitOK, code, errs)
+	s.Add("datasets/o/d", "main", map[string][]byte{"train.jsonl": []byte("{}")})
+	before := len(s.Requests())
+	runs, err := filepath.Glob(filepath.Join(dir, "sweep", "runs", "*"))
+	require.NoError(t, err)
+	require.Len(t, runs, 2)
+	require.NoError(t, os.RemoveAll(runs[1]))
+	for _, path := range []string{file, filepath.Join(dir, "sweep")} {
+		code, _, errs = command("sweep", path, "--device", "null")
+		require.Equal(t, exitOK, code, errs)
+	}
+	assert.Len(t, s.Requests(), before)
+}
+
+// While a run's line is shown, notes of downloads wait for the run's next output, and are there at its end whatever it is.
+func TestNotesOfDownloadsInARun(t *testing.T) {
+	var out, errs strings.Builder
+	a := &app{ctx: t.Context(), stdout: &out, stderr: &errs}
+	r := newProgress(a, false)
+	require.NoError(t, a.whileShown(r, func() error { return nil }), "nothing was downloaded")
+	a.downloads = &status{app: a}
+	failed := errors.New("failed")
+	assert.Equal(t, failed, a.whileShown(r, func() error {
+		a.downloads.note("while %d", 1)
+		assert.Empty(t, out.String()+errs.String())
+		return failed
+	}))
+	a.downloads.note("between")
+	assert.Equal(t, "while 1\n", out.String())
+	assert.Equal(t, "between\n", errs.String(), "where members are awaited, nothing shows notes but their own lines")
 }
 
 // A run on a data set of several Parquet files trains when it has the first one. What arrives later is the same text, also for
@@ -87,8 +139,8 @@ func TestTextArrivesWhileTheRunTrains(t *testing.T) {
 	commit := s.Add("datasets/o/p", "main", shards)
 	last := sha256.Sum256(shards["data/train-00002-of-00003.parquet"])
 	begun := filepath.Join(dir, "run", "metrics.jsonl")
-	status := func() int { // of the last file: not before the run has trained a step
-		if st, err := os.Stat(begun); err != nil || st.Size() == 0 {
+	status := func() int { // of the last file: not before the run has trained on nearly all of the first two
+		if text, err := os.ReadFile(begun); err != nil || bytes.Count(text, []byte("\n")) < 150 {
 			return http.StatusServiceUnavailable
 		}
 		return 0
@@ -121,6 +173,18 @@ func TestTextArrivesWhileTheRunTrains(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(dir, "run", "config.yaml"))
 		require.NoError(t, err)
 		assert.Contains(t, string(text), "hf:datasets/o/p@"+commit, "not the one that the cache had")
+	})
+	t.Run("on several computers", func(t *testing.T) {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
+		shards["README.md"] = []byte("newer")
+		commit := s.Add("datasets/o/p", "main", shards)
+		host := append([]string{"host", config, "--members", "0", "--listen", "127.0.0.1:0", "--address", "127.0.0.1"}, train[2:]...)
+		code, _, errs := command(host...)
+		require.Equal(t, exitOK, code, errs)
+		text, err := os.ReadFile(filepath.Join(dir, "run", "config.yaml"))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "hf:datasets/o/p@"+commit, "not the one that the cache had")
+		assert.Equal(t, position, dataOf(t, filepath.Join(dir, "run"), 400))
 	})
 	t.Run("a file that does not come", func(t *testing.T) {
 		t.Setenv("HF_HOME", t.TempDir())

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -32,28 +34,33 @@ func (f fromFlag) checkpoint(c trainCommand) (*train.From, error) {
 	if f.From == "" {
 		return nil, nil
 	}
-	run := ""
-	if dir := runOf(filepath.Clean(f.From)); dir != "" {
-		run = dir
-	} else if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
-		run = c.Path
-	} else {
-		given := c
-		c.Set = slices.DeleteFunc(slices.Clone(c.Set), func(s string) bool { return strings.HasPrefix(s, "run.dir=") })
-		config, err := c.load()
-		if err != nil { // there is no other folder to branch off from
-			config, err = given.load()
-		}
-		if err != nil {
-			return nil, err
-		}
-		run = config.Run.Dir
+	run, err := f.run(c)
+	if err != nil {
+		return nil, err
 	}
 	step, err := stepIn(run, strings.TrimPrefix(filepath.Base(f.From), "step-"), "--from", "step-N, best or a checkpoint's folder")
 	if err != nil {
 		return nil, err
 	}
 	return &train.From{Run: run, Step: step}, nil
+}
+
+// run returns the folder of the run that the command continues, be it from its newest checkpoint or that of the flag.
+func (f fromFlag) run(c trainCommand) (string, error) {
+	if dir := runOf(filepath.Clean(f.From)); dir != "" {
+		return dir, nil
+	}
+	if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
+		return c.Path, nil
+	}
+	path := cmp.Or(c.Path, c.Config)
+	if f.From != "" {
+		set := slices.DeleteFunc(slices.Clone(c.Set), func(s string) bool { return strings.HasPrefix(s, "run.dir=") })
+		if dir, err := config.RunDir(path, set); err == nil && dir != "" {
+			return dir, nil
+		} // else there is no other folder to branch off from
+	}
+	return config.RunDir(path, c.Set)
 }
 
 // stepFlag is the flag --step of commands that use models.

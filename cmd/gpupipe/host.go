@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
@@ -66,6 +67,12 @@ Examples:
 // streams says that the command fetches the training text by itself.
 func (*hostCommand) streams() {}
 
+// commits are those that a run which goes on has recorded.
+func (c *hostCommand) commits() hub.Commits {
+	t := c.asTrain()
+	return t.commits()
+}
+
 func (c *hostCommand) Run(a *app) (err error) {
 	if err := c.check(); err != nil {
 		return err
@@ -74,7 +81,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	from, err := c.checkpoint(trainCommand{Path: c.Path, Set: c.Set})
+	from, err := c.checkpoint(c.asTrain())
 	if err != nil {
 		return err
 	}
@@ -99,13 +106,15 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if ho.Local != nil {
 		local = ho.Local.Devices
 	}
-	stopFetching, err := a.fetchText(&base, &o, r)
+	stopFetching, err := a.fetchText(&base, &o)
 	if err != nil {
 		return err
 	}
 	defer stopFetching()
-	o.Texts, err = train.Check(a.ctx, base, o, local)
-	r.line.clear()
+	err = a.whileShown(r, func() (err error) {
+		o.Texts, err = train.Check(a.ctx, base, o, local)
+		return err
+	})
 	if err != nil {
 		return beforeStart(a, err)
 	}
@@ -127,12 +136,15 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return beforeStart(a, err)
 	}
 	c.noteSpares(a, h.Devices())
-	res, err := h.Train(a.ctx, func(devices int, resumed bool) (config.Config, error) {
-		next, err := c.configure(devices, resumed)
-		next.Data.Train = base.Data.Train // with commits
-		return next, err
-	}, o)
-	r.end()
+	var res train.Result
+	err = a.whileShown(r, func() (err error) {
+		res, err = h.Train(a.ctx, func(devices int, resumed bool) (config.Config, error) {
+			next, err := c.configure(devices, resumed)
+			next.Data.Train = base.Data.Train // with commits
+			return next, err
+		}, o)
+		return err
+	})
 	if err != nil {
 		return beforeStart(a, err)
 	}
@@ -188,7 +200,7 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 // the staleness of a resumed run allow. There are at most pipeline.stages stages, unless the config is from a run
 // folder.
 func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error) {
-	load := trainCommand{Path: c.Path, Set: c.Set}
+	load := c.asTrain()
 	withStages := func(n int, more ...string) (config.Config, error) {
 		load.Set = slices.Concat(c.Set, []string{fmt.Sprint("pipeline.stages=", n), "pipeline.devices=[]"}, more)
 		return load.load()
@@ -235,6 +247,11 @@ func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error
 		}
 	}
 	return base, first
+}
+
+// asTrain is the command of this computer alone.
+func (c *hostCommand) asTrain() trainCommand {
+	return trainCommand{Path: c.Path, Set: c.Set, Resume: c.Resume, fromFlag: c.fromFlag}
 }
 
 // resumes reports whether the run continues from a checkpoint.

@@ -161,8 +161,11 @@ func (s *status) note(format string, args ...any) {
 	to(format, args...)
 }
 
-// divert has notes shown elsewhere from now on.
+// divert has notes shown elsewhere from now on; nil: as lines of their own again. Without a status line it does nothing.
 func (s *status) divert(notes func(format string, args ...any)) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notes = notes

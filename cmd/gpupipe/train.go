@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -90,13 +91,16 @@ func (c *trainCommand) Run(a *app) error {
 			return bench.Peak(dev, bench.Options{Quick: true})
 		}, Done: r.profiled}
 	}
-	stopFetching, err := a.fetchText(&config, &o, r)
+	stopFetching, err := a.fetchText(&config, &o)
 	if err != nil {
 		return err
 	}
 	defer stopFetching()
-	res, err := train.Run(a.ctx, config, o)
-	r.end()
+	var res train.Result
+	err = a.whileShown(r, func() (err error) {
+		res, err = train.Run(a.ctx, config, o)
+		return err
+	})
 	if err := o.Costs.Save(); err != nil {
 		a.note("gpupipe: %v", err)
 	}
@@ -172,7 +176,21 @@ func (c *trainCommand) load() (config.Config, error) {
 	if run != "" {
 		return config.LoadRun(run, path, set)
 	}
-	return config.Load(path, set)
+	return config.LoadKept(path, set, c.commits())
+}
+
+// commits are those of names of the Hub that a run has recorded: the one that the command continues, or whose folder it names.
+func (c *trainCommand) commits() hub.Commits {
+	if st, err := os.Stat(c.Path); !c.Resume && c.From == "" && (err != nil || !st.IsDir()) {
+		return nil
+	}
+	run, err := c.run(*c)
+	if err != nil {
+		return nil // load reports it
+	}
+	commits := hub.Commits{}
+	config.Record(filepath.Join(run, "config.yaml"), commits)
+	return commits
 }
 
 // configIn returns the path of the config in a run folder.

@@ -172,6 +172,47 @@ func Pinned(text string) string {
 	return n.Text()
 }
 
+// Commits are those that a run has recorded of names of the Hub, by the names without a revision.
+type Commits map[string]string
+
+// Record adds the commit of a name. A name with two commits has none. Other texts have none, either.
+func (c Commits) Record(name string) {
+	n, ok, err := Parse(name)
+	if err != nil || !ok || !IsCommit(n.Revision) {
+		return
+	}
+	if kept, ok := c[n.withoutRevision()]; ok && kept != n.Revision {
+		n.Revision = ""
+	}
+	c[n.withoutRevision()] = n.Revision
+}
+
+// Keep returns a name with its commit in place of a branch or tag. A name without one, and any other text, stay as they are.
+func (c Commits) Keep(text string) string {
+	n, ok, err := Parse(text)
+	if !ok || err != nil || !IsAddress(text) {
+		return text
+	}
+	if kept := c.KeepOf(n); kept != n {
+		return kept.Text()
+	}
+	return text
+}
+
+// KeepOf is Keep of a name.
+func (c Commits) KeepOf(n Name) Name {
+	if commit := c[n.withoutRevision()]; commit != "" && !IsCommit(n.Revision) {
+		n.Revision = commit
+	}
+	return n
+}
+
+// withoutRevision is the name of the newest commit.
+func (n Name) withoutRevision() string {
+	n.Revision = ""
+	return n.Text()
+}
+
 // PinnedPath returns the name of a path in a snapshot of the cache, with its commit; "" for other paths.
 func PinnedPath(path string) string {
 	rel, err := filepath.Rel(Cache(), path)

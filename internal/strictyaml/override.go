@@ -55,6 +55,24 @@ func (d *Document) OverrideFrom(assignment, origin string) error {
 	return d.Put(key, value, origin)
 }
 
+// Change replaces the texts of all values by what change makes of them.
+func (d *Document) Change(change func(text string) string) { d.change(d.root, change) }
+
+func (d *Document) change(n *yaml.Node, change func(text string) string) {
+	if t, ok := d.typed[n]; ok {
+		t.text = change(t.text)
+		d.typed[n] = t
+	}
+	if n.Kind == yaml.ScalarNode {
+		n.Value = change(n.Value)
+	}
+	for i, child := range n.Content {
+		if n.Kind != yaml.MappingNode || i%2 == 1 { // not a key
+			d.change(child, change)
+		}
+	}
+}
+
 // FromCommandLine reports whether Override has set the value of a dotted key, list[i] being an element.
 func (d *Document) FromCommandLine(key string) bool {
 	n := d.lookup(key)

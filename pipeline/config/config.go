@@ -14,6 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -140,47 +141,74 @@ func defaults() Config {
 }
 
 // Load reads a config file (none if path is empty) and calls Parse. All its errors are marked by usererror.
-func Load(path string, overrides []string) (Config, error) {
-	if path == "" {
-		c, err := Parse("config", nil, overrides)
-		return c, usererror.New(err)
-	}
-	text, err := strictyaml.ReadSmall(path)
+func Load(path string, overrides []string) (Config, error) { return LoadKept(path, overrides, nil) }
+
+// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded.
+func LoadKept(path string, overrides []string, commits hub.Commits) (Config, error) {
+	d, note, err := open(path, overrides)
 	if err != nil {
 		return Config{}, usererror.New(err)
 	}
-	d, err := strictyaml.Parse(path, text)
-	if err != nil {
-		return Config{}, usererror.New(err)
-	}
-	note, err := withoutStart(d, path, text)
-	if err != nil {
-		return Config{}, usererror.New(err)
-	}
-	c, err := override(d, overrides)
+	d.Change(commits.Keep)
+	c, err := Resolve(d)
 	if note != "" {
 		c.replaced = append(c.replaced, note)
 	}
 	return c, usererror.New(err)
 }
 
+// RunDir is the run.dir of the config that Load would read. Other keys may be wrong.
+func RunDir(path string, overrides []string) (string, error) {
+	d, _, err := open(path, overrides)
+	if err != nil {
+		return "", usererror.New(err)
+	}
+	var c Config
+	if err = d.DecodeSection("run", &c.Run); err == nil {
+		err = c.usePaths(d, "", true)
+	}
+	return c.Run.Dir, usererror.New(err)
+}
+
+// open reads a config file (none if path is empty) and applies overrides to it. The note is that of withoutStart.
+func open(path string, overrides []string) (d *strictyaml.Document, note string, err error) {
+	file, text := "config", []byte(nil)
+	if path != "" {
+		if text, err = strictyaml.ReadSmall(path); err != nil {
+			return nil, "", err
+		}
+		file = path
+	}
+	if d, err = strictyaml.Parse(file, text); err != nil {
+		return nil, "", err
+	}
+	if path != "" {
+		if note, err = withoutStart(d, path, text); err != nil {
+			return nil, "", err
+		}
+	}
+	return d, note, apply(d, overrides)
+}
+
 // Parse applies overrides of the form section.key=value to a text and calls Resolve. Errors name the text as file.
 func Parse(file string, text []byte, overrides []string) (Config, error) {
 	d, err := strictyaml.Parse(file, text)
+	if err == nil {
+		err = apply(d, overrides)
+	}
 	if err != nil {
 		return Config{}, err
 	}
-	return override(d, overrides)
+	return Resolve(d)
 }
 
-// override applies overrides to a document and calls Resolve.
-func override(d *strictyaml.Document, overrides []string) (Config, error) {
+func apply(d *strictyaml.Document, overrides []string) error {
 	for _, o := range overrides {
 		if err := d.Override(o); err != nil {
-			return Config{}, err
+			return err
 		}
 	}
-	return Resolve(d)
+	return nil
 }
 
 // Resolve decodes a document over the defaults, fills in the keys that depend on others, and validates the result.

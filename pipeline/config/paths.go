@@ -23,7 +23,7 @@ type paths struct {
 	given   map[string]string // the name of the Hub as it was given, by the name with its commit
 }
 
-// LoadRun is Load of file, the config in the folder of a run. run.dir becomes that folder.
+// LoadRun is LoadKept of file, the config in the folder of a run, with its commits. run.dir becomes that folder.
 func LoadRun(dir, file string, overrides []string) (Config, error) {
 	text, err := strictyaml.ReadSmall(file)
 	if err != nil {
@@ -36,8 +36,14 @@ func LoadRun(dir, file string, overrides []string) (Config, error) {
 	if err != nil {
 		return Config{}, usererror.New(err)
 	}
-	c, err := override(d, overrides)
 	saved, unread := ParseSaved(file, text)
+	commits := hub.Commits{}
+	saved.record(commits)
+	var c Config
+	if err = apply(d, overrides); err == nil {
+		d.Change(commits.Keep)
+		c, err = Resolve(d)
+	}
 	if unread != nil {
 		return c, usererror.New(err)
 	}
@@ -248,6 +254,24 @@ func (p paths) asWritten(used string) string {
 		return text
 	}
 	return used
+}
+
+// Record adds the commits of the names of the Hub in the config of a run, if the file is one.
+func Record(file string, commits hub.Commits) {
+	text, err := strictyaml.ReadSmall(file)
+	if err != nil {
+		return
+	}
+	if c, err := ParseSaved(file, text); err == nil { // the run reports the error
+		c.record(commits)
+	}
+}
+
+func (c Config) record(commits hub.Commits) {
+	must(c.eachPath(func(_ string, path *string) error {
+		commits.Record(*path)
+		return nil
+	}))
 }
 
 // TextAsGiven is data.train before names of the Hub got the commits that the cache had.

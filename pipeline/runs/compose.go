@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -98,9 +99,10 @@ func (r Reserved) CheckOverrides(overrides []Override) error {
 
 // Composer makes the config of a run out of the common one. After an error it does nothing.
 type Composer struct {
-	doc   *strictyaml.Document
-	start string // folder that relative paths begin at; "": the working directory
-	err   error
+	doc     *strictyaml.Document
+	start   string      // folder that relative paths begin at; "": the working directory
+	commits hub.Commits // that runs of the set have recorded
+	err     error
 }
 
 // Source is what a set of runs is read from.
@@ -116,7 +118,9 @@ type Source struct {
 func (s Source) At(key string) string { return s.Doc.At(key) }
 
 // Compose begins with a copy of the common config.
-func (s Source) Compose() *Composer { return &Composer{doc: s.Base.Clone(), start: s.File.Start} }
+func (s Source) Compose() *Composer {
+	return &Composer{doc: s.Base.Clone(), start: s.File.Start, commits: s.File.Commits}
+}
 
 // Put sets a key to a number, a truth value or text. where is the place that complaints name.
 func (c *Composer) Put(key string, value any, where string) {
@@ -163,7 +167,9 @@ func (c *Composer) Config() (config.Config, error) {
 	if c.err != nil {
 		return config.Config{}, c.err
 	}
-	return config.ResolveFrom(c.doc.Clone(), c.start)
+	d := c.doc.Clone()
+	d.Change(c.commits.Keep)
+	return config.ResolveFrom(d, c.start)
 }
 
 // Evaluated is Config. It refuses one that does not measure the validation loss at the end; why says what needs that.
