@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -110,7 +109,7 @@ func (a *app) measuredPeak(dev device.Device) (float64, error) {
 		return peak, err
 	}
 	_ = os.MkdirAll(filepath.Dir(path), 0o777) // writing reports the error
-	if err := atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err := atomicfile.WriteBytes(path, text); err != nil {
 		a.noteOnce("peaks", "gpupipe: the peak of %s is not kept for later runs: %v", dev.Info().Name, err)
 	}
 	return peak, nil

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,10 +134,7 @@ func (c *hostCommand) saver(a *app, dir string) func([]coordinator.MemberState) 
 func (c *hostCommand) keep(a *app, dir, file string, value any) {
 	text, err := json.MarshalIndent(value, "", " ")
 	if err == nil {
-		err = atomicfile.Write(filepath.Join(dir, file), func(w io.Writer) error {
-			_, err := w.Write(text)
-			return err
-		})
+		err = atomicfile.WriteBytes(filepath.Join(dir, file), text)
 	}
 	if err != nil {
 		a.noteOnce(file, "gpupipe: %s is not kept: %v", file, err)

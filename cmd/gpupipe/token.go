@@ -38,10 +38,7 @@ func tokenFromElsewhere(a *app) string {
 
 // writeToken writes a token to a file that only this user may read.
 func writeToken(path string, t identity.Token) error {
-	return atomicfile.WritePrivate(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, t.Reveal()+"\n")
-		return err
-	})
+	return atomicfile.WritePrivate(path, []byte(t.Reveal()+"\n"))
 }
 
 // tokenPoll is the time between two attempts to join with the token of a file.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,11 +163,8 @@ func checkTokenizerOut(out string, force bool) error {
 
 // writeTokenizer writes tokenizer.json and, into a folder, tokenizer_config.json.
 func writeTokenizer(out string, special []string, text []byte) error {
-	write := func(path string, text []byte) error {
-		return atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
-	}
 	if filepath.Ext(out) == ".json" {
-		return errors.Join(os.MkdirAll(filepath.Dir(out), 0o777), write(out, text))
+		return errors.Join(os.MkdirAll(filepath.Dir(out), 0o777), atomicfile.WriteBytes(out, text))
 	}
 	config := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}
 	if len(special) > 0 {
@@ -179,10 +175,10 @@ func writeTokenizer(out string, special []string, text []byte) error {
 		err = os.MkdirAll(out, 0o777)
 	}
 	if err == nil {
-		err = write(filepath.Join(out, "tokenizer_config.json"), append(words, '\n'))
+		err = atomicfile.WriteBytes(filepath.Join(out, "tokenizer_config.json"), append(words, '\n'))
 	}
 	if err == nil {
-		err = write(filepath.Join(out, tokenizer.File), text)
+		err = atomicfile.WriteBytes(filepath.Join(out, tokenizer.File), text)
 	}
 	return err
 }

@@ -19,9 +19,17 @@ func Write(path string, write func(io.Writer) error) error {
 	return writeMode(path, 0o666, write)
 }
 
-// WritePrivate is Write for secrets: only the file's owner may read it, from its first byte on.
-func WritePrivate(path string, write func(io.Writer) error) error {
-	return writeMode(path, 0o600, write)
+// WriteBytes is Write of data.
+func WriteBytes(path string, data []byte) error { return writeMode(path, 0o666, bytesOf(data)) }
+
+// WritePrivate is WriteBytes for secrets: only the file's owner may read it, from its first byte on.
+func WritePrivate(path string, data []byte) error { return writeMode(path, 0o600, bytesOf(data)) }
+
+func bytesOf(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
 }
 
 func writeMode(path string, mode os.FileMode, write func(io.Writer) error) (err error) {

@@ -54,6 +54,11 @@ func Rooted(path string) bool {
 	return filepath.IsAbs(path) || filepath.VolumeName(path) != "" || path != "" && os.IsPathSeparator(path[0])
 }
 
+// IsName reports whether a name is that of a file, without a path, on every system.
+func IsName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
+}
+
 // SameFolder reports whether two paths lead to one folder, or to one file.
 func SameFolder(a, b string) bool {
 	x, err := os.Stat(a)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
 const (
@@ -81,7 +83,7 @@ func (m manifest) check() error {
 	for _, f := range m.Files {
 		sum, err := hex.DecodeString(f.SHA256)
 		switch {
-		case !isPlainName(f.Name):
+		case !userpath.IsName(f.Name):
 			return fmt.Errorf("file %q is not a name within the checkpoint", f.Name)
 		case seen[f.Name]:
 			return fmt.Errorf("file %q is listed twice, or is the manifest itself", f.Name)
@@ -93,11 +95,6 @@ func (m manifest) check() error {
 		seen[f.Name] = true
 	}
 	return nil
-}
-
-// isPlainName reports whether a name is a file name without a path, on every system.
-func isPlainName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
 }
 
 // verify compares a file with the manifest: kind and size before any byte is read, then the checksum.

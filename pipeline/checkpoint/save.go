@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
@@ -257,7 +258,7 @@ func (s *Store) outputs(c Contents) ([]safetensors.Output, error) {
 	}
 	seen := map[string]bool{manifestFile: true}
 	for _, o := range out {
-		if seen[o.Name] || !isPlainName(o.Name) {
+		if seen[o.Name] || !userpath.IsName(o.Name) {
 			return nil, fmt.Errorf("file %q: the name is taken or is not a plain one", o.Name)
 		}
 		seen[o.Name] = true

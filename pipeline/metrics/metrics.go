@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -80,7 +79,7 @@ func Resume(path string, step int) (*Log, error) {
 		return nil, err
 	}
 	if !bytes.Equal(kept, text) {
-		if err := replace(path, kept); err != nil {
+		if err := atomicfile.WriteBytes(path, kept); err != nil {
 			return nil, err
 		}
 	}
@@ -101,7 +100,7 @@ func Copy(from, to string, step int) error {
 	if err != nil {
 		return err
 	}
-	return replace(to, kept)
+	return atomicfile.WriteBytes(to, kept)
 }
 
 // upTo returns the lines of the records up to a step, and the whole text.
@@ -112,14 +111,6 @@ func upTo(path string, step int) (kept, text []byte, err error) {
 		}
 	})
 	return kept, text, err
-}
-
-// replace writes a file that appears whole or not at all.
-func replace(path string, text []byte) error {
-	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
 }
 
 // Append writes a step's record. The values keep their order.

@@ -3,7 +3,6 @@ package runs
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -24,10 +23,7 @@ func WriteJSON(path string, v any) error {
 
 // WriteFile writes a file at once. Its errors are the user's.
 func WriteFile(path string, text []byte) error {
-	return usererror.New(atomicfile.Write(path, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	}))
+	return usererror.New(atomicfile.WriteBytes(path, text))
 }
 
 // Number is x for JSON: null unless finite.

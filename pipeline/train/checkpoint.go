@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -328,11 +326,4 @@ func (t *trainer) resumeAt(ctx context.Context, c *checkpoint.Checkpoint) (start
 		note("resuming at step %d from %s", s.step, c.Dir)
 	}
 	return s, nil
-}
-
-func writeFile(path string, content []byte) error {
-	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
 }

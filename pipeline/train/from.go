@@ -113,7 +113,7 @@ func (t *trainer) branchOff(from From, done int) error {
 	if err := t.folder.removeUnfinished(); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(dir, branchFile), []byte("of "+from.Run+"\n")); err != nil {
+	if err := atomicfile.WriteBytes(filepath.Join(dir, branchFile), []byte("of "+from.Run+"\n")); err != nil {
 		return err
 	}
 	if err := t.copyCheckpoints(from); err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/tune"
@@ -43,7 +44,7 @@ func (d *deployment) writeKernels() error {
 	}
 	path := filepath.Join(d.job.config.Run.Dir, kernelsFile)
 	if text := d.kernels(); text != nil {
-		if err := writeFile(path, text); err != nil {
+		if err := atomicfile.WriteBytes(path, text); err != nil {
 			return err
 		}
 	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it is from before the run was resumed

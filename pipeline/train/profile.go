@@ -143,7 +143,7 @@ func WriteProfile(dir string, p *profile.Profile) (page string, err error) {
 	if err != nil {
 		panic(err) // names and finite numbers
 	}
-	err = errors.Join(os.MkdirAll(dir, 0o777), writeFile(filepath.Join(dir, profileFile), append(data, '\n')),
+	err = errors.Join(os.MkdirAll(dir, 0o777), atomicfile.WriteBytes(filepath.Join(dir, profileFile), append(data, '\n')),
 		atomicfile.Write(page, p.HTML))
 	if err != nil {
 		return "", fmt.Errorf("profile: %w", err)

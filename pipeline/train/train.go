@@ -2,7 +2,7 @@
 //
 // A run passes through these steps:
 //
-//	job          opens what is trained: hooks, model, corpus, loss, optimizer
+//	job          opens the parts of the training: hooks, model, corpus, loss, optimizer
 //	checkpoints  find where the run starts: at a checkpoint, at given weights, or at random ones
 //	loader       makes the batches, with the hooks that change them
 //	deployment   opens the devices, plans the pipeline's engine and loads it; it is opened again after a fault
@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
@@ -281,7 +282,9 @@ func (t *trainer) openFolder(context.Context) error {
 		for _, step := range []func() error{
 			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
 			func() error { return t.goFrom(done) },
-			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.SavedYAML()) },
+			func() error {
+				return atomicfile.WriteBytes(filepath.Join(t.folder.path, configFile), t.job.config.SavedYAML())
+			},
 			func() error { return t.deployment.writeKernels() },
 			func() error {
 				return t.recorder.open(done, t.step >= t.job.config.Train.Steps && !t.checkpoints.unreported)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -235,10 +234,7 @@ func (s *source) finish() error {
 			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 				return err
 			}
-			if err := atomicfile.Write(path, func(w io.Writer) error {
-				_, err := io.WriteString(w, s.commit)
-				return err
-			}); err != nil {
+			if err := atomicfile.WriteBytes(path, []byte(s.commit)); err != nil {
 				return err
 			}
 		}

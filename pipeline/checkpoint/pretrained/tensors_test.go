@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -43,8 +44,11 @@ func save(t *testing.T, name func(string) string, head *float32, limit int64) st
 	if head != nil {
 		add(headName, graph.Shape{4, 2}, *head)
 	}
-	_, err = safetensors.WriteDir(dir, "model", entries, limit)
+	outputs, err := safetensors.Layout("model", entries, limit)
 	require.NoError(t, err)
+	for _, o := range outputs {
+		require.NoError(t, atomicfile.Write(filepath.Join(dir, o.Name), o.Encode))
+	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ConfigFile), []byte(tiny), 0o666))
 	return dir
 }
@@ -86,8 +90,8 @@ func TestLargeHeads(t *testing.T) {
 		return safetensors.Entry{Name: name, DType: safetensors.BF16, Shape: graph.Shape{n, 1}, Data: data}
 	}
 	for last, want := range map[byte]bool{0: true, 3: false} {
-		_, err := safetensors.WriteDir(dir, "model", []safetensors.Entry{entry(embedName, 0), entry(headName, last)}, 0)
-		require.NoError(t, err)
+		require.NoError(t, safetensors.Write(filepath.Join(dir, "model.safetensors"),
+			[]safetensors.Entry{entry(embedName, 0), entry(headName, last)}))
 		r, err := safetensors.Open(dir)
 		require.NoError(t, err)
 		read := Tensors{Reader: r}

@@ -28,30 +28,30 @@ type placed struct {
 
 // readHeader validates the header of a file of the given size wholly. It returns the tensors by offset, and
 // where the data begins.
-func readHeader(r io.ReaderAt, size int64) (tensors []placed, meta map[string]string, data int64, err error) {
+func readHeader(r io.ReaderAt, size int64) (tensors []placed, data int64, err error) {
 	var length [8]byte
 	if size < 8 {
-		return nil, nil, 0, fmt.Errorf("file of %d bytes is too short for a header", size)
+		return nil, 0, fmt.Errorf("file of %d bytes is too short for a header", size)
 	}
 	if _, err := r.ReadAt(length[:], 0); err != nil {
-		return nil, nil, 0, fmt.Errorf("header length: %w", err)
+		return nil, 0, fmt.Errorf("header length: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > maxHeader {
-		return nil, nil, 0, fmt.Errorf("header claims %d bytes, at most %d are allowed", n, maxHeader)
+		return nil, 0, fmt.Errorf("header claims %d bytes, at most %d are allowed", n, maxHeader)
 	}
 	if int64(n) > size-8 {
-		return nil, nil, 0, fmt.Errorf("header claims %d bytes, the file has %d after its length", n, size-8)
+		return nil, 0, fmt.Errorf("header claims %d bytes, the file has %d after its length", n, size-8)
 	}
 	text := make([]byte, n)
 	if _, err := r.ReadAt(text, 8); err != nil {
-		return nil, nil, 0, fmt.Errorf("header: %w", err)
+		return nil, 0, fmt.Errorf("header: %w", err)
 	}
-	if tensors, meta, err = parseHeader(text); err != nil {
-		return nil, nil, 0, err
+	if tensors, err = parseHeader(text); err != nil {
+		return nil, 0, err
 	}
 	data = 8 + int64(n)
-	return tensors, meta, data, checkPlacement(tensors, size-data)
+	return tensors, data, checkPlacement(tensors, size-data)
 }
 
 // checkPlacement sorts tensors by offset and demands that they tile the data: no gap, overlap or remainder.
@@ -89,9 +89,9 @@ func checkPlacement(tensors []placed, size int64) error {
 // header is a strict JSON reader: encoding/json would let duplicate keys pass.
 type header struct{ *json.Decoder }
 
-func parseHeader(text []byte) (tensors []placed, meta map[string]string, err error) {
+func parseHeader(text []byte) (tensors []placed, err error) {
 	if !utf8.Valid(text) {
-		return nil, nil, errors.New("header is not UTF-8")
+		return nil, errors.New("header is not UTF-8")
 	}
 	h := header{json.NewDecoder(bytes.NewReader(text))}
 	h.UseNumber()
@@ -102,8 +102,7 @@ func parseHeader(text []byte) (tensors []placed, meta map[string]string, err err
 		}
 		seen[name] = true
 		if name == metadataKey {
-			meta = map[string]string{}
-			return h.metadata(meta)
+			return h.metadata()
 		}
 		t, err := h.tensor(name)
 		if err != nil {
@@ -113,24 +112,25 @@ func parseHeader(text []byte) (tensors []placed, meta map[string]string, err err
 		return nil
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("header: %w", err)
+		return nil, fmt.Errorf("header: %w", err)
 	}
 	if rest := bytes.TrimLeft(text[h.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return nil, nil, fmt.Errorf("header: %d bytes after the closing brace", len(rest))
+		return nil, fmt.Errorf("header: %d bytes after the closing brace", len(rest))
 	}
-	return tensors, meta, nil
+	return tensors, nil
 }
 
-func (h header) metadata(into map[string]string) error {
+// metadata checks __metadata__: texts by distinct keys.
+func (h header) metadata() error {
+	seen := map[string]bool{}
 	return h.object(func(key string) error {
-		if _, dup := into[key]; dup {
+		if seen[key] {
 			return fmt.Errorf("%s: duplicate key %q", metadataKey, key)
 		}
-		v, err := h.text()
-		if err != nil {
+		seen[key] = true
+		if _, err := h.text(); err != nil {
 			return fmt.Errorf("%s: %q: %w", metadataKey, key, err)
 		}
-		into[key] = v
 		return nil
 	})
 }

@@ -13,15 +13,15 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/placeholder"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
 // Reader gives the tensors of one file, or of several with an index. It is safe for concurrent use.
 type Reader struct {
-	path     string
-	files    []*os.File
-	tensors  map[string]located
-	names    []string
-	metadata map[string]string
+	path    string
+	files   []*os.File
+	tensors map[string]located
+	names   []string
 }
 
 type located struct {
@@ -44,12 +44,11 @@ func Open(path string) (*Reader, error) {
 		return openIndex(path)
 	}
 	r := &Reader{path: path, tensors: map[string]located{}}
-	tensors, meta, err := r.add(path)
+	tensors, err := r.add(path)
 	if err != nil {
 		r.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	r.metadata = meta
 	r.adopt(tensors)
 	return r, nil
 }
@@ -68,28 +67,28 @@ func OpenDir(dir, base string) (*Reader, error) {
 }
 
 // add opens one file and checks its header.
-func (r *Reader) add(path string) ([]located, map[string]string, error) {
+func (r *Reader) add(path string) ([]located, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() { // opening a pipe would wait for ever
-		return nil, nil, errors.New("not a regular file")
+		return nil, errors.New("not a regular file")
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.files = append(r.files, f)
-	list, meta, data, err := readHeader(f, info.Size())
+	list, data, err := readHeader(f, info.Size())
 	if err != nil {
-		return nil, nil, cmp.Or(placeholder.Check(f, info.Size()), err)
+		return nil, cmp.Or(placeholder.Check(f, info.Size()), err)
 	}
 	var out []located
 	for _, t := range list {
 		out = append(out, located{t.Tensor, f, io.NewSectionReader(f, data+t.begin, t.end-t.begin)})
 	}
-	return out, meta, nil
+	return out, nil
 }
 
 func (r *Reader) adopt(list []located) {
@@ -115,18 +114,15 @@ func (r *Reader) openShards(path string) error {
 	}
 	byShard := map[string][]string{}
 	for name, shard := range where {
-		if !isPlainName(shard) {
+		if !userpath.IsName(shard) {
 			return fmt.Errorf("tensor %q: shard %q is not a file name in this folder", name, shard)
 		}
 		byShard[shard] = append(byShard[shard], name)
 	}
 	for _, shard := range slices.Sorted(maps.Keys(byShard)) {
-		list, meta, err := r.add(filepath.Join(filepath.Dir(path), shard))
+		list, err := r.add(filepath.Join(filepath.Dir(path), shard))
 		if err != nil {
 			return fmt.Errorf("shard %s: %w", shard, err)
-		}
-		if r.metadata == nil {
-			r.metadata = meta
 		}
 		// The index decides: a tensor that a shard holds without being listed for it stays unseen.
 		list = slices.DeleteFunc(list, func(t located) bool { return where[t.Name] != shard })
@@ -166,11 +162,6 @@ func readIndex(path string) (map[string]string, error) {
 	return ix.WeightMap, nil
 }
 
-// isPlainName reports whether a name is a file name without a path, on every system.
-func isPlainName(s string) bool {
-	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
-}
-
 // Tensors lists all tensors, file by file in the order of their data.
 func (r *Reader) Tensors() []Tensor {
 	out := make([]Tensor, len(r.names))
@@ -201,9 +192,6 @@ func (r *Reader) Lookup(name string) (Tensor, bool) {
 	t, ok := r.tensors[name]
 	return t.Tensor, ok
 }
-
-// Metadata returns __metadata__ of the (first) file.
-func (r *Reader) Metadata() map[string]string { return maps.Clone(r.metadata) }
 
 // Section returns a reader of a tensor's bytes: little-endian, row-major.
 func (r *Reader) Section(name string) (*io.SectionReader, error) {

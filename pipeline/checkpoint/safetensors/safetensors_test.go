@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,7 +61,6 @@ func TestRoundTrip(t *testing.T) {
 	r, err := Open(path)
 	require.NoError(t, err)
 	defer r.Close()
-	assert.Equal(t, map[string]string{"format": "pt"}, r.Metadata())
 	var names []string
 	for _, d := range r.Tensors() {
 		names = append(names, d.Name)
@@ -288,11 +288,22 @@ func numbered(n int) []Entry {
 	return out
 }
 
+// writeAll writes the files of Layout into a folder and returns their names.
+func writeAll(t *testing.T, dir string, entries []Entry, limit int64) (names []string) {
+	t.Helper()
+	outputs, err := Layout("model", entries, limit)
+	require.NoError(t, err)
+	for _, o := range outputs {
+		require.NoError(t, atomicfile.Write(filepath.Join(dir, o.Name), o.Encode))
+		names = append(names, o.Name)
+	}
+	return names
+}
+
 func TestShards(t *testing.T) {
 	dir := t.TempDir()
 	entries := append(numbered(5), Entry{Name: "big", DType: U8, Shape: []int{100}, Data: make([]byte, 100)})
-	names, err := WriteDir(dir, "model", entries, 40)
-	require.NoError(t, err)
+	names := writeAll(t, dir, entries, 40)
 	assert.Equal(t, []string{"model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
 		"model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors", "model.safetensors.index.json"}, names)
 	var index struct {
@@ -318,20 +329,8 @@ func TestShards(t *testing.T) {
 		require.NoError(t, r.Close())
 	}
 
-	// Writing anew leaves nothing of the old layout, and touches no other file.
-	other := filepath.Join(dir, "optimizer.safetensors")
-	require.NoError(t, Write(other, nil))
-	names, err = WriteDir(dir, "model", entries, 0)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"model.safetensors"}, names)
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	require.NoError(t, err)
-	assert.Equal(t, []string{filepath.Join(dir, "model.safetensors"), other}, left)
-	_, err = WriteDir(dir, "model", entries, 90)
-	require.NoError(t, err)
-	assert.NoFileExists(t, filepath.Join(dir, "model.safetensors"))
-
-	_, err = WriteDir(dir, "model", entries, -1)
+	assert.Equal(t, []string{"model.safetensors"}, writeAll(t, t.TempDir(), entries, 0))
+	_, err = Layout("model", entries, -1)
 	assert.ErrorContains(t, err, "negative")
 	_, err = OpenDir(t.TempDir(), "model")
 	assert.ErrorIs(t, err, os.ErrNotExist)
@@ -373,7 +372,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add(file(`{"__metadata__":{"a":"b"},"w":{"dtype":"BOOL","shape":[],"data_offsets":[0,1]}}  `, 1))
 	f.Add(append(binary.LittleEndian.AppendUint64(nil, 1<<60), "{}"...))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		tensors, _, data, err := readHeader(bytes.NewReader(in), int64(len(in)))
+		tensors, data, err := readHeader(bytes.NewReader(in), int64(len(in)))
 		if err != nil {
 			return
 		}
@@ -385,7 +384,7 @@ func FuzzHeader(f *testing.F) {
 		}
 		var out bytes.Buffer
 		require.NoError(t, Encode(&out, entries))
-		again, _, data, err := readHeader(bytes.NewReader(out.Bytes()), int64(out.Len()))
+		again, data, err := readHeader(bytes.NewReader(out.Bytes()), int64(out.Len()))
 		require.NoError(t, err)
 		require.Len(t, again, len(tensors))
 		for _, p := range again {

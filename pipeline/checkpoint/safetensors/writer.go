@@ -7,9 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"unicode/utf8"
 
@@ -198,40 +195,4 @@ func encodeIndex(w io.Writer, total int64, where map[string]string) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(map[string]any{"metadata": map[string]int64{"total_size": total}, "weight_map": where})
-}
-
-// WriteDir writes the files of Layout into a folder, each wholly or not at all, the index last, and removes the files
-// of an earlier writing that it supersedes. It returns the names written.
-func WriteDir(dir, base string, entries []Entry, limit int64) ([]string, error) {
-	outputs, err := Layout(base, entries, limit)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, base), err)
-	}
-	var names []string
-	for _, o := range outputs {
-		if err := atomicfile.Write(filepath.Join(dir, o.Name), o.Encode); err != nil {
-			return nil, err
-		}
-		names = append(names, o.Name)
-	}
-	return names, removeSuperseded(dir, base, names)
-}
-
-// removeSuperseded deletes the files that an earlier WriteDir of base left, except for the names in keep.
-func removeSuperseded(dir, base string, keep []string) error {
-	shard := regexp.MustCompile("^" + regexp.QuoteMeta(base) + `-\d{5}-of-\d{5}\.safetensors$`)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		ours := f.Name() == base+".safetensors" || f.Name() == indexName(base) || shard.MatchString(f.Name())
-		if !ours || slices.Contains(keep, f.Name()) {
-			continue
-		}
-		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
-			return err
-		}
-	}
-	return atomicfile.SyncDir(dir)
 }

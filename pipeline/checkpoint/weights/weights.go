@@ -74,6 +74,14 @@ func Open(path string, m model.Model) (*Source, error) {
 	return s, nil
 }
 
+// open opens the two files of a checkpoint.
+func (s *Source) open(c *checkpoint.Checkpoint) (err error) {
+	if s.model, err = c.Model(); err == nil {
+		s.state, err = c.Optimizer()
+	}
+	return err
+}
+
 // FromCheckpoint opens a checkpoint's parameters and the state of its optimizer. It checks that they are the parameters
 // of m and the state of o. A run with a delay may take a checkpoint of a run with another number of stale microbatches.
 // The variable of train.nonfinite may be missing or superfluous, as it is zero in every checkpoint.
@@ -84,10 +92,7 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 			s, err = nil, errors.Join(err, s.Close())
 		}
 	}()
-	if s.model, err = c.Model(); err != nil {
-		return s, err
-	}
-	if s.state, err = c.Optimizer(); err != nil {
+	if err := s.open(c); err != nil {
 		return s, err
 	}
 	want := map[string]graph.Type{}
@@ -129,10 +134,7 @@ func FromReplicas(c *checkpoint.Checkpoint, m model.Model) (s *Source, err error
 			s, err = nil, errors.Join(err, s.Close())
 		}
 	}()
-	if s.model, err = c.Model(); err != nil {
-		return s, err
-	}
-	if s.state, err = c.Optimizer(); err != nil {
+	if err := s.open(c); err != nil {
 		return s, err
 	}
 	want, err := s.tensors(c.Dir)

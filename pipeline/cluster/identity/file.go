@@ -111,10 +111,7 @@ func (a *Authority) save() error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WritePrivate(a.path, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	return atomicfile.WritePrivate(a.path, text)
 }
 
 func (a *Authority) encode() ([]byte, error) {

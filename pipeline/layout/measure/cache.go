@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,10 +66,7 @@ func (c *Cache) Save() error {
 		err = os.MkdirAll(filepath.Dir(c.path), 0o755)
 	}
 	if err == nil {
-		err = atomicfile.Write(c.path, func(w io.Writer) error {
-			_, err := w.Write(text)
-			return err
-		})
+		err = atomicfile.WriteBytes(c.path, text)
 	}
 	if err != nil {
 		return fmt.Errorf("measured costs: %w", err)

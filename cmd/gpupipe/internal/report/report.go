@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"time"
 
@@ -118,11 +117,7 @@ func (r *Report) Write() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(write(data, append(text, '\n')), write(markdown, []byte(r.Markdown())))
-}
-
-func write(path string, text []byte) error {
-	return atomicfile.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
+	return errors.Join(atomicfile.WriteBytes(data, append(text, '\n')), atomicfile.WriteBytes(markdown, []byte(r.Markdown())))
 }
 
 // Runner runs tasks.
