@@ -2,13 +2,10 @@ package graph_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func TestBits(t *testing.T) {
@@ -51,21 +48,4 @@ func TestEveryFloat16(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestFloat16InFiles(t *testing.T) {
-	g, err := graph.Build(func(b *graph.Builder) {
-		x, w := b.Input("x", graph.T(graph.F32, 2, 3)), b.Variable("w", graph.T(graph.BF16, 4, 3))
-		k := b.Constant("k", graph.T(graph.F16, 3), []float64{0.1, math.NaN(), math.Inf(1)})
-		y := op.MatMul(op.Cast(x, graph.BF16), op.Slice(w, 0, 1, 2), false, true)
-		b.Output("y", op.Cast(y, graph.F16))
-		b.Output("k", op.Reshape(k, 3, 1))
-		b.Assign(w, op.Concat(0, op.Slice(w, 0, 1, 4), op.Cast(op.Slice(x, 0, 0, 1), graph.BF16)))
-	})
-	require.NoError(t, err)
-	text := encode(t, g)
-	back, err := graph.Decode(strings.NewReader(text))
-	require.NoError(t, err)
-	assert.Equal(t, text, encode(t, back))
-	assert.True(t, back.Outputs[0].Value.Type.Equal(graph.T(graph.F16, 2, 1)))
 }

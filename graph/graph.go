@@ -69,7 +69,7 @@ func (g *Graph) Sources(kind string) []*Value {
 	return vs
 }
 
-// Error is a mistake in how a graph was put together: which op, in which scope, and what is wrong.
+// Error is a mistake in how a graph was built.
 type Error struct {
 	Op, Scope string
 	Cause     error

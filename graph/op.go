@@ -1,18 +1,14 @@
 package graph
 
-import (
-	"fmt"
-	"maps"
-	"slices"
-)
+import "fmt"
 
-// Op is one kind of computation with its attributes. Its exported fields are its attributes, and the file format stores
-// them, so an Op is a pointer to a plain struct. Everything that is known of an op is in this interface: a new op is
-// its type, listed in the catalogue, and no other code changes.
+// Op is one kind of computation with its attributes. An Op is a pointer to a plain struct whose exported fields are its
+// attributes: Hash encodes them as JSON. Everything that is known of an op is in this interface: a new op is its type,
+// listed in op.Catalogue, and no other code changes.
 type Op interface {
-	// Name is the op's kind, lower case, as the file format spells it: "add".
+	// Name is the op's kind in lower case: "add".
 	Name() string
-	// Infer is the shape rule: the types of the results, or what is wrong with the inputs.
+	// Infer is the shape rule: the types of the results, or an error that names the wrong input.
 	Infer(in []Type) ([]Type, error)
 	// Grad adds the nodes that compute the gradients of the inputs and returns them. dout is the gradients of the
 	// results. Both are nil where none flows.
@@ -44,38 +40,6 @@ type Source interface {
 	Op
 	Label() string
 	Declared() Type
-}
-
-// catalogue holds a constructor of each op. Package op adds to it while it initializes, and nothing later.
-var catalogue = map[string]func() Op{}
-
-// Register adds ops to the catalogue. Call it from init.
-func Register(ops ...func() Op) {
-	for _, make := range ops {
-		name := make().Name()
-		if _, dup := catalogue[name]; dup {
-			panic("op registered twice: " + name)
-		}
-		catalogue[name] = make
-	}
-}
-
-// Catalogue returns a prototype of every registered op, by name.
-func Catalogue() []Op {
-	var ops []Op
-	for _, name := range slices.Sorted(maps.Keys(catalogue)) {
-		ops = append(ops, catalogue[name]())
-	}
-	return ops
-}
-
-// NewOp returns a fresh op of the kind, with zero attributes.
-func NewOp(kind string) (Op, error) {
-	make, ok := catalogue[kind]
-	if !ok {
-		return nil, fmt.Errorf("unknown op %q", kind)
-	}
-	return make(), nil
 }
 
 // Arity is a helper for shape rules: it refuses another number of inputs than n.
@@ -141,7 +105,3 @@ func (c *Constant) Infer(in []Type) ([]Type, error) {
 
 // Eval copies the values.
 func (c *Constant) Eval(_, out []*Tensor) { copy(out[0].Data, c.Data) }
-
-func init() {
-	Register(func() Op { return new(Input) }, func() Op { return new(Variable) }, func() Op { return new(Constant) })
-}

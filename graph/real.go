@@ -2,7 +2,6 @@ package graph
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 )
@@ -19,7 +18,7 @@ func (r Real) String() string {
 	return strconv.FormatFloat(float64(r), 'g', -1, 64)
 }
 
-// MarshalJSON writes the shortest number that reads back as the same bits.
+// MarshalJSON writes the shortest number that is read as the same bits.
 func (r Real) MarshalJSON() ([]byte, error) {
 	f := float64(r)
 	switch {
@@ -33,56 +32,12 @@ func (r Real) MarshalJSON() ([]byte, error) {
 	return json.Marshal(f)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON.
-func (r *Real) UnmarshalJSON(b []byte) error {
-	switch string(b) {
-	case `"nan"`:
-		*r = Real(math.NaN())
-	case `"inf"`:
-		*r = Real(math.Inf(1))
-	case `"-inf"`:
-		*r = Real(math.Inf(-1))
-	case "null":
-		return fmt.Errorf("null is not a number")
-	default:
-		return json.Unmarshal(b, (*float64)(r))
-	}
-	return nil
-}
-
 // MarshalJSON writes a scalar's shape as [], so that equal shapes have equal text.
 func (s Shape) MarshalJSON() ([]byte, error) {
 	if len(s) == 0 {
 		return []byte("[]"), nil
 	}
 	return json.Marshal([]int(s))
-}
-
-type constantJSON struct {
-	Named
-	Data []Real `json:"data"`
-}
-
-// MarshalJSON writes the values as Reals.
-func (c *Constant) MarshalJSON() ([]byte, error) {
-	j := constantJSON{c.Named, make([]Real, len(c.Data))}
-	for i, x := range c.Data {
-		j.Data[i] = Real(x)
-	}
-	return json.Marshal(j)
-}
-
-// UnmarshalJSON is the inverse of MarshalJSON.
-func (c *Constant) UnmarshalJSON(b []byte) error {
-	var j constantJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return err
-	}
-	c.Named, c.Data = j.Named, make([]float64, len(j.Data))
-	for i, x := range j.Data {
-		c.Data[i] = float64(x)
-	}
-	return nil
 }
 
 // Round is the value of the dtype nearest to x, ties to even; integers are x itself.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
@@ -131,7 +131,7 @@ func (c *selftestCommand) suites(expired func() bool) []suite {
 		}
 	}
 	all := []suite{{"loops", whole(compute.CheckLoops)}, {"16-bit floats", whole(compute.CheckConversions)}}
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		if tasks := compute.Cases(o); len(tasks) > 0 {
 			all = append(all, suite{o.Name(), each(tasks, check)})
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
@@ -171,7 +172,7 @@ func optimizers() (all []program, err error) {
 
 // cases are the cases of every op, each with a result for each output.
 func cases() (all []program) {
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		for i, c := range o.Cases() {
 			all = append(all, program{fmt.Sprintf("op %s case %d", o.Name(), i), func() (*graph.Graph, error) { return one(c) }, false})
 		}

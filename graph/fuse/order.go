@@ -107,8 +107,8 @@ func precedes(a, b *Group, before map[*Group][]*Group) bool {
 	return visit(b)
 }
 
-// topological is Kahn's algorithm, the group with the lowest turn first.
-func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) int) []*Group {
+// topological is Kahn's algorithm, the group of the lowest position first.
+func topological(groups []*Group, before map[*Group][]*Group, position func(*Group) int) []*Group {
 	waiting := map[*Group]int{}
 	after := map[*Group][]*Group{}
 	for _, g := range groups {
@@ -128,7 +128,7 @@ func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) 
 	for len(ready) > 0 {
 		i := 0
 		for j, g := range ready {
-			if turn(g) < turn(ready[i]) {
+			if position(g) < position(ready[i]) {
 				i = j
 			}
 		}
@@ -147,10 +147,10 @@ func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) 
 	return ordered
 }
 
-// positions numbers groups so that values are short-lived: a group comes with its newest node. There are two exceptions. A
-// group that stores only what is assigned to variables comes as soon as it can: it may be the last to read its operands,
-// and what it stores lives to the end anyway. A group that loads only variables, inputs and constants, as the rounding
-// of a weight does, could come first, but comes with the first group that loads its values.
+// positions numbers groups so that values are short-lived: a group comes with its newest node. There are two
+// exceptions. A group that stores only new contents of variables comes as soon as it can: it may be the last to read
+// its operands, and the contents live to the end anyway. A group that loads only variables, inputs and constants, as
+// the rounding of a weight does, could come first, but comes with the first group that loads its values.
 func (f *fuser) positions(groups []*Group, storedBy map[*graph.Value]*Group) func(*Group) int {
 	position, first := map[*Group]int{}, map[*Group]int{}
 	stored := func(v *graph.Value) bool { return storedBy[v] != nil }

@@ -60,7 +60,7 @@ type tracer struct {
 	operands []*graph.Value                 // of a matrix product or a template: read everywhere
 }
 
-// arrays counts the storage bindings of what is read.
+// arrays counts the storage bindings of the values that are read.
 func (t *tracer) arrays() int {
 	type part struct {
 		Alias

@@ -8,11 +8,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func activations() []func() graph.Op { return []func() graph.Op{silu, gelu, geluTanh, squaredReLU} }
+func activations() []graph.Op { return []graph.Op{silu(), gelu(), geluTanh(), squaredReLU()} }
 
 // IsActivation reports whether o is SiLU, GELU, GELUTanh or SquaredReLU.
 func IsActivation(o graph.Op) bool {
-	return slices.ContainsFunc(activations(), func(f func() graph.Op) bool { return f().Name() == o.Name() })
+	return slices.ContainsFunc(activations(), func(a graph.Op) bool { return a.Name() == o.Name() })
 }
 
 // SiLU is x · sigmoid(x).

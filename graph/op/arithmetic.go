@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func arithmetic() []func() graph.Op {
-	return []func() graph.Op{add, sub, mul, div, pow, maximum, minimum}
+func arithmetic() []graph.Op {
+	return []graph.Op{add(), sub(), mul(), div(), pow(), maximum(), minimum()}
 }
 
 // of1 and of2 are the kernels of functions of one and of two numbers.

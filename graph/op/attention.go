@@ -9,8 +9,8 @@ import (
 )
 
 // AttentionOp is causal attention with grouped queries and scale 1/√D. Inputs: q [B,Tq,H,D], k and v [B,Tk,KV,D] with
-// KV dividing H, and those of its form. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq],
-// which the gradient uses. Memory is linear in the sequence length.
+// KV dividing H, and the inputs of its form. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
+// [B,H,Tq], which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct {
 	Form AttentionForm `json:"form,omitempty"`
 	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
@@ -175,8 +175,8 @@ func (s attentionShape) checkWindow(window int, position bool) error {
 	return nil
 }
 
-// together reports whether two places of a sequence belong to one segment.
-func (s attentionShape) together(segments []float64, b, i, j int) bool {
+// inOneSegment reports whether two places of a sequence belong to one segment.
+func (s attentionShape) inOneSegment(segments []float64, b, i, j int) bool {
 	return segments == nil || segments[b*s.keys+i] == segments[b*s.keys+j]
 }
 
@@ -231,7 +231,7 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 		scores := make([]float64, min(i+position+1, s.keys))
 		largest, sum := math.Inf(-1), 0.0
 		for j := range scores {
-			if scores[j] = math.Inf(-1); !inWindow(a.Window, i+position, j) || !s.together(segments, b, i, j) {
+			if scores[j] = math.Inf(-1); !inWindow(a.Window, i+position, j) || !s.inOneSegment(segments, b, i, j) {
 				continue
 			}
 			scores[j] = s.scale() * inner(s.row(q, s.query(b, i, h)), s.row(k, s.key(cache, j, h)))
@@ -369,7 +369,7 @@ func (o *AttentionGradOp) Eval(in, out []*graph.Tensor) {
 			delta -= in[6].Data[s.lse(b, i, h)]
 		}
 		for j := range min(i+1, s.keys) {
-			if !inWindow(o.Window, i, j) || !s.together(segments, b, i, j) {
+			if !inWindow(o.Window, i, j) || !s.inOneSegment(segments, b, i, j) {
 				continue
 			}
 			c := s.key(b, j, h)
@@ -394,6 +394,6 @@ func (o *AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	return graph.Template{Variants: k.backward, Flops: k.flops(5)}
 }
 
-func attentions() []func() graph.Op {
-	return []func() graph.Op{made[AttentionOp], made[AttentionGradOp]}
+func attentions() []graph.Op {
+	return []graph.Op{new(AttentionOp), new(AttentionGradOp)}
 }

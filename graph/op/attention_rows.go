@@ -75,8 +75,8 @@ func (r rowKernel) Sum(a string, row int, b string) string {
 	return "(" + strings.Join(terms, " + ") + ")"
 }
 
-// X and Y are the expressions of unit u of column c in the two arrays of vectors. L and E are those of the column's
-// logsumexp and delta.
+// X and Y are the expressions of unit u of column c in the two arrays of vectors. L and E are the expressions of the
+// column's logsumexp and delta.
 func (r rowKernel) X(c, u int, array string) string { return r.unit("xs", c, u, array) }
 func (r rowKernel) Y(c, u int, array string) string { return r.unit("ys", c, u, array) }
 func (r rowKernel) E(c int) string                  { return r.scalar("es", c, "$tmp0[numbers + c%d]") }

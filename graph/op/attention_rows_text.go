@@ -178,7 +178,7 @@ func (r rowKernel) queryGradBody() string {
 }
 
 // addProducts adds the inner products of a gradient's rows and columns to s<row>_<column> and dp<row>_<column>. a and b
-// are the arrays of the rows' vectors, and x and y those of the columns' vectors.
+// are the arrays of the rows' vectors, and x and y are the arrays of the columns' vectors.
 func (r rowKernel) addProducts(w *wgsl, x, y, a, b string) {
 	for _, u := range r.Units() {
 		for _, c := range r.Cols {

@@ -1,28 +1,21 @@
 package op
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// catalogue lists the ops. A family's file lists the ops of the family.
-func catalogue() []func() graph.Op {
-	return slices.Concat(
+// Catalogue returns a prototype of every op, by name. A family's file lists the ops of the family.
+func Catalogue() []graph.Op {
+	ops := slices.Concat(
 		activations(), arithmetic(), attentions(), comparisons(), concatenations(), crossEntropies(), embeddings(), generators(),
-		groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(), []func() graph.Op{
-			made[MatMulOp], made[CastOp], made[StopGradientOp], made[RoPEOp], func() graph.Op { return &SoftcapOp{Cap: 1} },
-			made[StochasticRoundOp], made[TakeOp], made[TopKOp], made[GroupRowsOp], made[PutRowsOp], made[QROp], made[EighOp],
+		groupedProducts(), movements(), norms(), randoms(), reductions(), softmaxes(), unary(), []graph.Op{
+			new(MatMulOp), new(CastOp), new(StopGradientOp), new(RoPEOp), &SoftcapOp{Cap: 1}, new(StochasticRoundOp), new(TakeOp),
+			new(TopKOp), new(GroupRowsOp), new(PutRowsOp), new(QROp), new(EighOp),
 		},
 	)
+	slices.SortFunc(ops, func(a, b graph.Op) int { return cmp.Compare(a.Name(), b.Name()) })
+	return ops
 }
-
-// made makes an op with zero attributes.
-func made[T any, P interface {
-	*T
-	graph.Op
-}]() graph.Op {
-	return P(new(T))
-}
-
-func init() { graph.Register(catalogue()...) }

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func comparisons() []func() graph.Op {
-	return []func() graph.Op{less, lessEqual, greater, greaterEqual, equal, notEqual, and, or, not, isFinite, made[WhereOp]}
+func comparisons() []graph.Op {
+	return []graph.Op{less(), lessEqual(), greater(), greaterEqual(), equal(), notEqual(), and(), or(), not(), isFinite(), new(WhereOp)}
 }
 
 func comparison(name, operator string, f func(x, y float64) bool) graph.Op {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func concatenations() []func() graph.Op {
-	return []func() graph.Op{made[ConcatOp], made[PadOp]}
+func concatenations() []graph.Op {
+	return []graph.Op{new(ConcatOp), new(PadOp)}
 }
 
 // maxSelected is the number of inputs that a concatenation reads in one kernel, since bindings are few.

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func crossEntropies() []func() graph.Op {
-	return []func() graph.Op{made[PickOp], made[CrossEntropyOp]}
+func crossEntropies() []graph.Op {
+	return []graph.Op{new(PickOp), new(CrossEntropyOp)}
 }
 
 // PickOp takes one element of each row: x […, V] and ids u32 […] give […]. An id beyond the row takes the last.

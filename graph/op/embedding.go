@@ -228,6 +228,6 @@ func (*EmbeddingGradOp) Cases() []graph.Case {
 	}
 }
 
-func embeddings() []func() graph.Op {
-	return []func() graph.Op{made[EmbeddingOp], made[EmbeddingGradOp]}
+func embeddings() []graph.Op {
+	return []graph.Op{new(EmbeddingOp), new(EmbeddingGradOp)}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func generators() []func() graph.Op {
-	return []func() graph.Op{made[FullOp], made[IotaOp]}
+func generators() []graph.Op {
+	return []graph.Op{new(FullOp), new(IotaOp)}
 }
 
 // FullOp is a tensor whose elements are all one value.

@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-func groupedProducts() []func() graph.Op {
-	return []func() graph.Op{made[GroupedMatMulOp], made[GroupedMatMulReduceOp]}
+func groupedProducts() []graph.Op {
+	return []graph.Op{new(GroupedMatMulOp), new(GroupedMatMulReduceOp)}
 }
 
 // GroupedMatMulOp multiplies each row of x by the matrix of its expert. Inputs are x [R, K], w [E, K, N], or [E, N, K]

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func movements() []func() graph.Op {
-	return []func() graph.Op{made[BroadcastOp], made[ReshapeOp], made[PermuteOp], made[SliceOp]}
+func movements() []graph.Op {
+	return []graph.Op{new(BroadcastOp), new(ReshapeOp), new(PermuteOp), new(SliceOp)}
 }
 
 // strided fills out with in[offset + Σ coordinate·stride].
@@ -60,7 +60,7 @@ func viewCases(o graph.Op, s graph.Shape) []graph.Case {
 	return cs
 }
 
-// exact is the tolerance of what is not rounded.
+// exact is the tolerance of results that are not rounded.
 const exact = 1e-30
 
 // BroadcastOp repeats along new leading axes and axes of extent one.

@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-func norms() []func() graph.Op {
-	return []func() graph.Op{made[LayerNormOp], made[RMSNormOp]}
+func norms() []graph.Op {
+	return []graph.Op{new(LayerNormOp), new(RMSNormOp)}
 }
 
 // normalize is the shape rule of x […, D] with parameters [D] and results […, D], then a number a row, […, 1], of which

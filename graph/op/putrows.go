@@ -9,9 +9,9 @@ import (
 
 // PutRowsOp replaces rows of a cache. Inputs: cache [B,S,…], rows [B,N,…] with N ≤ S, both f32, and position u32[1].
 // Result: the cache with the rows from position on replaced by the given ones. Rows that would lie at S or after it are
-// dropped. With slots u32[N], the cache is [C,S,…], the rows are [N,R,…] and the positions u32[N]: rows n replace those of
-// cache slots[n] from positions[n] on, and rows of a slot of C or more are dropped. No two rows may have one place.
-// Assigned to the variable that is its input, it stores the new rows only.
+// dropped. With slots u32[N], the cache is [C,S,…], the rows are [N,R,…] and the positions u32[N]: rows n replace the
+// rows of cache slots[n] from positions[n] on, and rows of a slot of C or more are dropped. No two rows may have one
+// place. Assigned to the variable that is its input, it stores the new rows only.
 type PutRowsOp struct{}
 
 func (*PutRowsOp) Name() string { return "put_rows" }

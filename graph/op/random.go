@@ -2,14 +2,13 @@ package op
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func randoms() []func() graph.Op {
-	return []func() graph.Op{made[RandomBitsOp], made[UniformOp], made[NormalOp], made[DropoutOp]}
+func randoms() []graph.Op {
+	return []graph.Op{new(RandomBitsOp), new(DropoutOp)}
 }
 
 // Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"): a block cipher of
@@ -63,127 +62,48 @@ func bits(key *graph.Tensor, i int) uint32 {
 	return Threefry([2]uint32{uint32(key.Data[0]), uint32(key.Data[1])}, [2]uint32{uint32(i), 0})[0]
 }
 
-// generator is what the ops that make random tensors share: the one input is the key, u32[2].
-type generator struct {
+// RandomBitsOp is 32 random bits an element. Its input is the key, u32[2].
+type RandomBitsOp struct {
 	Shape graph.Shape `json:"shape"`
 }
 
-func (g *generator) infer(d graph.DType, in []graph.Type) ([]graph.Type, error) {
+func (*RandomBitsOp) Name() string { return "random_bits" }
+
+func (o *RandomBitsOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
 		return nil, err
 	}
-	return []graph.Type{{DType: d, Shape: g.Shape}}, wantType("the key", in[0], graph.U32, 2)
+	return []graph.Type{{DType: graph.U32, Shape: o.Shape}}, wantType("the key", in[0], graph.U32, 2)
 }
 
-func (g *generator) Grad(*graph.Node, []*graph.Value) []*graph.Value { return []*graph.Value{nil} }
+func (*RandomBitsOp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return []*graph.Value{nil} }
 
-// kernel is the kernel of a function of the bits.
-func (g *generator) kernel(f func(e graph.Emitter, bits *scalar.Expr) *scalar.Expr) graph.Kernel {
+func (o *RandomBitsOp) Kernel(*graph.Node) graph.Kernel {
 	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) *scalar.Expr {
-		return f(e, emitThreefry(e, 0, graph.Flatten(g.Shape, at)))
+		return emitThreefry(e, 0, graph.Flatten(o.Shape, at))
 	}}
 }
 
-func (g *generator) eval(in, out []*graph.Tensor, f func(bits uint32) float64) {
+func (*RandomBitsOp) Eval(in, out []*graph.Tensor) {
 	for i := range out[0].Data {
-		out[0].Data[i] = f(bits(in[0], i))
+		out[0].Data[i] = float64(bits(in[0], i))
 	}
 }
 
-func generatorCases(make func(generator) graph.Op, tolerance float64) []graph.Case {
+func (*RandomBitsOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for i, s := range []graph.Shape{{}, {1}, {7}, {3, 5}, {2, 3, 4, 5}, {66000}} {
 		cs = append(cs, graph.Case{
-			Op: make(generator{s}), Inputs: []graph.Type{graph.T(graph.U32, 2)}, NoGrad: true, Tolerance: tolerance,
+			Op: &RandomBitsOp{s}, Inputs: []graph.Type{graph.T(graph.U32, 2)}, NoGrad: true,
 			Fill: func(_, j int) float64 { return float64(uint32(i*0x9E3779B9 + j*0x85EBCA6B)) },
 		})
 	}
 	return cs
 }
 
-// RandomBitsOp is 32 random bits an element.
-type RandomBitsOp struct{ generator }
-
-func (*RandomBitsOp) Name() string                                  { return "random_bits" }
-func (o *RandomBitsOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.U32, in) }
-func (o *RandomBitsOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(_ graph.Emitter, b *scalar.Expr) *scalar.Expr { return b })
-}
-func (o *RandomBitsOp) Eval(in, out []*graph.Tensor) {
-	o.eval(in, out, func(b uint32) float64 { return float64(b) })
-}
-func (*RandomBitsOp) Cases() []graph.Case {
-	return generatorCases(func(g generator) graph.Op { return &RandomBitsOp{g} }, 0)
-}
-
 // RandomBits is 32 random bits an element: a function of the key (u32[2]) and the element's position alone.
 func RandomBits(b *graph.Builder, key *graph.Value, shape ...int) *graph.Value {
-	return b.Apply(&RandomBitsOp{generator{graph.Shape(shape).Clone()}}, key)[0]
-}
-
-// UniformOp is uniform in [0, 1), in steps of 2⁻²⁴.
-type UniformOp struct{ generator }
-
-func (*UniformOp) Name() string                                  { return "uniform" }
-func (o *UniformOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
-func (o *UniformOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(_ graph.Emitter, b *scalar.Expr) *scalar.Expr {
-		return b.Right(8).To(scalar.F32).Mul(scalar.F(0x1p-24))
-	})
-}
-func (o *UniformOp) Eval(in, out []*graph.Tensor) {
-	o.eval(in, out, func(b uint32) float64 { return float64(b>>8) / (1 << 24) })
-}
-func (*UniformOp) Cases() []graph.Case {
-	return generatorCases(func(g generator) graph.Op { return &UniformOp{g} }, 0)
-}
-
-// Uniform is f32 uniform in [0, 1), in steps of 2⁻²⁴: the upper 24 of RandomBits.
-func Uniform(b *graph.Builder, key *graph.Value, shape ...int) *graph.Value {
-	return b.Apply(&UniformOp{generator{graph.Shape(shape).Clone()}}, key)[0]
-}
-
-// NormalOp is normally distributed numbers, by the inverse of the distribution function at (n + ½)·2⁻²³.
-type NormalOp struct {
-	generator
-	Mean graph.Real `json:"mean"`
-	Std  graph.Real `json:"std"`
-}
-
-func (*NormalOp) Name() string                                  { return "normal" }
-func (o *NormalOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
-
-func (o *NormalOp) Kernel(*graph.Node) graph.Kernel {
-	return o.kernel(func(e graph.Emitter, b *scalar.Expr) *scalar.Expr {
-		// Giles, "Approximating the erfinv function": √2·erfinv(2u−1), where 4u(1−u) = 1 − (2u−1)² is exact enough.
-		f := scalar.F
-		u := e.Let(b.Right(9).To(scalar.F32).Add(f(0.5)).Mul(f(0x1p-23)))
-		w := e.Let(scalar.Apply("log", f(4).Mul(u).Mul(f(1).Sub(u))).Neg())
-		a := e.Let(w.Sub(f(2.5)))
-		c := e.Let(scalar.Apply("sqrt", scalar.Max(w, f(5))).Sub(f(3)))
-		middle := polynomial(a, 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-			-0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
-		tail := polynomial(c, -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
-			-0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
-		z := f(math.Sqrt2).Mul(scalar.Select(tail, middle, w.Less(f(5)))).Mul(f(2).Mul(u).Sub(f(1)))
-		return z.Mul(number(e, scalar.F32, float64(o.Std))).Add(number(e, scalar.F32, float64(o.Mean)))
-	})
-}
-
-func (o *NormalOp) Eval(in, out []*graph.Tensor) {
-	o.eval(in, out, func(b uint32) float64 {
-		u := (float64(b>>9) + 0.5) / (1 << 23)
-		return math.Sqrt2*math.Erfinv(2*u-1)*float64(o.Std) + float64(o.Mean)
-	})
-}
-
-func (*NormalOp) Cases() []graph.Case {
-	return generatorCases(func(g generator) graph.Op { return &NormalOp{g, 0.5, 2} }, 5e-6)
-}
-
-// Normal is f32 normally distributed: a function of the key (u32[2]) and the element's position alone.
-func Normal(b *graph.Builder, key *graph.Value, mean, std float64, shape ...int) *graph.Value {
-	return b.Apply(&NormalOp{generator{graph.Shape(shape).Clone()}, graph.Real(mean), graph.Real(std)}, key)[0]
+	return b.Apply(&RandomBitsOp{graph.Shape(shape).Clone()}, key)[0]
 }
 
 // DropoutOp zeroes elements with probability P and scales the others by 1/(1−P). Its gradient makes the mask again.

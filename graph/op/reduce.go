@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-func reductions() []func() graph.Op {
-	return []func() graph.Op{made[SumOp], made[MaxOp], made[MinOp]}
+func reductions() []graph.Op {
+	return []graph.Op{new(SumOp), new(MaxOp), new(MinOp)}
 }
 
 // reduction is what the folds share. The axes, ascending, leave the shape.

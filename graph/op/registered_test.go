@@ -9,18 +9,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // Every op of this package is in the catalogue, and so has its cases tested on every backend: each type NameOp, and the
 // result of each function that makes a graph.Op of nothing.
-func TestEveryOpIsRegistered(t *testing.T) {
-	registered, made := map[string]bool{}, 0
-	for _, o := range graph.Catalogue() {
+func TestEveryOpIsInTheCatalogue(t *testing.T) {
+	listed, names, made := map[string]bool{}, map[string]bool{}, 0
+	for _, o := range op.Catalogue() {
+		assert.False(t, names[o.Name()], "%s is listed twice", o.Name())
+		names[o.Name()] = true
 		name := reflect.TypeOf(o).Elem().Name()
-		registered[name] = true
+		listed[name] = true
 		if !ast.IsExported(name) {
 			made++
 		}
@@ -38,7 +40,7 @@ func TestEveryOpIsRegistered(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.TypeSpec:
 				if n.Name.IsExported() && strings.HasSuffix(n.Name.Name, "Op") {
-					assert.True(t, registered[n.Name.Name], "%s: %s is not registered", f.Name(), n.Name.Name)
+					assert.True(t, listed[n.Name.Name], "%s: %s is not listed", f.Name(), n.Name.Name)
 				}
 			case *ast.FuncDecl:
 				if r := n.Type.Results; n.Recv == nil && n.Type.TypeParams == nil && len(n.Type.Params.List) == 0 && r != nil &&

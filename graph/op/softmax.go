@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-func softmaxes() []func() graph.Op {
-	return []func() graph.Op{made[SoftmaxOp], made[LogSoftmaxOp]}
+func softmaxes() []graph.Op {
+	return []graph.Op{new(SoftmaxOp), new(LogSoftmaxOp)}
 }
 
 // rowwise is the shape rule of an op of one float input that works along the last axis.

@@ -61,7 +61,7 @@ func (o *StochasticRoundOp) Kernel(n *graph.Node) graph.Kernel {
 	}}
 }
 
-// Eval rounds what is more precise than f32 towards zero first.
+// Eval rounds numbers that are more precise than f32 towards zero first.
 func (o *StochasticRoundOp) Eval(in, out []*graph.Tensor) {
 	key := [2]uint32{uint32(in[1].Data[0]), uint32(in[2].Data[0])}
 	for i, x := range in[0].Data {

@@ -8,9 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-func unary() []func() graph.Op {
-	return []func() graph.Op{neg, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, abs, square, reciprocal, made[ClampOp], made[ScaleOp],
-		made[ShiftOp]}
+func unary() []graph.Op {
+	return []graph.Op{neg(), exp(), log(), sqrt(), rsqrt(), tanh(), sigmoid(), erf(), abs(), square(), reciprocal(), new(ClampOp),
+		new(ScaleOp), new(ShiftOp)}
 }
 
 // one adapts a gradient rule of one input.

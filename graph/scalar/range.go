@@ -90,11 +90,11 @@ func (x *Expr) terms(to []*Expr) []*Expr {
 	return x.Args[1].terms(x.Args[0].terms(to))
 }
 
-// sum is the span of a sum, before it wraps. Terms x and y of which y is known to be below n − x are below n together.
+// sum is the span of a sum, before it wraps. The sum of terms x and y is below n if y is known to be below n − x.
 func (c *checker) sum(terms []*Expr) (s span) {
 	for i, y := range terms {
 		for j, x := range terms {
-			if n, ok := c.together(x, y); ok && i != j {
+			if n, ok := c.boundOfSum(x, y); ok && i != j {
 				rest := slices.Delete(slices.Clone(terms), max(i, j), max(i, j)+1)
 				s = c.sum(slices.Delete(rest, min(i, j), min(i, j)+1))
 				return span{s.least, s.most + n - 1}
@@ -108,8 +108,8 @@ func (c *checker) sum(terms []*Expr) (s span) {
 	return s
 }
 
-// together returns the n of a fact that y is below n − x, or below the smaller of that and another number.
-func (c *checker) together(x, y *Expr) (n uint64, ok bool) {
+// boundOfSum returns the n of a fact that y is below n − x, or below the smaller of n − x and another number.
+func (c *checker) boundOfSum(x, y *Expr) (n uint64, ok bool) {
 	for _, f := range c.facts {
 		if !y.same(f.Args[0]) {
 			continue

@@ -195,9 +195,8 @@ func TestRanges(t *testing.T) {
 // A function's arguments are below bounds, and it reads arrays of a template by functions of that.
 func TestFunctionsAreChecked(t *testing.T) {
 	i := u("i")
-	f := scalar.NewFunction("f", func(let func(*scalar.Expr) *scalar.Expr) *scalar.Expr {
-		return let(scalar.Read("at", scalar.F32, i.Add(scalar.U(1)))).Add(f("acc"))
-	}, f("acc"), i)
+	read := scalar.Let{Name: "x", Value: scalar.Read("at", scalar.F32, i.Add(scalar.U(1)))}
+	f := scalar.Function{Name: "f", Parameters: []*scalar.Expr{f("acc"), i}, Body: []scalar.Stmt{read}, Result: f("x").Add(f("acc"))}
 	array := scalar.Array{Name: "at", Type: scalar.F32, Len: 8}
 	assert.NoError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 7}))
 	assert.EqualError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 8}), "at(i + 1u) may be element 8, of an array of 8")

@@ -168,17 +168,6 @@ func (f Function) Check(arrays []Array, below map[*Expr]int) error {
 	return check(arrays, f.Body, f.Result, below)
 }
 
-// NewFunction returns the function that f computes of its parameters; let names an expression.
-func NewFunction(name string, f func(let func(*Expr) *Expr) *Expr, parameters ...*Expr) Function {
-	fn := Function{Name: name, Parameters: parameters}
-	fn.Result = f(func(x *Expr) *Expr {
-		v := fmt.Sprintf("x%d", len(fn.Body)+1)
-		fn.Body = append(fn.Body, Let{v, x})
-		return Var(v, x.Type, 0)
-	})
-	return fn
-}
-
 // Uses reports whether the function reads or assigns an array.
 func (f Function) Uses(array string) bool { return f.Result.uses(array) || uses(f.Body, array) }
 

@@ -24,7 +24,7 @@ const (
 // staging holds the buffers with the data of Write until the queue has copied them. The queue's lock guards it.
 type staging struct {
 	queue *queue
-	count func(bytes int64) // counts what is allocated, or freed
+	count func(bytes int64) // gets the bytes that are allocated, or freed
 	idle  [][]byte
 	total int64
 }

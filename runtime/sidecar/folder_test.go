@@ -40,7 +40,7 @@ func TestLeftFoldersAreSweptAway(t *testing.T) {
 	socket, err := newSocket()
 	require.NoError(t, err)
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, socket, "0123456789abcdef", openNull) }()
+	go func() { ended <- serveOnce(ctx, socket, "0123456789abcdef", openNull) }()
 	require.Eventually(t, func() bool { _, err := os.Stat(socket); return err == nil }, time.Hour, time.Millisecond)
 
 	opened(t, options("null"))

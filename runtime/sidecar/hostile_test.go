@@ -137,7 +137,7 @@ func serve(t *testing.T, ctx context.Context, open func(string) (device.Device, 
 	socket, err := newSocket()
 	require.NoError(t, err)
 	s := &server{socket, "0123456789abcdef", make(chan error, 1)}
-	go func() { s.ended <- Serve(ctx, socket, s.token, open) }()
+	go func() { s.ended <- serveOnce(ctx, socket, s.token, open) }()
 	return s
 }
 
@@ -432,14 +432,19 @@ func TestServingEnds(t *testing.T) {
 	c.Close()
 	require.NoError(t, s.end(t))
 
-	require.ErrorContains(t, Serve(t.Context(), "/no/such/folder/socket", "0123456789abcdef", openNull), "no such file")
+	require.ErrorContains(t, serveOnce(t.Context(), "/no/such/folder/socket", "0123456789abcdef", openNull), "no such file")
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
-	require.ErrorContains(t, Serve(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
-	require.ErrorContains(t, Serve(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
+	require.ErrorContains(t, serveOnce(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
+	require.ErrorContains(t, serveOnce(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
 	long := dir + "/" + strings.Repeat("a", 110) + "/socket"
-	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected at most 103: "+long)
+	require.ErrorContains(t, serveOnce(t.Context(), long, "0123456789abcdef", openNull), "expected at most 103: "+long)
 	require.NoDirExists(t, filepath.Dir(long))
 	require.ErrorContains(t, Work(t.Context(), strings.NewReader(""), dir+"/a/socket", openNull), "no token")
 	assert.NoDirExists(t, dir+"/a")
+}
+
+// serveOnce is attend without a call when the socket has been removed.
+func serveOnce(ctx context.Context, socket, token string, open func(name string) (device.Device, error)) error {
+	return attend(ctx, socket, token, open, func() {})
 }

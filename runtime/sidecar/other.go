@@ -27,11 +27,6 @@ func Open(Options) (*Device, error) { return nil, errSystem }
 // Process returns nil.
 func (d *Device) Process() *os.Process { return nil }
 
-// Serve fails on this system.
-func Serve(context.Context, string, string, func(string) (device.Device, error)) error {
-	return errSystem
-}
-
 // Work fails on this system.
 func Work(context.Context, io.Reader, string, func(string) (device.Device, error)) error {
 	return errSystem

@@ -48,14 +48,9 @@ func Work(ctx context.Context, stdin io.Reader, socket string, open func(name st
 	return attend(ctx, socket, strings.TrimSuffix(token, "\n"), open, endWithHost)
 }
 
-// Serve listens in a private folder, accepts the host with the token once, and serves until the connection or the
-// context ends. The folder of the socket must be private; a folder that does not exist is made and removed. It is no
-// error if the host closes its device or is gone.
-func Serve(ctx context.Context, socket, token string, open func(name string) (device.Device, error)) error {
-	return attend(ctx, socket, token, open, func() {})
-}
-
-// attend does what Serve does. It calls accepted when the socket has been removed.
+// attend listens in a private folder, accepts the host with the token once, and serves until the connection or the
+// context ends. The folder of the socket must be private; a folder that does not exist is made and removed. attend
+// calls accepted when the socket has been removed. It is no error if the host closes its device or is gone.
 func attend(ctx context.Context, socket, token string, open func(name string) (device.Device, error), accepted func()) error {
 	conn, h, shared, err := accept(ctx, socket, token)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 			}
 		})
 	}
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		if cases := compute.Cases(o); len(cases) > 0 { // sources have none
 			check(o.Name(), small(cases))
 		}
@@ -76,7 +76,7 @@ func (d hardware) Limits() target.Limits {
 func TestKernelsAreValid(t *testing.T) {
 	d := open(t, 0)
 	tasks := slices.Concat(compute.Graphs(), compute.Chains(randomGraphs))
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		tasks = append(tasks, compute.Cases(o)...)
 	}
 	texts, modules := map[string]string{}, map[string]js.Value{}

@@ -2,8 +2,6 @@ package graphhook
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -157,9 +155,6 @@ var kinds = map[string]kind{
 		return []*graph.Value{perToken, counted}
 	}),
 }
-
-// Kinds lists the ops that modules can apply.
-func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 type none struct{}
 

@@ -46,7 +46,7 @@ type Result struct {
 // its own, as Compile does, and links them to one library.
 func (c *Compiler) CompileAll(ctx context.Context, sources []Source) []Result {
 	results := make([]Result, len(sources))
-	c.together(ctx, sources, results)
+	c.compileMissing(ctx, sources, results)
 	for i, s := range sources {
 		if r := &results[i]; r.Library == nil {
 			r.Library, r.Kept, r.Err = c.Compile(ctx, s.Unit, s.Symbol)
@@ -55,9 +55,9 @@ func (c *Compiler) CompileAll(ctx context.Context, sources []Source) []Result {
 	return results
 }
 
-// together sets the results of the sources that are kept, and of others, which it compiles at once. It omits units that
-// another compiler makes, and all that are not kept if the compiler refuses one.
-func (c *Compiler) together(ctx context.Context, sources []Source, results []Result) {
+// compileMissing sets the results of the sources whose libraries are kept, and compiles the others at once. It omits
+// units that another compiler makes. If the compiler refuses a unit, it omits all whose libraries are not kept.
+func (c *Compiler) compileMissing(ctx context.Context, sources []Source, results []Result) {
 	f, err := c.chosen(ctx)
 	if err != nil {
 		return

@@ -204,7 +204,7 @@ func (c *Compiler) failure(err error, out string) error {
 	return fmt.Errorf("%s: %w, without a message", c, err)
 }
 
-// output keeps the first maxOutput bytes of what is written to it.
+// output keeps the first maxOutput bytes that are written to it.
 type output struct{ kept []byte }
 
 func (o *output) Write(p []byte) (int, error) {

@@ -22,7 +22,7 @@ import (
 // sample returns some of the op cases, with at least one of each op, and some graphs.
 func sample(every, graphs int) []compute.Task {
 	var out []compute.Task
-	for i, o := range graph.Catalogue() {
+	for i, o := range op.Catalogue() {
 		for j, t := range compute.Cases(o) {
 			if j == 0 || (i+j)%every == 0 {
 				out = append(out, t)

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
-	_ "github.com/gpupipe/gpupipe/graph/op" // the catalogue
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/shaders"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
@@ -74,7 +75,7 @@ func TestKernelsCompileOnGPUs(t *testing.T) {
 		d, err := vulkan.Open(n, vulkan.Options{CacheDir: t.TempDir()})
 		require.NoError(t, err)
 		c := &compiling{d, t, map[string]bool{}}
-		for _, o := range graph.Catalogue() {
+		for _, o := range op.Catalogue() {
 			for _, task := range compute.Cases(o) {
 				c.add(map[string]*graph.Graph{"case": task.Graph})
 			}

@@ -66,9 +66,7 @@ func square(side int) target.CooperativeMatrix {
 // byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take.
 func byMatrices(t *testing.T, side int) []compute.Task {
 	var tasks []compute.Task
-	for _, name := range []string{"attention", "attention_grad"} {
-		o, err := graph.NewOp(name)
-		require.NoError(t, err)
+	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		for _, c := range o.Cases() {
 			if q := c.Inputs[0]; q.DType.Float16() && q.Shape[3]%side == 0 {
 				tasks = append(tasks, compute.Case(c))

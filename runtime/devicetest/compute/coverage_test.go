@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -65,7 +65,7 @@ func TestSharesReachEveryKernelVariant(t *testing.T) {
 	limits.Software = true
 	dev := software{null.New(null.Options{Limits: &limits})}
 	tasks := slices.Concat(Graphs(), MixedChains(RandomMixedGraphs))
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		tasks = append(tasks, Cases(o)...)
 	}
 	whole, together, both := newReached(), newReached(), newReached()

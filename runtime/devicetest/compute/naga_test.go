@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/optim"
@@ -145,7 +146,7 @@ func kernels(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	for _, software := range []bool{false, true} {
 		c := &collector{null.New(null.Options{}), software, texts}
-		for _, o := range graph.Catalogue() {
+		for _, o := range op.Catalogue() {
 			for _, task := range compute.Cases(o) {
 				c.add(t, map[string]*graph.Graph{"case": task.Graph})
 			}

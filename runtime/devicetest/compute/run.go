@@ -3,7 +3,7 @@ package compute
 import (
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders"
@@ -25,7 +25,7 @@ func Run(t *testing.T, dev device.Device, share uint32) {
 	}
 	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
 	t.Run("conversions", func(t *testing.T) { report(t, CheckConversions(dev)) })
-	for _, o := range graph.Catalogue() {
+	for _, o := range op.Catalogue() {
 		t.Run(o.Name(), func(t *testing.T) { report(t, check(dev, Cases(o), c.takes)) })
 	}
 	graphs := c.takes
@@ -57,8 +57,8 @@ func (c *tiers) takes(t Task, ks []shaders.Kernel) bool {
 	return true
 }
 
-// takesInAll is takes for runs that the core leaves out: on software adapters the runs of graphs, which take drivers long to
-// compile. Their claims are of fusion and of memory, which native code shows as well.
+// takesInAll is takes for runs that the core omits: those of graphs on software adapters, whose drivers take long to
+// compile them. They check fusion and memory, and so do the runs on native code.
 func (c *tiers) takesInAll(t Task, ks []shaders.Kernel) bool {
 	if c.core == nil {
 		return c.takes(t, ks)

@@ -36,9 +36,7 @@ func TestAttentionForGPUs(t *testing.T) {
 	tier.Rest(t)
 	d := testdevice.Translated(t)
 	gpu := hardware{watched(t, d)}
-	for _, name := range []string{"attention", "attention_grad"} {
-		o, err := graph.NewOp(name)
-		require.NoError(t, err)
+	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		var tasks []compute.Task
 		for _, c := range o.Cases() {
 			// Rows of more vectors repeat the same text, and compilers take long for it. Those of 44 are
