@@ -26,8 +26,8 @@ func (b *Base) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) erro
 	return d.DecodeNode(n, &b.path, key)
 }
 
-// Open returns the config, whose path is relative to dir. d is the file that has the key.
-func (b *Base) Open(d *strictyaml.Document, dir string) (*strictyaml.Document, error) {
+// open returns the config, whose path is relative to dir. d is the file that has the key.
+func (b *Base) open(d *strictyaml.Document, dir string) (*strictyaml.Document, error) {
 	if b.inline != nil {
 		return b.inline, nil
 	}
@@ -103,23 +103,6 @@ type Composer struct {
 	start   string      // folder that relative paths begin at; "": the working directory
 	commits hub.Commits // that runs of the set have recorded
 	err     error
-}
-
-// Source is what a set of runs is read from.
-type Source struct {
-	File      *File
-	Doc       *strictyaml.Document // the file's text
-	Base      *strictyaml.Document // the common config of all runs
-	Set       Assignments
-	Overrides []Override
-}
-
-// At is the place of a key in the file.
-func (s Source) At(key string) string { return s.Doc.At(key) }
-
-// Compose begins with a copy of the common config.
-func (s Source) Compose() *Composer {
-	return &Composer{doc: s.Base.Clone(), start: s.File.Start, commits: s.File.Commits}
 }
 
 // Put sets a key to a number, a truth value or text. where is the place that complaints name.

@@ -14,24 +14,24 @@ import (
 const significant = 2
 
 // findings states in words what a delay, wire formats and late exchanges of replicas cost.
-func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
-	for _, sentence := range slices.Concat(rep.delayFindings(g, tuning, stages), rep.wireFindings(g, tuning, stages),
-		rep.replicaFindings(g, tuning, stages)) {
-		out = append(out, tableName(g, tuning, stages)+sentence+".")
+func (rep *Report) findings(s *Study, tuning string, stages int) (out []string) {
+	for _, sentence := range slices.Concat(rep.delayFindings(s, tuning, stages), rep.wireFindings(s, tuning, stages),
+		rep.replicaFindings(s, tuning, stages)) {
+		out = append(out, tableName(s, tuning, stages)+sentence+".")
 	}
 	return out
 }
 
 // delayFindings states the gaps: their order over the optimizers, and the effect of fewer stale microbatches and of
 // corrections.
-func (rep *Report) delayFindings(g *Grid, tuning string, stages int) (out []string) {
-	if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == delayMode }) {
+func (rep *Report) delayFindings(s *Study, tuning string, stages int) (out []string) {
+	if !slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Name == delayMode }) {
 		return nil
 	}
 	at := func(optimizer, mode string) *Cell { return rep.find(tuning, stages, optimizer, mode) }
 	add := func(sentence string) { out = append(out, sentence) }
 	var cells []*Cell
-	for _, o := range g.Optimizers {
+	for _, o := range s.Optimizers {
 		cells = append(cells, at(o.Label, delayMode))
 	}
 	slices.SortStableFunc(cells, func(a, b *Cell) int { return cmp.Compare(b.Gap.Mean, a.Gap.Mean) })
@@ -45,9 +45,9 @@ func (rep *Report) delayFindings(g *Grid, tuning string, stages int) (out []stri
 			add(order(a, b))
 		}
 	}
-	for _, m := range g.Modes {
-		for _, o := range g.Optimizers {
-			if plain, what := g.plainer(m); what != "" {
+	for _, m := range s.Modes {
+		for _, o := range s.Optimizers {
+			if plain, what := s.plainer(m); what != "" {
 				add(effect(what, at(o.Label, plain.Name), at(o.Label, m.Name)))
 			}
 		}
@@ -56,10 +56,10 @@ func (rep *Report) delayFindings(g *Grid, tuning string, stages int) (out []stri
 }
 
 // wireFindings states how each wire format changes the loss of a mode, if the grid has the mode without it.
-func (rep *Report) wireFindings(g *Grid, tuning string, stages int) (out []string) {
-	for _, m := range g.Modes {
-		if exact := g.tunedIn(m); exact != m.Name {
-			for _, o := range g.Optimizers {
+func (rep *Report) wireFindings(s *Study, tuning string, stages int) (out []string) {
+	for _, m := range s.Modes {
+		if exact := s.tunedIn(m); exact != m.Name {
+			for _, o := range s.Optimizers {
 				formats := strings.Replace(m.Title(), ", ", " with ", 1)
 				out = append(out, change(formats, rep.find(tuning, stages, o.Label, exact), rep.find(tuning, stages, o.Label, m.Name)))
 			}
@@ -84,7 +84,7 @@ func change(what string, plain, changed *Cell) string {
 // plainer returns the mode of the grid that a mode with a delay is compared to, and the text of what distinguishes the
 // two. For a correction it is the same delay without correction, or else the delay of all microbatches. The text is
 // empty for modes that are not compared.
-func (g *Grid) plainer(m Mode) (plain Mode, what string) {
+func (s *Study) plainer(m Mode) (plain Mode, what string) {
 	if m.Delay == 0 || m.Name == delayMode || m.rounds() {
 		return m, ""
 	}
@@ -93,8 +93,8 @@ func (g *Grid) plainer(m Mode) (plain Mode, what string) {
 		names = []string{delay, delayMode}
 	}
 	for _, name := range names {
-		if i := slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == name }); i >= 0 {
-			plain = g.Modes[i]
+		if i := slices.IndexFunc(s.Modes, func(m Mode) bool { return m.Name == name }); i >= 0 {
+			plain = s.Modes[i]
 			break
 		}
 	}
@@ -106,15 +106,15 @@ func (g *Grid) plainer(m Mode) (plain Mode, what string) {
 }
 
 // tableName names the table of a finding. It is empty if there is only one.
-func tableName(g *Grid, tuning string, stages int) string {
+func tableName(s *Study, tuning string, stages int) string {
 	var parts []string
 	switch {
-	case g.Tuning == Both && tuning == Synchronous:
+	case s.Tuning == Both && tuning == Synchronous:
 		parts = append(parts, "rate tuned without delay")
-	case g.Tuning == Both:
+	case s.Tuning == Both:
 		parts = append(parts, "rate tuned in every mode")
 	}
-	if len(g.Stages) > 1 {
+	if len(s.Stages) > 1 {
 		parts = append(parts, fmt.Sprintf("stages %d", stages))
 	}
 	if len(parts) == 0 {

@@ -9,7 +9,7 @@ import (
 // by the seconds that the pipeline takes for a batch. Several pipelines may have the same mode.
 type Pipeline struct {
 	Name    string
-	Mode    string  // a name of Grid.Modes
+	Mode    string  // a name of Study.Modes
 	Seconds float64 // a batch
 }
 

@@ -31,7 +31,7 @@ func truth(r Run) float64 {
 }
 
 // carryOut runs a grid in a world, plan by plan, and counts the runs.
-func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]runs.Outcome, first, most int) {
+func carryOut(t *testing.T, g *Study, w world) (outcomes map[Run]runs.Outcome, first, most int) {
 	t.Helper()
 	outcomes = map[Run]runs.Outcome{}
 	needed, later := g.plan(outcomes)
@@ -52,7 +52,7 @@ func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]runs.Outcome, fi
 	return outcomes, first, most
 }
 
-func threeModes(t *testing.T, more string) *Grid {
+func threeModes(t *testing.T, more string) *Study {
 	t.Helper()
 	g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nset: {train.microbatches: 2}\n"+more)
 	require.NoError(t, err)

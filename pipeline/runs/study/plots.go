@@ -18,22 +18,22 @@ const (
 
 // plot draws the gaps, the training losses and the losses by learning rate, at the grid's first number of stages. It
 // returns the files.
-func (rep *Report) plot(g *Grid) (files []string, err error) {
-	for _, tuning := range g.tunings() {
+func (rep *Report) plot(s *Study) (files []string, err error) {
+	for _, tuning := range s.tunings() {
 		suffix := ".png"
-		if tuning != g.tunings()[0] {
+		if tuning != s.tunings()[0] {
 			suffix = "-retuned.png"
 		}
-		if path := filepath.Join(g.Dir, "gaps"+suffix); rep.hasGap(tuning, g.Stages[0]) {
-			if err := rep.plotGaps(path, g, tuning); err != nil {
+		if path := filepath.Join(s.Dir, "gaps"+suffix); rep.hasGap(tuning, s.Stages[0]) {
+			if err := rep.plotGaps(path, s, tuning); err != nil {
 				return nil, usererror.New(err)
 			}
 			files = append(files, path)
 		}
-		for _, o := range g.Optimizers {
-			for _, kind := range g.curves() {
-				path := filepath.Join(g.Dir, kind.file+"-"+o.Label+suffix)
-				drawn, err := rep.plotCurves(path, g, tuning, o, kind)
+		for _, o := range s.Optimizers {
+			for _, kind := range s.curves() {
+				path := filepath.Join(s.Dir, kind.file+"-"+o.Label+suffix)
+				drawn, err := rep.plotCurves(path, s, tuning, o, kind)
 				if err != nil {
 					return nil, usererror.New(err)
 				}
@@ -43,9 +43,9 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 			}
 		}
 	}
-	for _, o := range g.Optimizers {
-		path := filepath.Join(g.Dir, "lr-"+o.Label+".png")
-		series := rep.rates(g, o)
+	for _, o := range s.Optimizers {
+		path := filepath.Join(s.Dir, "lr-"+o.Label+".png")
+		series := rep.rates(s, o)
 		if len(series) == 0 {
 			continue
 		}
@@ -69,24 +69,24 @@ func (rep *Report) hasGap(tuning string, stages int) bool {
 }
 
 // plotGaps draws the gaps of all optimizers, a color per mode.
-func (rep *Report) plotGaps(path string, g *Grid, tuning string) error {
+func (rep *Report) plotGaps(path string, s *Study, tuning string) error {
 	var groups []string
-	for _, o := range g.Optimizers {
+	for _, o := range s.Optimizers {
 		groups = append(groups, o.Label)
 	}
 	var series []metrics.BarSeries
-	for _, m := range g.Modes {
+	for _, m := range s.Modes {
 		if m.Name == SyncMode {
 			continue
 		}
-		s := metrics.BarSeries{Name: m.Title()}
-		for _, o := range g.Optimizers {
-			gap := rep.find(tuning, g.Stages[0], o.Label, m.Name).Gap
-			s.Y, s.Err = append(s.Y, gap.Mean), append(s.Err, gap.Err)
+		curve := metrics.BarSeries{Name: m.Title()}
+		for _, o := range s.Optimizers {
+			gap := rep.find(tuning, s.Stages[0], o.Label, m.Name).Gap
+			curve.Y, curve.Err = append(curve.Y, gap.Mean), append(curve.Err, gap.Err)
 		}
-		series = append(series, s)
+		series = append(series, curve)
 	}
-	axes := metrics.Axes{Title: g.subject() + " each optimizer", Subtitle: rep.gapsSubtitle(tuning), Y: gapAxis}
+	axes := metrics.Axes{Title: s.subject() + " each optimizer", Subtitle: rep.gapsSubtitle(tuning), Y: gapAxis}
 	return metrics.Bars(path, axes, groups, series...)
 }
 
@@ -111,38 +111,38 @@ type curves struct {
 }
 
 // curves are the kinds of plots: by step, a curve per mode, and by time, a curve per pipeline.
-func (g *Grid) curves() []curves {
+func (s *Study) curves() []curves {
 	var modes []Pipeline
-	for _, m := range g.Modes {
+	for _, m := range s.Modes {
 		modes = append(modes, Pipeline{Name: m.Title(), Mode: m.Name, Seconds: 1})
 	}
 	loss, value := "training loss", "loss"
-	if g.seldom() { // the training loss is that of each replica's own weights
+	if s.seldom() { // the training loss is that of each replica's own weights
 		loss, value = "validation loss", "val_loss"
 	}
 	return []curves{
 		{"loss", loss, "step", loss, value, modes, func(p Pipeline, c *Cell) string { return fmt.Sprintf("%s (lr %g)", p.Name, *c.LR) }},
-		{"time", loss + " over time", "seconds", loss, value, g.Pipelines, func(p Pipeline, _ *Cell) string { return p.Name }},
+		{"time", loss + " over time", "seconds", loss, value, s.Pipelines, func(p Pipeline, _ *Cell) string { return p.Name }},
 	}
 }
 
 // plotCurves draws an optimizer's losses, the means over the seeds. It draws nothing if all runs diverged at once.
-func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, kind curves) (drawn bool, err error) {
+func (rep *Report) plotCurves(path string, s *Study, tuning string, o Optimizer, kind curves) (drawn bool, err error) {
 	var series []metrics.Series
 	for _, p := range kind.of {
-		c := rep.find(tuning, g.Stages[0], o.Label, p.Mode)
+		c := rep.find(tuning, s.Stages[0], o.Label, p.Mode)
 		if c.LR == nil {
 			continue
 		}
-		s, err := rep.meanCurve(g, c, kind.value)
+		curve, err := rep.meanCurve(s, c, kind.value)
 		if err != nil {
 			return false, err
 		}
-		for i := range s.X {
-			s.X[i] *= p.Seconds
+		for i := range curve.X {
+			curve.X[i] *= p.Seconds
 		}
-		s.Name = kind.name(p, c)
-		series, drawn = append(series, s), drawn || len(s.X) > 0
+		curve.Name = kind.name(p, c)
+		series, drawn = append(series, curve), drawn || len(curve.X) > 0
 	}
 	if !drawn {
 		return false, nil
@@ -153,9 +153,9 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, 
 }
 
 // meanCurve is a loss of a cell's runs by step, the mean over the seeds.
-func (rep *Report) meanCurve(g *Grid, c *Cell, value string) (metrics.Series, error) {
+func (rep *Report) meanCurve(s *Study, c *Cell, value string) (metrics.Series, error) {
 	var runs [][]metrics.Record
-	for _, seed := range g.Seeds {
+	for _, seed := range s.Seeds {
 		records, err := metrics.Read(filepath.Join(rep.dir(Run{c.Optimizer, c.Mode, c.Stages, *c.LR, seed}), "metrics.jsonl"))
 		if err != nil {
 			return metrics.Series{}, err
@@ -182,41 +182,41 @@ func meanLoss(runs [][]metrics.Record, value string) metrics.Series {
 			}
 		}
 	}
-	s := metrics.Series{Kind: metrics.Curve}
+	curve := metrics.Series{Kind: metrics.Curve}
 	for _, step := range slices.Sorted(maps.Keys(counts)) {
 		if counts[step] == len(runs) {
-			s.X, s.Y = append(s.X, float64(step)), append(s.Y, sums[step]/float64(len(runs)))
+			curve.X, curve.Y = append(curve.X, float64(step)), append(curve.Y, sums[step]/float64(len(runs)))
 		}
 	}
-	return s
+	return curve
 }
 
 // rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series per mode that was tuned.
 // It omits modes without a finite loss.
-func (rep *Report) rates(g *Grid, o Optimizer) (out []metrics.Series) {
+func (rep *Report) rates(s *Study, o Optimizer) (out []metrics.Series) {
 	losses := map[Run]float64{}
 	for _, r := range rep.Runs {
 		if r.ValLoss != nil {
 			losses[r.Run] = *r.ValLoss
 		}
 	}
-	for _, m := range g.Modes {
-		s := metrics.Series{Name: m.Title(), Kind: metrics.Dots}
+	for _, m := range s.Modes {
+		curve := metrics.Series{Name: m.Title(), Kind: metrics.Dots}
 		for _, lr := range o.LRs {
 			var mean float64
-			for _, seed := range g.TuneSeeds {
-				loss, ok := losses[Run{o.Label, m.Name, g.Stages[0], lr, seed}]
+			for _, seed := range s.TuneSeeds {
+				loss, ok := losses[Run{o.Label, m.Name, s.Stages[0], lr, seed}]
 				if !ok {
 					loss = math.Inf(1)
 				}
-				mean += loss / float64(len(g.TuneSeeds))
+				mean += loss / float64(len(s.TuneSeeds))
 			}
 			if metrics.Finite(mean) {
-				s.X, s.Y = append(s.X, lr), append(s.Y, mean)
+				curve.X, curve.Y = append(curve.X, lr), append(curve.Y, mean)
 			}
 		}
-		if len(s.X) > 0 {
-			out = append(out, s)
+		if len(curve.X) > 0 {
+			out = append(out, curve)
 		}
 	}
 	return out

@@ -55,8 +55,8 @@ func parseLocal(name, wire string, rounded bool) (Mode, error) {
 func (m Mode) local() bool { return m.Local.Steps > 0 }
 
 // seldom reports whether the grid compares replicas that seldom talk with one alone or with those that always do.
-func (g *Grid) seldom() bool {
-	return slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.local() || m.Name == aloneMode })
+func (s *Study) seldom() bool {
+	return slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.local() || m.Name == aloneMode })
 }
 
 // setReplicas sets how often replicas exchange what they have learned, and the batch of one alone.
@@ -92,10 +92,10 @@ func setReplicas(c *runs.Composer, m Mode, where string) {
 }
 
 // keepShares sets the share of each cell in the gain that sync has over one replica alone.
-func (rep *Report) keepShares(g *Grid) {
+func (rep *Report) keepShares(s *Study) {
 	for i := range rep.Cells {
 		c := &rep.Cells[i]
-		if !c.mode.local() || !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == aloneMode }) {
+		if !c.mode.local() || !slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Name == aloneMode }) {
 			continue
 		}
 		var shares []float64
@@ -108,10 +108,10 @@ func (rep *Report) keepShares(g *Grid) {
 }
 
 // replicaSection is the table of a grid of replicas that seldom talk: a row per optimizer and mode.
-func (rep *Report) replicaSection(g *Grid, tuning string, stages int) string {
+func (rep *Report) replicaSection(s *Study, tuning string, stages int) string {
 	rows := [][]string{{"optimizer", "mode", "lr", "loss", "gap", "of sync's gain over alone"}}
-	for _, o := range g.Optimizers {
-		for _, m := range g.Modes {
+	for _, o := range s.Optimizers {
+		for _, m := range s.Modes {
 			c := rep.find(tuning, stages, o.Label, m.Name)
 			row := []string{o.Label, m.Title(), lrText(c.LR), c.text(), "", ""}
 			if c.Gap != nil {
@@ -127,15 +127,15 @@ func (rep *Report) replicaSection(g *Grid, tuning string, stages int) string {
 }
 
 // replicaFindings states what corrections of late exchanges change, and in how many seeds.
-func (rep *Report) replicaFindings(g *Grid, tuning string, stages int) (out []string) {
-	for _, m := range g.Modes {
+func (rep *Report) replicaFindings(s *Study, tuning string, stages int) (out []string) {
+	for _, m := range s.Modes {
 		plain, correction, corrected := strings.Cut(m.exact(), "+")
 		if !m.local() || !corrected {
 			continue
 		}
 		plain += strings.TrimPrefix(m.Name, m.exact())
-		i := slices.IndexFunc(g.Modes, func(o Mode) bool { return o.Name == plain })
-		for _, o := range g.Optimizers {
+		i := slices.IndexFunc(s.Modes, func(o Mode) bool { return o.Name == plain })
+		for _, o := range s.Optimizers {
 			if i < 0 {
 				break
 			}
@@ -146,7 +146,7 @@ func (rep *Report) replicaFindings(g *Grid, tuning string, stages int) (out []st
 					better++
 				}
 			}
-			what := titles.Replace(correction) + " of " + g.Modes[i].Title()
+			what := titles.Replace(correction) + " of " + s.Modes[i].Title()
 			out = append(out, fmt.Sprintf("%s; it is lower in %d of %d seeds", change(what, without, with), better, len(with.losses)))
 		}
 	}

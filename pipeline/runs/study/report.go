@@ -41,14 +41,14 @@ type Cell struct {
 }
 
 // newReport computes the report of a study. The outcomes must be complete.
-func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
-	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
-	needed, _ := g.plan(outcomes)
+func newReport(s *Study, outcomes map[Run]runs.Outcome) *Report {
+	rep := &Report{Seeds: s.Seeds, TuneSeeds: s.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
+	needed, _ := s.plan(outcomes)
 	for _, r := range needed {
 		rep.Runs = append(rep.Runs, newEnded(runs.Ended[Run]{Run: r, Outcome: outcomes[r]}))
 	}
-	for _, c := range g.cells() {
-		rep.Cells = append(rep.Cells, newCell(g, c, outcomes))
+	for _, c := range s.cells() {
+		rep.Cells = append(rep.Cells, newCell(s, c, outcomes))
 	}
 	for i := range rep.Cells {
 		if c := &rep.Cells[i]; c.Mode != SyncMode {
@@ -57,25 +57,25 @@ func newReport(g *Grid, outcomes map[Run]runs.Outcome) *Report {
 			c.Gap = &gap
 		}
 	}
-	rep.keepShares(g)
-	for _, tuning := range g.tunings() {
-		for _, stages := range g.Stages {
-			rep.Findings = append(rep.Findings, rep.findings(g, tuning, stages)...)
+	rep.keepShares(s)
+	for _, tuning := range s.tunings() {
+		for _, stages := range s.Stages {
+			rep.Findings = append(rep.Findings, rep.findings(s, tuning, stages)...)
 		}
 	}
-	rep.Notes = append(rep.Notes, notes(g, outcomes)...)
+	rep.Notes = append(rep.Notes, notes(s, outcomes)...)
 	return rep
 }
 
 // newCell collects the losses of a cell.
-func newCell(g *Grid, c cell, outcomes map[Run]runs.Outcome) Cell {
+func newCell(s *Study, c cell, outcomes map[Run]runs.Outcome) Cell {
 	out := Cell{Tuning: c.tuning, Stages: c.stages, Optimizer: c.optimizer.Label, Mode: c.mode.Name, mode: c.mode}
-	lr, known := g.rate(c, outcomes)
+	lr, known := s.rate(c, outcomes)
 	if !known {
 		panic(fmt.Sprintf("study: no learning rate for %s", c.optimizer.Label))
 	}
 	out.LR = runs.Number(lr)
-	for _, r := range g.runs(c, lr) {
+	for _, r := range s.runs(c, lr) {
 		loss := math.Inf(1)
 		if out.LR != nil {
 			loss = outcomes[r].ValLoss
@@ -96,13 +96,13 @@ func (rep *Report) find(tuning string, stages int, optimizer, mode string) *Cell
 }
 
 // notes are about learning rates at an end of their list, and optimizers that always diverge.
-func notes(g *Grid, outcomes map[Run]runs.Outcome) (out []string) {
-	for _, c := range g.cells() {
-		lr, _ := g.rate(c, outcomes)
+func notes(s *Study, outcomes map[Run]runs.Outcome) (out []string) {
+	for _, c := range s.cells() {
+		lr, _ := s.rate(c, outcomes)
 		lrs := c.optimizer.LRs
 		var end string
 		switch {
-		case c.stages != g.Stages[0] || c.tuning != g.tunings()[0] && c.tunedIn == SyncMode:
+		case c.stages != s.Stages[0] || c.tuning != s.tunings()[0] && c.tunedIn == SyncMode:
 			continue // the first has the same note
 		case c.mode.Name != c.tunedIn || len(lrs) < 2:
 			continue
@@ -123,14 +123,14 @@ func notes(g *Grid, outcomes map[Run]runs.Outcome) (out []string) {
 }
 
 // Report compares the losses of the runs.
-func (g *Grid) Report(outcomes map[Run]runs.Outcome) (runs.Report, error) {
-	rep := newReport(g, outcomes)
-	page := rep.Markdown(g)
+func (s *Study) Report(outcomes map[Run]runs.Outcome) (runs.Report, error) {
+	rep := newReport(s, outcomes)
+	page := rep.Markdown(s)
 	table, err := rep.csv()
 	if err != nil {
 		return runs.Report{}, err
 	}
 	texts := []runs.Text{{Name: "table.csv", Text: table}, {Name: "table.md", Text: []byte(page)}}
-	err = runs.WriteReport(g.Dir, texts, func() ([]string, error) { return rep.plot(g) }, rep, &rep.Files)
+	err = runs.WriteReport(s.Dir, texts, func() ([]string, error) { return rep.plot(s) }, rep, &rep.Files)
 	return runs.Report{Results: rep, Markdown: page, Files: rep.Files}, err
 }

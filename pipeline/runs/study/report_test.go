@@ -12,7 +12,7 @@ import (
 )
 
 // reported runs a grid in a world and returns its report.
-func reported(t *testing.T, g *Grid, w world) *Report {
+func reported(t *testing.T, g *Study, w world) *Report {
 	t.Helper()
 	outcomes, _, _ := carryOut(t, g, w)
 	return newReport(g, outcomes)

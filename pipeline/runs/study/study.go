@@ -22,10 +22,10 @@ func newEnded(e runs.Ended[Run]) Ended {
 }
 
 // Event is a run that has ended, for JSON.
-func (g *Grid) Event(e runs.Ended[Run]) any { return newEnded(e) }
+func (s *Study) Event(e runs.Ended[Run]) any { return newEnded(e) }
 
 // Ending describes how a run ended.
-func (g *Grid) Ending(e runs.Ended[Run]) string {
+func (s *Study) Ending(e runs.Ended[Run]) string {
 	if e.Outcome.Diverged != "" {
 		return "diverged"
 	}
@@ -33,17 +33,17 @@ func (g *Grid) Ending(e runs.Ended[Run]) string {
 }
 
 // Best is not shown: a study compares, it does not search.
-func (g *Grid) Best(map[Run]runs.Outcome) string { return "" }
+func (s *Study) Best(map[Run]runs.Outcome) string { return "" }
 
 // Later describes the runs after those that choose learning rates.
-func (g *Grid) Later() string { return "at the learning rates that these select" }
+func (s *Study) Later() string { return "at the learning rates that these select" }
 
-// Set is the set of the grid's runs. A run that diverges has an infinite loss. Any other failure stops the study, after
-// the runs in progress have saved.
-func (g *Grid) Set() (runs.Set[Run], error) {
-	return runs.Set[Run]{Noun: noun, Dir: g.Dir, File: g.source.File, Folder: g.Folder, Config: g.Config, Summaries: g.Summaries,
+// Set is the set of the study's runs. A run that diverges has an infinite loss. Any other failure stops the study,
+// after the runs in progress have saved.
+func (s *Study) Set() (runs.Set[Run], error) {
+	return runs.Set[Run]{Noun: s.Noun, Dir: s.Dir, File: s.File, Folder: s.Folder, Config: s.Config, Summaries: s.Summaries,
 		Needed: func(outcomes map[Run]runs.Outcome) ([]Run, runs.Later) {
-			needed, later := g.plan(outcomes)
+			needed, later := s.plan(outcomes)
 			return needed, runs.Later{Runs: later, Cost: float64(later)}
 		},
 		Complete: func(o runs.Outcome) error {

@@ -10,16 +10,16 @@ import (
 )
 
 // Markdown is the report as a page.
-func (rep *Report) Markdown(g *Grid) string {
+func (rep *Report) Markdown(s *Study) string {
 	var b strings.Builder
 	seeds := fmt.Sprintf("%d seeds", len(rep.Seeds))
 	if len(rep.Seeds) == 1 {
 		seeds = "one seed"
 	}
-	fmt.Fprintf(&b, "# %s\n\nValidation loss in nats per token: mean ± standard error over %s. A gap is the difference to sync, seed by seed.\n", g.subject(), seeds)
-	for _, tuning := range g.tunings() {
-		for _, stages := range g.Stages {
-			fmt.Fprintf(&b, "\n## %s\n\n%s", title(tuning, stages), rep.section(g, tuning, stages))
+	fmt.Fprintf(&b, "# %s\n\nValidation loss in nats per token: mean ± standard error over %s. A gap is the difference to sync, seed by seed.\n", s.subject(), seeds)
+	for _, tuning := range s.tunings() {
+		for _, stages := range s.Stages {
+			fmt.Fprintf(&b, "\n## %s\n\n%s", title(tuning, stages), rep.section(s, tuning, stages))
 		}
 	}
 	for _, list := range []struct {
@@ -34,10 +34,10 @@ func (rep *Report) Markdown(g *Grid) string {
 }
 
 // subject is what the study measures.
-func (g *Grid) subject() string {
-	delays := slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Delay > 0 })
-	switch rounds := slices.ContainsFunc(g.Modes, Mode.rounds); {
-	case g.seldom():
+func (s *Study) subject() string {
+	delays := slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Delay > 0 })
+	switch rounds := slices.ContainsFunc(s.Modes, Mode.rounds); {
+	case s.seldom():
 		return "What replicas that seldom talk cost"
 	case delays && rounds:
 		return "What one step of delay and wire formats cost"
@@ -59,28 +59,28 @@ func title(tuning string, stages int) string {
 }
 
 // section is a table: a row per optimizer, a column per mode and per gap.
-func (rep *Report) section(g *Grid, tuning string, stages int) string {
-	if g.seldom() {
-		return rep.replicaSection(g, tuning, stages)
+func (rep *Report) section(s *Study, tuning string, stages int) string {
+	if s.seldom() {
+		return rep.replicaSection(s, tuning, stages)
 	}
 	shared := tuning == Synchronous // the rate is the same in the whole row
 	head := []string{"optimizer"}
 	if shared {
 		head = append(head, "lr")
 	}
-	for _, m := range g.Modes {
+	for _, m := range s.Modes {
 		head = append(head, m.Title())
 		if m.Name != SyncMode {
 			head = append(head, "gap")
 		}
 	}
 	rows := [][]string{head}
-	for _, o := range g.Optimizers {
+	for _, o := range s.Optimizers {
 		row := []string{o.Label}
 		if shared {
 			row = append(row, lrText(rep.find(tuning, stages, o.Label, SyncMode).LR))
 		}
-		for _, m := range g.Modes {
+		for _, m := range s.Modes {
 			c := rep.find(tuning, stages, o.Label, m.Name)
 			loss := c.text()
 			if !shared {

@@ -93,7 +93,7 @@ func (s *Sweep) Later() string { return "of the best trials to later steps" }
 // Set is the set of the sweep's runs. A run that diverges or fails is a trial without a score; failed runs are tried
 // again the next time.
 func (s *Sweep) Set() (runs.Set[Run], error) {
-	set := runs.Set[Run]{Noun: noun, Dir: s.Dir, File: s.source.File, Folder: s.Folder, Config: s.Config, Needed: s.needed,
+	set := runs.Set[Run]{Noun: s.Noun, Dir: s.Dir, File: s.File, Folder: s.Folder, Config: s.Config, Needed: s.needed,
 		Begin: s.begin, Complete: s.Metric.complete, KeepGoing: true}
 	if len(s.Rungs) > 0 {
 		set.Span = s.span
@@ -101,7 +101,8 @@ func (s *Sweep) Set() (runs.Set[Run], error) {
 	return set, s.checkSearch()
 }
 
-// begin refuses devices beside those of trials, and keeps the search in the sweep's folder unless ctx has ended.
+// begin refuses devices of the command line if trials have devices. It keeps the search in the sweep's folder unless
+// ctx has ended.
 func (s *Sweep) begin(ctx context.Context, o runs.Options) error {
 	if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.sets("pipeline.devices") }) && len(o.Devices) > 0 {
 		return usererror.Errorf("--device: found %s, expected none with values of pipeline.devices", strings.Join(o.Devices, ", "))
@@ -173,5 +174,5 @@ func (s *Sweep) checkSearch() error {
 	if err != nil {
 		return err
 	}
-	return usererror.New(runs.SameYAML(path, old, now, noun, "the folder"))
+	return usererror.New(runs.SameYAML(path, old, now, s.Noun, "the folder"))
 }

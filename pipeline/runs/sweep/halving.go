@@ -19,7 +19,7 @@ type halving struct {
 func (s *Sweep) rungs(h halving) ([]int, error) {
 	for _, k := range s.Keys {
 		if k.sets("train.steps") {
-			return nil, s.bad("keys."+k.Name, "found values of train.steps, expected none with search: halving: it is the length of the last rung")
+			return nil, s.Errorf("keys."+k.Name, "found values of train.steps, expected none with search: halving: it is the length of the last rung")
 		}
 	}
 	c, err := s.compose(s.run(0, s.Seeds[0], 0)).Config()
@@ -36,7 +36,7 @@ func (s *Sweep) rungs(h halving) ([]int, error) {
 		out = slices.Insert(out, 0, n)
 	}
 	if len(out) < 2 || h.MinSteps < 0 {
-		return nil, s.bad("halving.min_steps", "found %d, expected 1 to %d: train.steps (%d) divided by halving.factor (%d)",
+		return nil, s.Errorf("halving.min_steps", "found %d, expected 1 to %d: train.steps (%d) divided by halving.factor (%d)",
 			h.MinSteps, steps/h.Factor, steps, h.Factor)
 	}
 	return out, nil

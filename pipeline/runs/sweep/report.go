@@ -253,12 +253,12 @@ func (s *Sweep) Report(outcomes map[Run]runs.Outcome) (runs.Report, error) {
 // bestConfig is the config of the best trial with a run folder of its own, for gpupipe train.
 func (rep *Report) bestConfig(s *Sweep) ([]byte, error) {
 	composed := s.compose(s.run(rep.Best.Trial-1, s.Seeds[0], 0))
-	composed.Put("run.dir", filepath.Join(s.Dir, "best"), s.source.At("dir"))
+	composed.Put("run.dir", filepath.Join(s.Dir, "best"), s.At("dir"))
 	c, err := composed.Config()
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.source.File.Path),
+	text := fmt.Sprintf("# The best of %d trials of %s: %s, with %s.\n", len(rep.Trials), filepath.Base(s.File.Path),
 		s.Trials[rep.Best.Trial-1].name, s.Metric.text(rep.Best.Score.Mean))
 	return append([]byte(text), c.SavedYAML()...), nil
 }

@@ -3,7 +3,6 @@ package sweep
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,17 +22,15 @@ func Searches() []string { return []string{Grid, Random, Halving} }
 
 // Sweep is what a file of a sweep describes.
 type Sweep struct {
-	Search string
-	Keys   []Key
-	Seeds  []uint64 // of the initial weights and the order of the data; a trial's score is the mean over them
-	Metric Metric
-	Trials []Trial
-	Rungs  []int // steps after which trials are compared, ascending; the last ends the runs. nil: at the end only
-	Dir    string
+	runs.Grid // a trial's score is the mean over the seeds
+	Search    string
+	Keys      []Key
+	Metric    Metric
+	Trials    []Trial
+	Rungs     []int // steps after which trials are compared, ascending; the last ends the runs. nil: at the end only
 
 	factor int    // of halving
 	seed   uint64 // of draws
-	source runs.Source
 }
 
 // sweepFile is the YAML of a sweep.
@@ -66,19 +63,19 @@ func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (
 	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
-	s := &Sweep{Search: f.Search, Keys: f.Keys, Seeds: f.Seeds, Dir: f.Dir, factor: f.Halving.Factor, seed: f.Seed,
-		source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
+	s := &Sweep{Grid: runs.Grid{Noun: "sweep", Dir: f.Dir, Seeds: f.Seeds, File: file, Doc: d, Common: f.Set, Overrides: overrides},
+		Search: f.Search, Keys: f.Keys, factor: f.Halving.Factor, seed: f.Seed}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	var err error
-	if s.Dir, err = file.Place(f.Dir); err != nil {
-		return nil, s.bad("dir", "%v", err)
+	err := s.Place(f.Dir)
+	if err != nil {
+		return nil, err
 	}
 	if s.Metric, err = newMetric(f.Metric, f.Goal); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.At("metric"), err)
 	}
-	if s.source.Base, err = f.Base.Open(d, filepath.Dir(file.Path)); err != nil {
+	if err := s.Open(f.Base); err != nil {
 		return nil, err
 	}
 	if s.Trials, err = s.choose(f.Runs); err != nil {
@@ -92,33 +89,25 @@ func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (
 	return s, s.checkConfigs()
 }
 
-// noun is what the runs of a sweep make up.
-const noun = "sweep"
-
-func (s *Sweep) bad(key, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %s", s.source.At(key), key, fmt.Sprintf(format, args...))
-}
-
 func (s *Sweep) validate() error {
-	seeds := slices.Compact(slices.Sorted(slices.Values(s.Seeds)))
 	switch {
 	case !slices.Contains(Searches(), s.Search):
-		return s.bad("search", "found %q, expected %s, %s or %s", s.Search, Grid, Random, Halving)
+		return s.Errorf("search", "found %q, expected %s, %s or %s", s.Search, Grid, Random, Halving)
 	case len(s.Keys) == 0:
-		return s.bad("keys", "not given, expected keys of the config with values, such as optimizer.lr: [0.001, 0.002]")
-	case len(seeds) == 0 || len(seeds) < len(s.Seeds):
-		return s.bad("seeds", "found %v, expected at least one, each once", s.Seeds)
+		return s.Errorf("keys", "not given, expected keys of the config with values, such as optimizer.lr: [0.001, 0.002]")
+	case len(s.Seeds) == 0 || runs.Repeats(s.Seeds):
+		return s.Errorf("seeds", "found %v, expected at least one, each once", s.Seeds)
 	case s.Dir == "":
-		return s.bad("dir", `found "", expected the folder to keep the sweep in`)
+		return s.Errorf("dir", `found "", expected the folder to keep the sweep in`)
 	case s.factor < 2:
-		return s.bad("halving.factor", "found %d, expected at least 2", s.factor)
+		return s.Errorf("halving.factor", "found %d, expected at least 2", s.factor)
 	}
 	return s.validateKeys()
 }
 
 // validateKeys refuses keys that are set twice.
 func (s *Sweep) validateKeys() error {
-	reserved := runs.Reserved{Noun: noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds",
+	reserved := runs.Reserved{Noun: s.Noun, File: "sweep's file", Keys: map[string]string{"init.seed": "seeds", "data.seed": "seeds",
 		"run.dir": "dir"}}
 	for i, k := range s.Keys {
 		for _, name := range slices.Sorted(maps.Keys(reserved.Keys)) {
@@ -135,10 +124,10 @@ func (s *Sweep) validateKeys() error {
 	for _, k := range s.Keys {
 		reserved.Keys[k.Name] = "keys." + k.Name
 	}
-	if err := reserved.CheckAssignments(s.source.Set); err != nil {
+	if err := reserved.CheckAssignments(s.Common); err != nil {
 		return err
 	}
-	return reserved.CheckOverrides(s.source.Overrides)
+	return reserved.CheckOverrides(s.Overrides)
 }
 
 // checkConfigs resolves the config of every trial.
@@ -150,7 +139,7 @@ func (s *Sweep) checkConfigs() error {
 		case s.Metric.ofValidation():
 			_, err = composed.Evaluated("the sweep compares " + s.Metric.Name)
 		case err == nil && s.Metric.ofTask() && len(c.Train.EvalTasks) == 0:
-			err = s.bad("metric", "found %s, expected a metric that runs have: train.eval_tasks names no task", s.Metric.Name)
+			err = s.Errorf("metric", "found %s, expected a metric that runs have: train.eval_tasks names no task", s.Metric.Name)
 		}
 		if err != nil {
 			return err
@@ -161,15 +150,13 @@ func (s *Sweep) checkConfigs() error {
 
 // compose makes the config of a run.
 func (s *Sweep) compose(r Run) *runs.Composer {
-	c := s.source.Compose()
-	c.Assign(s.source.Set)
-	c.Override(s.source.Overrides)
+	c := s.Composer()
+	c.Assign(s.Common)
+	c.Override(s.Overrides)
 	for i, v := range s.Trials[r.Trial-1].values {
 		k := s.Keys[i]
 		c.Assign(runs.Assignments{{Key: k.Name, Value: v.node, Where: k.where}})
 	}
-	c.Put("init.seed", r.Seed, s.source.At("seeds"))
-	c.Put("data.seed", r.Seed, s.source.At("seeds"))
-	c.Put("run.dir", s.Folder(r), s.source.At("dir"))
+	s.SetRun(c, r.Seed, s.Folder(r))
 	return c
 }

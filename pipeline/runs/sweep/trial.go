@@ -79,11 +79,11 @@ func (s *Sweep) choose(n int) ([]Trial, error) {
 	all, given := combinations(s.Keys), n
 	switch {
 	case n < 0 || n > maxRuns:
-		return nil, s.bad("runs", "found %d, expected an integer from 1 to %d", n, maxRuns)
+		return nil, s.Errorf("runs", "found %d, expected an integer from 1 to %d", n, maxRuns)
 	case s.Search == Grid:
 		return s.product(n, all)
 	case n > all && all > 0:
-		return nil, s.bad("runs", "found %d, expected at most %d, the number of combinations", n, all)
+		return nil, s.Errorf("runs", "found %d, expected at most %d, the number of combinations", n, all)
 	case n == 0:
 		n = defaultRuns
 	}
@@ -92,7 +92,7 @@ func (s *Sweep) choose(n int) ([]Trial, error) {
 	}
 	ts := s.drawn(n)
 	if len(ts) < given {
-		return nil, s.bad("runs", "found %d, expected at most %d: the ranges have no more values", given, len(ts))
+		return nil, s.Errorf("runs", "found %d, expected at most %d: the ranges have no more values", given, len(ts))
 	}
 	return ts, nil
 }
@@ -100,7 +100,7 @@ func (s *Sweep) choose(n int) ([]Trial, error) {
 // product lists all combinations, the first key varying slowest.
 func (s *Sweep) product(n, all int) ([]Trial, error) {
 	if n > 0 {
-		return nil, s.bad("runs", "found %d, expected none with search: grid, which tries all combinations", n)
+		return nil, s.Errorf("runs", "found %d, expected none with search: grid, which tries all combinations", n)
 	}
 	for _, k := range s.Keys {
 		if k.values == nil {
@@ -108,7 +108,7 @@ func (s *Sweep) product(n, all int) ([]Trial, error) {
 		}
 	}
 	if all == 0 || all > maxRuns {
-		return nil, s.bad("keys", "found more than %d combinations, expected fewer: search: random tries some", maxRuns)
+		return nil, s.Errorf("keys", "found more than %d combinations, expected fewer: search: random tries some", maxRuns)
 	}
 	rows := [][]value{nil}
 	for _, k := range s.Keys {

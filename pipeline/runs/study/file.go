@@ -15,22 +15,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Grid is what a study compares: every optimizer in every mode, over all seeds.
-type Grid struct {
+// Study compares every optimizer in every mode, over all seeds.
+type Study struct {
+	runs.Grid
 	Optimizers []Optimizer
 	Modes      []Mode
-	Seeds      []uint64   // of the initial weights and the order of the data
 	TuneSeeds  []uint64   // of the runs that choose learning rates
 	Tuning     string     // Synchronous, Each or Both
 	Stages     []int      // of the pipeline; 1 simulates the delay on one device
 	Pipelines  []Pipeline // of plots of the loss over time
-	Dir        string
-	Summaries  string // a folder with a summary of each run that has ended, by which it is known to others; "": none
-
-	source runs.Source
+	Summaries  string     // a folder with a summary of each run that has ended, by which it is known to others; "": none
 }
 
-// Values of Grid.Tuning: how the learning rate of a delayed mode is chosen.
+// Values of Study.Tuning: how the learning rate of a delayed mode is chosen.
 const (
 	Synchronous = "synchronous" // the best one without delay
 	Each        = "each"        // the best one in that mode
@@ -45,8 +42,8 @@ type Optimizer struct {
 	Set     runs.Assignments // keys of the config
 }
 
-// gridFile is the YAML of a grid.
-type gridFile struct {
+// studyFile is the YAML of a study.
+type studyFile struct {
 	Base       runs.Base        `yaml:"base"`
 	Set        runs.Assignments `yaml:"set"`
 	Optimizers optimizers       `yaml:"optimizers"`
@@ -57,7 +54,7 @@ type gridFile struct {
 	Stages     []int            `yaml:"stages"`
 	Pipelines  pipelines        `yaml:"pipelines"`
 	Dir        string           `yaml:"dir"`
-	Summaries  string           `yaml:"summaries"` // relative to the grid
+	Summaries  string           `yaml:"summaries"` // relative to the file
 }
 
 // factors are dotted keys of a config, each a multiple of the learning rate.
@@ -127,13 +124,13 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	return nil
 }
 
-// Load reads the grid of a file, or of the folder of a study that has begun. It checks the grid and the config of every
-// run. See runs.Load.
-func Load(path string, overrides []string) (*Grid, error) { return runs.Load(path, overrides, parse) }
+// Load reads the study of a file, or of the folder of a study that has begun. It checks the study and the config of
+// every run. See runs.Load.
+func Load(path string, overrides []string) (*Study, error) { return runs.Load(path, overrides, parse) }
 
-// parse reads the grid of a file, which other files are relative to.
-func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Grid, error) {
-	f := gridFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3},
+// parse reads the study of a file, which other files are relative to.
+func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (*Study, error) {
+	f := studyFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3},
 		Tuning: Synchronous, Stages: []int{1}}
 	if err := d.Decode(&f); err != nil {
 		return nil, err
@@ -141,77 +138,73 @@ func parse(d *strictyaml.Document, file *runs.File, overrides []runs.Override) (
 	if f.TuneSeeds == nil && len(f.Seeds) > 0 {
 		f.TuneSeeds = f.Seeds[:1]
 	}
-	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages,
-		Pipelines: f.Pipelines, Dir: f.Dir, source: runs.Source{File: file, Doc: d, Set: f.Set, Overrides: overrides}}
+	s := &Study{Grid: runs.Grid{Noun: noun, Dir: f.Dir, Seeds: f.Seeds, File: file, Doc: d, Common: f.Set, Overrides: overrides},
+		Optimizers: f.Optimizers, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
 		if err != nil {
-			return nil, fmt.Errorf("%s: modes: %w", d.At("modes"), err)
+			return nil, s.Errorf("modes", "%w", err)
 		}
-		g.Modes = append(g.Modes, m)
+		s.Modes = append(s.Modes, m)
 	}
-	if err := g.validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	if err := g.findFolders(f); err != nil {
+	if err := s.findFolders(f); err != nil {
 		return nil, err
 	}
-	var err error
-	if g.source.Base, err = f.Base.Open(d, filepath.Dir(file.Path)); err != nil {
+	if err := s.Open(f.Base); err != nil {
 		return nil, err
 	}
-	return g, g.checkConfigs()
+	return s, s.checkConfigs()
 }
 
-// findFolders finds the study's folder and the folder of the summaries, which is relative to the grid.
-func (g *Grid) findFolders(f gridFile) (err error) {
-	if g.Dir, err = g.source.File.Place(f.Dir); err != nil {
-		return fmt.Errorf("%s: dir: %w", g.source.At("dir"), err)
+// findFolders finds the study's folder and the folder of the summaries, which is relative to the file.
+func (s *Study) findFolders(f studyFile) (err error) {
+	if err := s.Place(f.Dir); err != nil {
+		return err
 	}
 	if f.Summaries == "" {
 		return nil
 	}
-	if g.Summaries, err = userpath.Expand(f.Summaries); err != nil {
-		return fmt.Errorf("%s: summaries: %w", g.source.At("summaries"), err)
+	if s.Summaries, err = userpath.Expand(f.Summaries); err != nil {
+		return s.Errorf("summaries", "%w", err)
 	}
-	if !userpath.Rooted(g.Summaries) {
-		g.Summaries = filepath.Join(filepath.Dir(g.source.File.Path), g.Summaries)
+	if !userpath.Rooted(s.Summaries) {
+		s.Summaries = filepath.Join(filepath.Dir(s.File.Path), s.Summaries)
 	}
 	return nil
 }
 
-func (g *Grid) validate() error {
-	bad := func(key, format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %s", g.source.At(key), key, fmt.Sprintf(format, args...))
-	}
+func (s *Study) validate() error {
 	switch {
-	case len(g.Optimizers) == 0:
-		return bad("optimizers", "not given, expected a section such as adamw: {lrs: [0.001, 0.002]}")
-	case !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == SyncMode }):
-		return bad("modes", "found none called sync, which the others are compared to")
-	case repeats(g.Modes):
-		return bad("modes", "one is given twice")
-	case len(g.Seeds) == 0 || repeats(g.Seeds):
-		return bad("seeds", "found %v, expected at least one, each once", g.Seeds)
-	case len(g.TuneSeeds) == 0 || repeats(g.TuneSeeds):
-		return bad("tune_seeds", "found %v, expected at least one, each once", g.TuneSeeds)
-	case !slices.Contains([]string{Synchronous, Each, Both}, g.Tuning):
-		return bad("tuning", "found %q, expected %s, %s or %s", g.Tuning, Synchronous, Each, Both)
-	case len(g.Stages) == 0 || repeats(g.Stages) || slices.Min(g.Stages) < 1:
-		return bad("stages", "found %v, expected positive numbers, each once", g.Stages)
-	case slices.Min(g.Stages) < 2 && slices.ContainsFunc(g.Modes, Mode.rounds):
-		return bad("stages", "found %v, expected at least 2 with wire formats in modes: nothing travels within one stage", g.Stages)
-	case g.Dir == "":
-		return bad("dir", `found "", expected the folder to keep the study in`)
+	case len(s.Optimizers) == 0:
+		return s.Errorf("optimizers", "not given, expected a section such as adamw: {lrs: [0.001, 0.002]}")
+	case !slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Name == SyncMode }):
+		return s.Errorf("modes", "found none called sync, which the others are compared to")
+	case runs.Repeats(s.Modes):
+		return s.Errorf("modes", "one is given twice")
+	case len(s.Seeds) == 0 || runs.Repeats(s.Seeds):
+		return s.Errorf("seeds", "found %v, expected at least one, each once", s.Seeds)
+	case len(s.TuneSeeds) == 0 || runs.Repeats(s.TuneSeeds):
+		return s.Errorf("tune_seeds", "found %v, expected at least one, each once", s.TuneSeeds)
+	case !slices.Contains([]string{Synchronous, Each, Both}, s.Tuning):
+		return s.Errorf("tuning", "found %q, expected %s, %s or %s", s.Tuning, Synchronous, Each, Both)
+	case len(s.Stages) == 0 || runs.Repeats(s.Stages) || slices.Min(s.Stages) < 1:
+		return s.Errorf("stages", "found %v, expected positive numbers, each once", s.Stages)
+	case slices.Min(s.Stages) < 2 && slices.ContainsFunc(s.Modes, Mode.rounds):
+		return s.Errorf("stages", "found %v, expected at least 2 with wire formats in modes: nothing travels within one stage", s.Stages)
+	case s.Dir == "":
+		return s.Errorf("dir", `found "", expected the folder to keep the study in`)
 	}
-	for _, p := range g.Pipelines {
-		if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == p.Mode }) {
-			return bad("pipelines."+p.Name, "mode: found %q, expected one of modes", p.Mode)
+	for _, p := range s.Pipelines {
+		if !slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Name == p.Mode }) {
+			return s.Errorf("pipelines."+p.Name, "mode: found %q, expected one of modes", p.Mode)
 		}
 	}
-	reserved := g.reserved()
-	for _, o := range g.Optimizers {
-		if err := reserved.CheckAssignments(slices.Concat(g.source.Set, o.Set)); err != nil {
+	reserved := s.reserved()
+	for _, o := range s.Optimizers {
+		if err := reserved.CheckAssignments(slices.Concat(s.Common, o.Set)); err != nil {
 			return err
 		}
 		for _, f := range o.TimesLR {
@@ -220,24 +213,15 @@ func (g *Grid) validate() error {
 			}
 		}
 	}
-	return reserved.CheckOverrides(g.source.Overrides)
-}
-
-func repeats[T comparable](xs []T) bool {
-	for i, x := range xs {
-		if slices.Contains(xs[:i], x) {
-			return true
-		}
-	}
-	return false
+	return reserved.CheckOverrides(s.Overrides)
 }
 
 // reserved are the keys of a run's config that the grid sets, each with the key of the grid that determines it.
-func (g *Grid) reserved() runs.Reserved {
+func (s *Study) reserved() runs.Reserved {
 	keys := map[string]string{"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
 		"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
 		"pipeline.stale_microbatches": "modes"}
-	if g.seldom() {
+	if s.seldom() {
 		for _, key := range []string{"local_steps", "outer.late", "outer.correction"} {
 			keys["pipeline."+key] = "modes"
 		}
@@ -245,16 +229,16 @@ func (g *Grid) reserved() runs.Reserved {
 	return runs.Reserved{Noun: noun, File: "grid", Keys: keys}
 }
 
-// noun is what the runs of a grid make up.
+// noun is what the runs make up.
 const noun = "study"
 
 // checkConfigs resolves the config of every kind of run.
-func (g *Grid) checkConfigs() error {
-	for _, o := range g.Optimizers {
-		for _, m := range g.Modes {
-			for _, stages := range g.Stages {
+func (s *Study) checkConfigs() error {
+	for _, o := range s.Optimizers {
+		for _, m := range s.Modes {
+			for _, stages := range s.Stages {
 				for _, lr := range o.LRs {
-					if err := g.checkConfig(Run{o.Label, m.Name, stages, lr, g.Seeds[0]}); err != nil {
+					if err := s.checkConfig(Run{o.Label, m.Name, stages, lr, s.Seeds[0]}); err != nil {
 						return err
 					}
 				}
@@ -264,12 +248,12 @@ func (g *Grid) checkConfigs() error {
 	return nil
 }
 
-func (g *Grid) checkConfig(r Run) error {
-	_, err := g.compose(r).Evaluated("a study compares the validation loss at the end")
+func (s *Study) checkConfig(r Run) error {
+	_, err := s.compose(r).Evaluated("a study compares the validation loss at the end")
 	return err
 }
 
-// Run is one training run of a grid.
+// Run is one training run of a study.
 type Run struct {
 	Optimizer string  `json:"optimizer"`
 	Mode      string  `json:"mode"`
@@ -288,44 +272,42 @@ func (r Run) String() string {
 }
 
 // Folder is the folder of a run.
-func (g *Grid) Folder(r Run) string {
-	return filepath.Join(g.Dir, "runs", fmt.Sprintf("%s-%s-stages%d-lr%s-seed%d", r.Optimizer, r.Mode, r.Stages,
+func (s *Study) Folder(r Run) string {
+	return filepath.Join(s.Dir, "runs", fmt.Sprintf("%s-%s-stages%d-lr%s-seed%d", r.Optimizer, r.Mode, r.Stages,
 		strconv.FormatFloat(r.LR, 'g', -1, 64), r.Seed))
 }
 
-// Config is the config of a run of the grid.
-func (g *Grid) Config(r Run) (config.Config, error) { return g.compose(r).Config() }
+// Config is the config of a run.
+func (s *Study) Config(r Run) (config.Config, error) { return s.compose(r).Config() }
 
 // compose returns the config of a run: the common config with the run's own keys.
-func (g *Grid) compose(r Run) *runs.Composer {
-	o := g.Optimizers[slices.IndexFunc(g.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
-	m := g.Modes[slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == r.Mode })]
-	c := g.source.Compose()
-	c.Put("optimizer.name", o.Label, g.source.At("optimizers."+o.Label))
-	c.Assign(g.source.Set)
+func (s *Study) compose(r Run) *runs.Composer {
+	o := s.Optimizers[slices.IndexFunc(s.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
+	m := s.Modes[slices.IndexFunc(s.Modes, func(m Mode) bool { return m.Name == r.Mode })]
+	c := s.Composer()
+	c.Put("optimizer.name", o.Label, s.At("optimizers."+o.Label))
+	c.Assign(s.Common)
 	c.Assign(o.Set)
-	c.Override(g.source.Overrides)
-	c.Put("optimizer.lr", r.LR, g.source.At("optimizers."+o.Label+".lrs"))
+	c.Override(s.Overrides)
+	c.Put("optimizer.lr", r.LR, s.At("optimizers."+o.Label+".lrs"))
 	for _, f := range o.TimesLR {
 		c.Put(f.key, f.times*r.LR, f.where)
 	}
-	c.Put("init.seed", r.Seed, g.source.At("seeds"))
-	c.Put("data.seed", r.Seed, g.source.At("seeds"))
-	c.Put("pipeline.stages", r.Stages, g.source.At("stages"))
-	c.Put("pipeline.schedule", "sync", g.source.At("modes")) // 2bw where there is a delay
-	c.Put("pipeline.delay", m.Delay, g.source.At("modes"))
-	c.Put("pipeline.correction", m.Correction, g.source.At("modes"))
-	c.Put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.source.At("modes"))
+	c.Put("pipeline.stages", r.Stages, s.At("stages"))
+	c.Put("pipeline.schedule", "sync", s.At("modes")) // 2bw where there is a delay
+	c.Put("pipeline.delay", m.Delay, s.At("modes"))
+	c.Put("pipeline.correction", m.Correction, s.At("modes"))
+	c.Put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, s.At("modes"))
 	if m.Wire != "" {
-		c.Put("pipeline.wire", m.Wire, g.source.At("modes"))
+		c.Put("pipeline.wire", m.Wire, s.At("modes"))
 	}
 	if m.Exchange != "" {
-		c.Put("pipeline.wire_exchange", m.Exchange, g.source.At("modes"))
+		c.Put("pipeline.wire_exchange", m.Exchange, s.At("modes"))
 	}
-	c.Put("run.dir", g.Folder(r), g.source.At("dir"))
-	setStale(c, m, g.source.At("modes"))
-	if g.seldom() {
-		setReplicas(c, m, g.source.At("modes"))
+	s.SetRun(c, r.Seed, s.Folder(r))
+	setStale(c, m, s.At("modes"))
+	if s.seldom() {
+		setReplicas(c, m, s.At("modes"))
 	}
 	return c
 }

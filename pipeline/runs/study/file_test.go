@@ -26,7 +26,7 @@ const twoOptimizers = `optimizers:
   muon: {lrs: [0.01, 0.02], times_lr: {optimizer.adamw.lr: 0.5}}
 `
 
-func grid(t *testing.T, text string, overrides ...string) (*Grid, error) {
+func grid(t *testing.T, text string, overrides ...string) (*Study, error) {
 	t.Helper()
 	d, err := strictyaml.Parse("g.yaml", []byte(text))
 	if err != nil {
@@ -221,7 +221,7 @@ func FuzzGrid(f *testing.F) {
 }
 
 // execute is runs.Compare with the results of a study.
-func execute(ctx context.Context, g *Grid, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
+func execute(ctx context.Context, g *Study, o runs.Options, progress func(runs.Progress[Run])) (*Report, error) {
 	rep, err := runs.Compare(ctx, g, o, progress)
 	results, _ := rep.Results.(*Report)
 	return results, err
