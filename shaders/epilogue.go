@@ -14,8 +14,9 @@ import (
 // epilogue is the elementwise work behind a matrix product: the value to store for an element of the product, and the
 // stores of other values.
 type epilogue struct {
-	*context
-	product
+	*groupLowering
+	node     *graph.Node // the product
+	product  matmul.Product
 	first    *graph.Value   // that the kernel stores
 	others   []*graph.Value // that the epilogue stores
 	operands map[matmul.Operand]*graph.Value
@@ -88,7 +89,8 @@ func (e *epilogue) native(pass matmul.Pass) (d declared) {
 		held, place = append(held, a), append(place, i)
 	}
 	// What depends on i alone is known to be the same for all columns, which a vector has.
-	row := graph.Var("b", e.batch, fuse.Row).Times(e.m).Plus(graph.Var("i", e.m, fuse.Row)).Times(e.n).Plus(graph.Var("j", e.n, fuse.Row))
+	p := e.product
+	row := graph.Var("b", p.Batch, fuse.Row).Times(p.M).Plus(graph.Var("i", p.M, fuse.Row)).Times(p.N).Plus(graph.Var("j", p.N, fuse.Row))
 	f := e.function(w, "epilogue", row, held)
 	var arrays []scalar.Array
 	var places []int
@@ -115,13 +117,13 @@ func (e *epilogue) function(w *writer, name string, row graph.Index, held []scal
 	b, i, j := variable("b", fuse.Row), variable("i", fuse.Row), variable("j", fuse.Row)
 	f := scalar.Function{Name: name, Parameters: []*scalar.Expr{acc, b, i, j}}
 	if !e.lim.Native {
-		let(&w.outer, "row", fuse.Row, b.Mul(number(e.m)).Add(i).Mul(number(e.n)).Add(j))
+		let(&w.outer, "row", fuse.Row, b.Mul(number(e.product.M)).Add(i).Mul(number(e.product.N)).Add(j))
 	}
 	w.Fixed[e.node.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
 	f.Result = w.Value(e.first, graph.Unflatten(e.first.Shape, row))
 	stores := w.stores(e.others, row)
 	f.Body = append(w.outer, stores...)
-	if err := f.Check(append(held, w.bindings...), map[*scalar.Expr]int{b: e.batch, i: e.m, j: e.n}); err != nil {
+	if err := f.Check(append(held, w.bindings...), map[*scalar.Expr]int{b: e.product.Batch, i: e.product.M, j: e.product.N}); err != nil {
 		panic(fmt.Sprintf("shaders: %s: %v", Label(e.g), err))
 	}
 	return f

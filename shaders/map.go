@@ -9,19 +9,20 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-// elements are the positions that an invocation of a Map kernel computes, its turn of so many, and what it must declare
-// first: one, or where 16-bit floats are stored the two of a word, of which the second may repeat the first at the end.
-func (c *context) elements() (at []graph.Index, turn string, turns int, declare []scalar.Stmt) {
-	n := c.g.Rows
-	if !c.g.StoresFloat16() {
+// elements describes the iterations of a Map kernel: the positions that one computes, the variable that numbers them,
+// how many there are, and what one declares first. An iteration computes an element, or where 16-bit floats are stored
+// the two of a word. The second may repeat the first at the end.
+func (l *groupLowering) elements() (at []graph.Index, name string, count int, declare []scalar.Stmt) {
+	n := l.g.Rows
+	if !l.g.StoresFloat16() {
 		return []graph.Index{graph.Var("row", n, fuse.Row)}, "row", n, nil
 	}
-	at, turns, declare = pairOf("pair", "odd", fuse.Row, n, func(x graph.Index) graph.Index { return x })
-	return at, "pair", turns, declare
+	at, count, declare = pairOf("pair", "odd", fuse.Row, n, func(x graph.Index) graph.Index { return x })
+	return at, "pair", count, declare
 }
 
-// pairOf are the positions of the two elements of a word, of n elements: there are so many pairs. The second element may
-// repeat the first one at the end, where it needs a declaration.
+// pairOf returns the positions of the two elements of a word, and the number of pairs of n elements. The second element
+// may repeat the first at the end, where it needs a declaration.
 func pairOf(pair, odd string, depth, n int, position func(graph.Index) graph.Index) (at []graph.Index, pairs int, declare []scalar.Stmt) {
 	pairs = ceil(n, 2)
 	first := graph.Var(pair, pairs, depth).Times(2)
@@ -38,19 +39,19 @@ func pairOf(pair, odd string, depth, n int, position func(graph.Index) graph.Ind
 	return at, pairs, declare
 }
 
-// mapKernels take one turn an invocation (naive), or several: starting a workgroup costs a software adapter as much
-// as hundreds of elements.
-func (c *context) mapKernels() []Kernel {
-	w := c.newWriter()
-	at, turn, turns, declare := c.elements()
-	stores := w.stores(c.g.Stores, at...)
+// mapKernels have one iteration an invocation (naive), or several: starting a workgroup costs a software adapter as
+// much as hundreds of elements.
+func (l *groupLowering) mapKernels() []Kernel {
+	w := l.newWriter()
+	at, name, count, declare := l.elements()
+	stores := w.stores(l.g.Stores, at...)
 	body := slices.Concat(declare, w.outer, stores)
 	first := scalar.Group.Mul(number(workgroup)).Add(scalar.Lane)
-	one := append(unless(turn, first, turns), body...)
-	ks := []Kernel{{Name: "map", Passes: []Pass{w.pass(one, workgroup, ceil(turns, workgroup))}}}
+	one := append(unless(name, first, count), body...)
+	ks := []Kernel{{Name: "map", Passes: []Pass{w.pass(one, workgroup, ceil(count, workgroup))}}}
 	for _, each := range []int{4, 32} {
-		if groups := ceil(turns, workgroup*each); groups > 1 {
-			loop := scalar.Count(turn, fuse.Row, first, number(turns), number(groups*workgroup), body...)
+		if groups := ceil(count, workgroup*each); groups > 1 {
+			loop := scalar.Count(name, fuse.Row, first, number(count), number(groups*workgroup), body...)
 			ks = append(ks, Kernel{Name: fmt.Sprintf("map%d", each), Passes: []Pass{w.pass([]scalar.Stmt{loop}, workgroup, groups)}})
 		}
 	}

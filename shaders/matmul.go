@@ -5,46 +5,32 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/shaders/matmul"
 )
 
-// product is the matrix product of a group.
-type product struct {
-	node           *graph.Node
-	batch, m, n, k int
-	transA, transB bool
-	strideA        int // elements between the matrices of a batch; 0 when all share one
-	strideB        int
-	grouping       graph.Grouping
-}
-
-// flops counts the multiplications and additions.
-func (p product) flops() float64 {
-	f := 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
-	if p.grouping == graph.GroupedSums { // each k belongs to one matrix
-		f /= float64(p.batch)
-	}
-	return f
-}
-
-func (c *context) product() product {
-	i := slices.IndexFunc(c.g.Nodes, func(n *graph.Node) bool { _, ok := n.Op.Kernel(n).(graph.Contraction); return ok })
-	n := c.g.Nodes[i]
+// contraction returns the node of a group that multiplies matrices, and its product. Whether the operands share memory
+// is not known.
+func contraction(g *fuse.Group) (n *graph.Node, p matmul.Product) {
+	i := slices.IndexFunc(g.Nodes, func(n *graph.Node) bool { _, ok := n.Op.Kernel(n).(graph.Contraction); return ok })
+	n = g.Nodes[i]
 	k := n.Op.Kernel(n).(graph.Contraction)
-	a, b, out := n.Inputs[0].Shape, n.Inputs[1].Shape, n.Outputs[0].Shape
-	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB,
-		grouping: k.Groups}
-	p.k = a[len(a)-1]
+	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0].Shape
+	p = matmul.Product{Batch: out[:len(out)-2].Len(), M: out[len(out)-2], N: out[len(out)-1], K: a.Shape[len(a.Shape)-1], TransA: k.TransA,
+		TransB: k.TransB, TypeA: a.DType, TypeB: b.DType, Symmetric: symmetric(n), Grouping: k.Groups}
 	if k.TransA {
-		p.k = a[len(a)-2]
+		p.K = a.Shape[len(a.Shape)-2]
 	}
-	if a[:len(a)-2].Len() > 1 {
-		p.strideA = p.m * p.k
+	if a.Shape[:len(a.Shape)-2].Len() > 1 {
+		p.BatchStrideA = p.M * p.K
 	}
-	if b[:len(b)-2].Len() > 1 {
-		p.strideB = p.k * p.n
+	if b.Shape[:len(b.Shape)-2].Len() > 1 {
+		p.BatchStrideB = p.K * p.N
 	}
-	return p
+	if p.Grouping != graph.Ungrouped {
+		p.Groups = n.Inputs[2].Shape[0] - 1
+	}
+	return n, p
 }
 
 // symmetric reports whether a product is X·Xᵀ or Xᵀ·X, or is marked Symmetric.
@@ -54,29 +40,22 @@ func symmetric(n *graph.Node) bool {
 }
 
 // matmulKernels are the variants of shaders/matmul with the group's epilogue.
-func (c *context) matmulKernels() []Kernel {
-	p := c.product()
-	first, others := c.stored()
-	a, b := p.node.Inputs[0], p.node.Inputs[1]
-	spec := matmul.Spec{
-		Product: matmul.Product{
-			Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, TypeA: a.DType, TypeB: b.DType,
-			BatchStrideA: p.strideA, BatchStrideB: p.strideB, Shared: c.key(a) == c.key(b), Symmetric: symmetric(p.node),
-			Grouping: p.grouping,
-		},
-		Epilogue: matmul.Epilogue{TypeC: first.DType},
-	}
-	e := &epilogue{context: c, product: p, first: first, others: others,
+func (l *groupLowering) matmulKernels() []Kernel {
+	n, p := contraction(l.g)
+	first, others := l.stored()
+	a, b := n.Inputs[0], n.Inputs[1]
+	p.Shared = l.key(a) == l.key(b)
+	spec := matmul.Spec{Product: p, Epilogue: matmul.Epilogue{TypeC: first.DType}}
+	e := &epilogue{groupLowering: l, node: n, product: p, first: first, others: others,
 		operands: map[matmul.Operand]*graph.Value{matmul.A: a, matmul.B: b, matmul.C: first}}
-	if p.grouping != graph.Ungrouped {
-		e.operands[matmul.Offsets] = p.node.Inputs[2]
-		spec.Groups = p.node.Inputs[2].Shape[0] - 1
+	if p.Grouping != graph.Ungrouped {
+		e.operands[matmul.Offsets] = n.Inputs[2]
 	}
-	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
+	if len(l.g.Nodes) > 1 || len(l.g.Stores) > 1 {
 		spec.Declare = func(pass matmul.Pass) matmul.Declarations { return e.of(pass).Declarations }
 	}
 	var ks []Kernel
-	for _, m := range c.variants(spec) {
+	for _, m := range l.variants(spec) {
 		if k, ok := e.adopt(m); ok {
 			ks = append(ks, k)
 		}
@@ -85,21 +64,21 @@ func (c *context) matmulKernels() []Kernel {
 }
 
 // variants returns the kernels of a product. It writes them once for equal sizes and types, with or without an epilogue.
-func (c *context) variants(spec matmul.Spec) []matmul.Kernel {
+func (l *groupLowering) variants(spec matmul.Spec) []matmul.Kernel {
 	key := fmt.Sprintf("%+v %v %t", spec.Product, spec.TypeC, spec.Declare != nil)
-	ks, ok := c.products[key]
+	ks, ok := l.products[key]
 	if !ok {
-		ks = matmul.Variants(spec, c.lim)
-		c.products[key] = ks
+		ks = matmul.Variants(spec, l.lim)
+		l.products[key] = ks
 	}
 	return ks
 }
 
-// stored are the result that the kernel itself stores, that of 16-bit floats if there is one since it alone has whole
-// words, and those that the epilogue stores.
-func (c *context) stored() (first *graph.Value, others []*graph.Value) {
-	i := max(0, slices.IndexFunc(c.g.Stores, func(v *graph.Value) bool { return v.DType.Float16() }))
-	return c.g.Stores[i], slices.Delete(slices.Clone(c.g.Stores), i, i+1)
+// stored returns the result that the kernel itself stores and the results that its epilogue stores. The kernel stores
+// the result in 16-bit floats if there is one, since it alone has whole words.
+func (l *groupLowering) stored() (first *graph.Value, others []*graph.Value) {
+	i := max(0, slices.IndexFunc(l.g.Stores, func(v *graph.Value) bool { return v.DType.Float16() }))
+	return l.g.Stores[i], slices.Delete(slices.Clone(l.g.Stores), i, i+1)
 }
 
 // adopt binds a variant's operands. It fails for a variant that would read one array as two types, or bind too many.

@@ -13,51 +13,40 @@ import (
 // row in parts of a vector, across columns it accumulates a block of rows at once. Few long rows are folded in parts by
 // several workgroups, then as a whole in a fixed order. All of that depends on the shape alone, never on the number of
 // threads.
-func (c *context) nativeReduce() Kernel {
-	_, full := c.split()
-	single := len(full) == 0 && len(c.g.Phases()) == 1
+func (l *groupLowering) nativeReduce() Kernel {
+	_, full := l.split()
+	single := len(full) == 0 && len(l.g.Phases()) == 1
 	switch {
-	case single && c.g.Along() && c.parts(c.g.Rows) > 1:
-		return c.nativeParts()
-	case single && !c.g.Along():
-		return c.nativeBlocks()
+	case single && l.g.Along() && l.parts(l.g.Rows) > 1:
+		return l.nativeParts()
+	case single && !l.g.Along():
+		return l.nativeBlocks()
 	}
-	return c.nativeRows()
+	return l.nativeRows()
 }
 
 // parts is the number of parts of each row, where so many pieces of work are in all parts of one size.
-func (c *context) parts(pieces int) int {
+func (l *groupLowering) parts(pieces int) int {
 	const enough = 32 // pieces of work for all threads
-	return max(1, min(enough/pieces, c.g.Rows*c.g.Cols/nativeTurns, c.g.Cols))
+	return max(1, min(enough/pieces, l.g.Rows*l.g.Cols/nativeElements, l.g.Cols))
 }
 
 // nativeRows computes whole rows.
-func (c *context) nativeRows() Kernel {
-	g := c.g
-	w, _ := c.newNativeWriter()
-	row, alone := graph.Var("row", g.Rows, fuse.Row), rowLoop{1, false}
-	for _, phase := range g.Phases() {
-		w.phase(phase, row, alone, alone.over(g.Cols))
-	}
-	rows, full := c.split()
-	if len(full) > 0 {
-		at, turns := c.columns(row)
-		w.inner = append(w.inner, w.stores(full, at...)...)
-		w.closeLoop(alone.over(turns))
-	}
-	stores := w.stores(rows, row)
-	share := max(1, nativeTurns/g.Cols)
-	body := shareOf("row", share, g.Rows, append(w.outer, stores...)...)
-	return Kernel{Name: "native", Passes: []Pass{w.nativePass([]scalar.Stmt{body}, ceil(g.Rows, share))}}
+func (l *groupLowering) nativeRows() Kernel {
+	w, _ := l.newNativeWriter()
+	stores := w.row(rowLoop{1, false})
+	share := max(1, nativeElements/l.g.Cols)
+	body := shareOf("row", share, l.g.Rows, append(w.outer, stores...)...)
+	return Kernel{Name: "native", Passes: []Pass{w.nativePass([]scalar.Stmt{body}, ceil(l.g.Rows, share))}}
 }
 
 // nativeParts folds the parts of each row in a first pass, and the results of a row in a second.
-func (c *context) nativeParts() Kernel {
-	g, parts := c.g, c.parts(c.g.Rows)
+func (l *groupLowering) nativeParts() Kernel {
+	g, parts := l.g, l.parts(l.g.Rows)
 	phase := g.Phases()[0]
 	share := ceil(g.Cols, parts)
 	parts = ceil(g.Cols, share)
-	w, _ := c.newNativeWriter()
+	w, _ := l.newNativeWriter()
 	let(&w.outer, "row", fuse.Row, scalar.Group.Div(number(parts)))
 	from := scalar.Group.Rem(number(parts)).Mul(number(share))
 	loop := scalar.Count("col", fuse.Column, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1))
@@ -67,14 +56,14 @@ func (c *context) nativeParts() Kernel {
 			Value: acc})
 	}
 	first := w.nativePass(append(w.outer, stores...), g.Rows*parts)
-	w, _ = c.newNativeWriter()
+	w, _ = l.newNativeWriter()
 	row := graph.Var("row", g.Rows, fuse.Row)
 	for i, n := range phase {
 		w.fold(n, i, parts, row)
 	}
 	stores = w.stores(g.Stores, row)
 	whole := scalar.Count("row", fuse.Row, number(0), number(g.Rows), number(1), append(w.outer, stores...)...)
-	return c.inParts(parts, first, w.nativePass([]scalar.Stmt{whole}, 1))
+	return l.inParts(parts, first, w.nativePass([]scalar.Stmt{whole}, 1))
 }
 
 // fold adds the loop that folds the parts of a reduction, and fixes its result.
@@ -82,16 +71,16 @@ func (w *writer) fold(n *graph.Node, i, parts int, row graph.Index) {
 	t := n.Inputs[0].DType.Scalar()
 	acc := scalar.Var(fmt.Sprintf("whole%d", i), t, fuse.Row)
 	place := row.Expr().Mul(number(parts)).Add(variable("part", fuse.Column))
-	next := folded(n, acc, w.scratch(i, t, w.c.g.Rows*parts, place))
+	next := folded(n, acc, w.scratch(i, t, w.l.g.Rows*parts, place))
 	loop := scalar.Count("part", fuse.Column, number(0), number(parts), number(1), scalar.Assign{To: acc, Value: next})
 	w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)}, loop)
 	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
 }
 
-func (c *context) inParts(parts int, passes ...Pass) Kernel {
+func (l *groupLowering) inParts(parts int, passes ...Pass) Kernel {
 	k := Kernel{Name: "native", Passes: passes}
-	for range c.g.Phases()[0] {
-		k.Scratch = append(k.Scratch, int64(c.g.Rows*parts*4))
+	for range l.g.Phases()[0] {
+		k.Scratch = append(k.Scratch, int64(l.g.Rows*parts*4))
 	}
 	return k
 }
@@ -110,21 +99,21 @@ type rowBlock struct {
 }
 
 // rowBlocks are the possible blocks: of nativeBlock rows, and of rows that divide the last extents of a shape.
-func (c *context) rowBlocks() []rowBlock {
-	n := c.g.Rows
+func (l *groupLowering) rowBlocks() []rowBlock {
+	n := l.g.Rows
 	block := func(rows int) rowBlock {
-		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeTurns/(rows*c.g.Cols)),
+		return rowBlock{rows: rows, blocks: ceil(n, rows), share: max(1, nativeElements/(rows*l.g.Cols)),
 			row: graph.Var("col", n, fuse.Column)}
 	}
 	out := []rowBlock{block(nativeBlock)}
-	for _, count := range c.columnCounts() {
+	for _, count := range l.columnCounts() {
 		rows := count / ceil(count, nativeBlock)
 		if count == n || rows < 32 || count%rows != 0 {
 			continue
 		}
 		b := block(rows)
 		b.row, b.first = graph.Var("line", n/rows, fuse.Row).Times(rows).Plus(graph.Var("col", rows, fuse.Column)), true
-		if c.indexes(b.row) {
+		if l.indexes(b.row) {
 			out = append(out, b)
 		}
 	}
@@ -132,11 +121,11 @@ func (c *context) rowBlocks() []rowBlock {
 }
 
 // indexes reports whether the row is found again in the coordinates of every value that has a row's elements.
-func (c *context) indexes(row graph.Index) bool {
+func (l *groupLowering) indexes(row graph.Index) bool {
 	found := func(v *graph.Value) bool {
-		return v.Shape.Len() != c.g.Rows || graph.Flatten(v.Shape, graph.Unflatten(v.Shape, row)).Equal(row)
+		return v.Shape.Len() != l.g.Rows || graph.Flatten(v.Shape, graph.Unflatten(v.Shape, row)).Equal(row)
 	}
-	for _, n := range c.g.Nodes {
+	for _, n := range l.g.Nodes {
 		for _, v := range slices.Concat(n.Inputs, n.Outputs) {
 			if !found(v) {
 				return false
@@ -153,7 +142,7 @@ func (b rowBlock) r() *scalar.Expr     { return variable("r", fuse.Column) }
 
 // pass is the pass of a workgroup, by statements for each of its blocks and part.
 func (b rowBlock) pass(w *writer, parts int, body []scalar.Stmt) Pass {
-	groups, n := ceil(b.blocks, b.share), w.c.g.Rows
+	groups, n := ceil(b.blocks, b.share), w.l.g.Rows
 	rows := number(b.rows)
 	if n%b.rows != 0 {
 		rows = scalar.Min(rows, number(n).Sub(b.top()))
@@ -193,16 +182,16 @@ func (b rowBlock) loop(w *writer, stores []scalar.Stmt) []scalar.Stmt {
 
 // nativeBlocks accumulates blocks of rows, which are neighbors in memory, one column after the other. It takes the blocks
 // in which neighbors are neighbors in as many arrays as possible. Its sums have parts whose number does not depend on them.
-func (c *context) nativeBlocks() Kernel {
-	parts := c.parts(ceil(c.g.Rows, nativeBlock))
-	share := ceil(c.g.Cols, parts)
-	parts = ceil(c.g.Cols, share)
+func (l *groupLowering) nativeBlocks() Kernel {
+	parts := l.parts(ceil(l.g.Rows, nativeBlock))
+	share := ceil(l.g.Cols, parts)
+	parts = ceil(l.g.Cols, share)
 	var b rowBlock
 	var w *writer
 	var body []scalar.Stmt
 	least := 0
-	for i, candidate := range c.rowBlocks() {
-		cw, code, scattered := c.accumulateBlock(candidate, parts, share)
+	for i, candidate := range l.rowBlocks() {
+		cw, code, scattered := l.accumulateBlock(candidate, parts, share)
 		if i == 0 || scattered < least {
 			b, w, body, least = candidate, cw, code, scattered
 		}
@@ -214,14 +203,14 @@ func (c *context) nativeBlocks() Kernel {
 	if parts == 1 {
 		return Kernel{Name: "native", Passes: []Pass{first}}
 	}
-	return c.inParts(parts, first, c.wholeBlocks(b, parts))
+	return l.inParts(parts, first, l.wholeBlocks(b, parts))
 }
 
 // accumulateBlock is the code that accumulates a block of rows over a share of the columns. It counts the loads whose
 // neighbors along the rows are not neighbors in memory.
-func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body []scalar.Stmt, scattered int) {
-	g := c.g
-	w, count := c.newNativeWriter()
+func (l *groupLowering) accumulateBlock(b rowBlock, parts, share int) (w *writer, body []scalar.Stmt, scattered int) {
+	g := l.g
+	w, loads := l.newNativeWriter()
 	var stores []scalar.Stmt
 	part := variable("part", fuse.Row)
 	for i, n := range g.Phases()[0] {
@@ -241,17 +230,17 @@ func (c *context) accumulateBlock(b rowBlock, parts, share int) (w *writer, body
 	body = append(body, scalar.Count("reduced", fuse.Row, from, scalar.Min(from.Add(number(share)), number(g.Cols)), number(1),
 		b.loop(w, nil)...))
 	w.outer, w.inner = nil, nil
-	w.Walker = &fuse.Walker{Group: g, Inlined: c.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
+	w.Walker = &fuse.Walker{Group: g, Inlined: l.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
 	if parts == 1 {
 		stores = w.stores(g.Stores, b.row)
 	}
-	return w, append(body, b.loop(w, stores)...), *count
+	return w, append(body, b.loop(w, stores)...), *loads
 }
 
 // wholeBlocks folds what nativeBlocks accumulated in parts.
-func (c *context) wholeBlocks(b rowBlock, parts int) Pass {
-	g := c.g
-	w, _ := c.newNativeWriter()
+func (l *groupLowering) wholeBlocks(b rowBlock, parts int) Pass {
+	g := l.g
+	w, _ := l.newNativeWriter()
 	var declare, loops []scalar.Stmt
 	for i, n := range g.Phases()[0] {
 		t := n.Inputs[0].DType.Scalar()

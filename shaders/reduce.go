@@ -44,14 +44,14 @@ type rowLoop struct {
 
 // reduceKernels are one invocation per row (naive), one workgroup per row and, for few rows, two passes of which the
 // first computes partial results. GPUs get more partial results.
-func (c *context) reduceKernels() []Kernel {
-	ks := []Kernel{c.rowKernel("serial", rowLoop{workgroup, false})}
+func (l *groupLowering) reduceKernels() []Kernel {
+	ks := []Kernel{l.rowKernel("serial", rowLoop{workgroup, false})}
 	for _, n := range []int{32, 256} {
-		if c.g.Cols >= n && n <= c.lim.MaxInvocations && n*4*len(c.g.Nodes) <= c.lim.MaxWorkgroupMemory {
-			ks = append(ks, c.rowKernel(fmt.Sprintf("workgroup%d", n), rowLoop{n, true}))
+		if l.g.Cols >= n && n <= l.lim.MaxInvocations && n*4*len(l.g.Nodes) <= l.lim.MaxWorkgroupMemory {
+			ks = append(ks, l.rowKernel(fmt.Sprintf("workgroup%d", n), rowLoop{n, true}))
 		}
 	}
-	return append(ks, c.splitKernels()...)
+	return append(ks, l.splitKernels()...)
 }
 
 // longRow is the number of columns from which a large workgroup per row is worth its barriers.
@@ -95,32 +95,37 @@ func reduceDefault(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 	return 0
 }
 
-func (c *context) rowKernel(name string, loop rowLoop) Kernel {
-	g := c.g
-	w := c.newWriter()
-	row := graph.Var("row", g.Rows, fuse.Row)
+func (l *groupLowering) rowKernel(name string, loop rowLoop) Kernel {
+	w, rows := l.newWriter(), l.g.Rows
+	stores := w.row(loop)
+	if !loop.cooperative {
+		body := slices.Concat(unless("row", scalar.Group.Mul(number(loop.invocations)).Add(scalar.Lane), rows), w.outer, stores)
+		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(rows, loop.invocations))}}
+	}
+	body := slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, loop.guard(stores))
+	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, rows)}}
+}
+
+// row writes what computes a whole row and stores values with an element for each column. It returns the stores of the
+// values with an element a row.
+func (w *writer) row(loop rowLoop) []scalar.Stmt {
+	g, row := w.l.g, graph.Var("row", w.l.g.Rows, fuse.Row)
 	for _, phase := range g.Phases() {
 		w.phase(phase, row, loop, loop.over(g.Cols))
 	}
-	rows, full := c.split()
+	rows, full := w.l.split()
 	if len(full) > 0 {
-		at, turns := c.columns(row)
+		at, count := w.l.columns(row)
 		w.inner = append(w.inner, w.stores(full, at...)...)
-		w.closeLoop(loop.over(turns))
+		w.closeLoop(loop.over(count))
 	}
-	stores := w.stores(rows, row)
-	if !loop.cooperative {
-		body := slices.Concat(unless("row", scalar.Group.Mul(number(loop.invocations)).Add(scalar.Lane), g.Rows), w.outer, stores)
-		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(g.Rows, loop.invocations))}}
-	}
-	body := slices.Concat([]scalar.Stmt{scalar.Let{Name: "row", Value: scalar.Group}}, w.outer, loop.guard(stores))
-	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows)}}
+	return w.stores(rows, row)
 }
 
-// columns are the positions that a turn of the storing loop computes, of so many turns: one, or where 16-bit floats are
-// stored the two of a word.
-func (c *context) columns(row graph.Index) (at []graph.Index, turns int) {
-	g := c.g
+// columns returns the positions that an iteration of the storing loop computes, and the number of iterations: one
+// position, or where 16-bit floats are stored the two of a word.
+func (l *groupLowering) columns(row graph.Index) (at []graph.Index, count int) {
+	g := l.g
 	if !g.StoresFloat16() {
 		return []graph.Index{g.Full(row, graph.Var("col", g.Cols, fuse.Column))}, g.Cols
 	}
@@ -148,9 +153,9 @@ func (l rowLoop) guard(stores []scalar.Stmt) []scalar.Stmt {
 }
 
 // split separates the stored values with an element a row from those with one for each row and column.
-func (c *context) split() (rows, full []*graph.Value) {
-	for _, v := range c.g.Stores {
-		if c.g.IsFull(v) {
+func (l *groupLowering) split() (rows, full []*graph.Value) {
+	for _, v := range l.g.Stores {
+		if l.g.IsFull(v) {
 			full = append(full, v)
 		} else {
 			rows = append(rows, v)
@@ -164,7 +169,7 @@ func (w *writer) accumulate(phase []*graph.Node, row graph.Index, loop scalar.Fo
 	var accs []*scalar.Expr
 	for _, n := range phase {
 		in := n.Inputs[0]
-		x := w.Value(in, graph.Unflatten(in.Shape, w.c.g.Full(row, graph.Var("col", w.c.g.Cols, fuse.Column))))
+		x := w.Value(in, graph.Unflatten(in.Shape, w.l.g.Full(row, graph.Var("col", w.l.g.Cols, fuse.Column))))
 		w.lets++
 		acc := scalar.Var(fmt.Sprintf("acc%d", w.lets), x.Type, fuse.Row)
 		w.outer = append(w.outer, scalar.Declare{Name: acc.Name, Value: neutral(n)})

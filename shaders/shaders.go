@@ -77,7 +77,8 @@ func Label(g *fuse.Group) string {
 	return label
 }
 
-// Lowering lowers the groups of a graph for a device. It writes equal products once, as layers of one shape have.
+// Lowering lowers the groups of a graph for a device. It generates the kernels of equal products once: layers of
+// one shape have them.
 type Lowering struct {
 	r        *fuse.Result
 	lim      target.Limits
@@ -92,22 +93,22 @@ func NewLowering(r *fuse.Result, lim target.Limits) *Lowering {
 // Lower returns the kernel variants of a group. Values of equal key share a binding: key must return equal texts for
 // overlapping memory.
 func (l *Lowering) Lower(g *fuse.Group, key func(*graph.Value) string) []Kernel {
-	c := &context{l, g, key}
+	of := &groupLowering{l, g, key}
 	switch g.Kind {
 	case fuse.Map:
 		if l.lim.Native {
-			return []Kernel{c.nativeMap()}
+			return []Kernel{of.nativeMap()}
 		}
-		return c.mapKernels()
+		return of.mapKernels()
 	case fuse.Reduce:
 		if l.lim.Native {
-			return []Kernel{c.nativeReduce()}
+			return []Kernel{of.nativeReduce()}
 		}
-		return c.reduceKernels()
+		return of.reduceKernels()
 	case fuse.MatMul:
-		return c.matmulKernels()
+		return of.matmulKernels()
 	case fuse.Template:
-		return c.templateKernels()
+		return of.templateKernels()
 	default:
 		return []Kernel{joinKernel(g.Nodes[0])}
 	}
@@ -123,8 +124,8 @@ func joinKernel(n *graph.Node) Kernel {
 	return k
 }
 
-// context is what the kernels of one group are made from.
-type context struct {
+// groupLowering lowers one group.
+type groupLowering struct {
 	*Lowering
 	g   *fuse.Group
 	key func(*graph.Value) string

@@ -23,29 +23,29 @@ type split struct {
 const spreadGroups, spreadInvocations = 1024, 1 << 17
 
 // splitKernels are the kernels in two passes, if rows are few and long enough.
-func (c *context) splitKernels() []Kernel {
-	g := c.g
-	if _, full := c.split(); len(full) > 0 || len(g.Phases()) != 1 || g.Cols < 128 || g.Rows >= enoughInvocations {
+func (l *groupLowering) splitKernels() []Kernel {
+	g := l.g
+	if _, full := l.split(); len(full) > 0 || len(g.Phases()) != 1 || g.Cols < 128 || g.Rows >= enoughInvocations {
 		return nil
 	}
 	alone := rowLoop{workgroup, false}
 	parts := max(2, min(256, g.Cols/16, 16384/g.Rows))
-	ks := []Kernel{c.splitKernel(split{fmt.Sprint("split", parts), parts, alone, alone})}
-	if s, ok := c.spread(); ok {
-		ks = append(ks, c.splitKernel(s))
+	ks := []Kernel{l.splitKernel(split{fmt.Sprint("split", parts), parts, alone, alone})}
+	if s, ok := l.spread(); ok {
+		ks = append(ks, l.splitKernel(s))
 	}
 	// several sums may make one result, and their partial results are more arrays than fusion counted
 	return slices.DeleteFunc(ks, func(k Kernel) bool {
-		return slices.ContainsFunc(k.Passes, func(p Pass) bool { return len(p.Args) > c.lim.MaxBindings })
+		return slices.ContainsFunc(k.Passes, func(p Pass) bool { return len(p.Args) > l.lim.MaxBindings })
 	})
 }
 
 // spread is the split that keeps a GPU busy. Where columns are neighbors in memory a workgroup takes each part, else an
 // invocation, whose neighbors have the same columns of neighboring rows.
-func (c *context) spread() (s split, ok bool) {
+func (l *groupLowering) spread() (s split, ok bool) {
 	const most = 256
-	g := c.g
-	if c.lim.Software || c.lim.MaxInvocations < most || most*4*len(g.Phases()[0]) > c.lim.MaxWorkgroupMemory {
+	g := l.g
+	if l.lim.Software || l.lim.MaxInvocations < most || most*4*len(g.Phases()[0]) > l.lim.MaxWorkgroupMemory {
 		return s, false
 	}
 	s = split{parts: min(most, g.Cols/16, spreadInvocations/g.Rows), first: rowLoop{workgroup, false}, last: rowLoop{32, true}}
@@ -59,10 +59,10 @@ func (c *context) spread() (s split, ok bool) {
 	return s, s.parts > 1
 }
 
-func (c *context) splitKernel(s split) Kernel {
-	k := Kernel{Name: s.name, Passes: []Pass{c.partsPass(s), c.wholePass(s)}}
-	for range c.g.Phases()[0] {
-		k.Scratch = append(k.Scratch, int64(c.g.Rows*s.parts*4))
+func (l *groupLowering) splitKernel(s split) Kernel {
+	k := Kernel{Name: s.name, Passes: []Pass{l.partsPass(s), l.wholePass(s)}}
+	for range l.g.Phases()[0] {
+		k.Scratch = append(k.Scratch, int64(l.g.Rows*s.parts*4))
 	}
 	return k
 }
@@ -76,9 +76,9 @@ func (s split) place(rows int) *scalar.Expr {
 	return part.Mul(number(rows)).Add(row)
 }
 
-func (c *context) partsPass(s split) Pass {
-	g, n, lanes := c.g, c.g.Rows*s.parts, s.first.invocations
-	phase, w := g.Phases()[0], c.newWriter()
+func (l *groupLowering) partsPass(s split) Pass {
+	g, n, lanes := l.g, l.g.Rows*s.parts, s.first.invocations
+	phase, w := g.Phases()[0], l.newWriter()
 	var head []scalar.Stmt
 	part, groups := variable("part", fuse.Row), ceil(n, lanes)
 	from, step := part, number(s.parts)
@@ -101,8 +101,8 @@ func (c *context) partsPass(s split) Pass {
 	return w.pass(slices.Concat(head, w.outer, s.first.guard(stores)), lanes, groups)
 }
 
-func (c *context) wholePass(s split) Pass {
-	g, w, lanes := c.g, c.newWriter(), s.last.invocations
+func (l *groupLowering) wholePass(s split) Pass {
+	g, w, lanes := l.g, l.newWriter(), s.last.invocations
 	row := graph.Var("row", g.Rows, fuse.Row)
 	for i, n := range g.Phases()[0] {
 		t := n.Inputs[0].DType.Scalar()

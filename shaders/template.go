@@ -11,17 +11,17 @@ import (
 )
 
 // templateKernels declares the arrays that hand-written passes use.
-func (c *context) templateKernels() []Kernel {
-	n := c.g.Nodes[0]
+func (l *groupLowering) templateKernels() []Kernel {
+	n := l.g.Nodes[0]
 	t := n.Op.Kernel(n).(graph.Template)
 	var ks []Kernel
-	for _, variant := range t.Variants(c.lim) {
+	for _, variant := range t.Variants(l.lim) {
 		k := Kernel{Name: variant.Name, Tolerance: variant.Tolerance}
 		for _, s := range variant.Scratch {
 			k.Scratch = append(k.Scratch, s.Bytes())
 		}
 		for _, p := range variant.Passes {
-			k.Passes = append(k.Passes, c.templatePass(n, variant, p))
+			k.Passes = append(k.Passes, l.templatePass(n, variant, p))
 		}
 		ks = append(ks, k)
 	}
@@ -29,10 +29,10 @@ func (c *context) templateKernels() []Kernel {
 }
 
 // templatePass is a pass with the declarations of its arrays.
-func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
-	grid := c.lim.Fold(p.Groups)
+func (l *groupLowering) templatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
+	grid := l.lim.Fold(p.Groups)
 	if p.Native {
-		head, body, args := c.bindArrays(n, variant, p, p.Body, func(t graph.DType, _ string) string { return nativeType(t) },
+		head, body, args := l.bindArrays(n, variant, p, p.Body, func(t graph.DType, _ string) string { return nativeType(t) },
 			"  %[3]s *restrict const %[2]s = args[%[1]d].at;\n")
 		source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head + "  for (u32 group = first; group < last; group++) {\n" + body +
 			"  }\n}\n"
@@ -42,7 +42,7 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 	if p.Cooperative != nil {
 		directives = p.Cooperative.Directives()
 	}
-	head, text, args := c.bindArrays(n, variant, p, p.Declarations+scalar.Main(p.Workgroup, p.Groups, grid)+p.Body,
+	head, text, args := l.bindArrays(n, variant, p, p.Declarations+scalar.Main(p.Workgroup, p.Groups, grid)+p.Body,
 		func(t graph.DType, name string) string { return arrayType(t, slices.Contains(p.Vec4, name)) },
 		"@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n")
 	return Pass{WGSL: directives + head + text + "}\n", Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: grid,
@@ -51,15 +51,15 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 
 // bindArrays declares the arrays that a pass uses by a format of index, name and element, and prints the text with their
 // names. An array that lies in the memory of an earlier one has that one's name, since no two bindings may overlap.
-func (c *context) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass, text string,
+func (l *groupLowering) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass, text string,
 	element func(t graph.DType, name string) string, format string) (head, printed string, args []Arg) {
 	names, first := map[string]string{}, map[string]string{}
 	for _, name := range p.Uses {
 		names[name] = name
-		arg, t := c.templateArg(n, variant, name)
+		arg, t := l.templateArg(n, variant, name)
 		elem := element(t.DType, name)
 		if arg.Value != nil {
-			key := c.key(arg.Value) + elem
+			key := l.key(arg.Value) + elem
 			if earlier, ok := first[key]; ok {
 				names[name] = earlier
 				continue
@@ -98,7 +98,7 @@ func arrayType(d graph.DType, vec4 bool) string {
 	return d.Scalar().String()
 }
 
-func (c *context) templateArg(n *graph.Node, variant graph.Variant, name string) (Arg, graph.Type) {
+func (l *groupLowering) templateArg(n *graph.Node, variant graph.Variant, name string) (Arg, graph.Type) {
 	var i int
 	if _, err := fmt.Sscanf(name[min(3, len(name)):], "%d", &i); err == nil {
 		switch name[:3] {

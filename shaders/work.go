@@ -12,7 +12,12 @@ import (
 func Flops(g *fuse.Group) float64 {
 	switch g.Kind {
 	case fuse.MatMul:
-		return (&context{g: g}).product().flops()
+		_, p := contraction(g)
+		flops := 2 * float64(p.Batch) * float64(p.M) * float64(p.N) * float64(p.K)
+		if p.Grouping == graph.GroupedSums { // each k belongs to one matrix
+			flops /= float64(p.Batch)
+		}
+		return flops
 	case fuse.Template:
 		return g.Nodes[0].Op.Kernel(g.Nodes[0]).(graph.Template).Flops
 	}

@@ -11,7 +11,7 @@ import (
 
 // writer collects the code of one pass: its bindings, and the statements of the row and of the loop over columns.
 type writer struct {
-	c            *context
+	l            *groupLowering
 	args         []Arg
 	bindings     []scalar.Array    // of args
 	names        map[string]int    // by storage key
@@ -22,15 +22,15 @@ type writer struct {
 	*fuse.Walker
 }
 
-func (c *context) newWriter() *writer {
-	w := &writer{c: c, names: map[string]int{}, held: map[string]string{}}
-	w.Walker = &fuse.Walker{Group: c.g, Inlined: c.r.Inlined, Fixed: map[*graph.Value]fuse.Fixed{}, Load: w.load, Let: w.let}
+func (l *groupLowering) newWriter() *writer {
+	w := &writer{l: l, names: map[string]int{}, held: map[string]string{}}
+	w.Walker = &fuse.Walker{Group: l.g, Inlined: l.r.Inlined, Fixed: map[*graph.Value]fuse.Fixed{}, Load: w.load, Let: w.let}
 	return w
 }
 
 // binding returns the name of the array that holds v.
 func (w *writer) binding(v *graph.Value) string {
-	key := w.c.key(v)
+	key := w.l.key(v)
 	if name, ok := w.held[key]; ok {
 		return name
 	}
@@ -112,9 +112,9 @@ func (w *writer) nativePass(body []scalar.Stmt, groups int) Pass {
 }
 
 func (w *writer) kernel(body []scalar.Stmt, invocations, groups int) scalar.Kernel {
-	k := scalar.Kernel{Bindings: w.bindings, Shared: w.shared, Lanes: invocations, Groups: groups, Grid: w.c.lim.Fold(groups), Body: body}
+	k := scalar.Kernel{Bindings: w.bindings, Shared: w.shared, Lanes: invocations, Groups: groups, Grid: w.l.lim.Fold(groups), Body: body}
 	if err := k.Check(); err != nil {
-		panic(fmt.Sprintf("shaders: %s: %v", Label(w.c.g), err))
+		panic(fmt.Sprintf("shaders: %s: %v", Label(w.l.g), err))
 	}
 	return k
 }

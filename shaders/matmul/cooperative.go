@@ -18,7 +18,7 @@ type cooperative struct {
 	lanes       int                      // invocations of a subgroup
 	down, right int                      // subgroups of a workgroup, along rows and columns
 	m, n, k     int                      // m × n matrices of C for each subgroup; k matrices along the depth of a slice
-	turns       bool                     // slices lie along k in workgroup memory, whatever the operands do
+	transposes  bool                     // slices lie along k in workgroup memory, whatever the operands do
 	double      bool                     // two slices in workgroup memory, and one barrier for each slice instead of two
 	splits      int                      // ranges of k
 }
@@ -46,8 +46,8 @@ var narrowShapes = [...]cooperative{
 }
 
 // gathers reports whether a lane of the device holds elements of a matrix with successive k's, and loads them one by one
-// where they do not lie together: on AMD's devices, which alone have matrices of 16×16×16 and no others, and on Intel's.
-// NVIDIA's have an instruction that turns matrices while it loads them.
+// where they are not adjacent: on AMD's devices, which alone have matrices of 16×16×16 and no others, and on Intel's.
+// NVIDIA's have an instruction that transposes matrices while it loads them.
 func gathers(l target.Limits) bool {
 	other := func(c target.CooperativeMatrix) bool { return c.M != 16 || c.N != 16 || c.K != 16 }
 	return fewRegisters(l) || len(l.Flexible) == 0 && !slices.ContainsFunc(l.Cooperative, other)
@@ -70,7 +70,7 @@ func cooperativeVariants(s Spec, l target.Limits) []Kernel {
 	}
 	var ks []Kernel
 	for _, t := range shapes {
-		t.size, t.lanes, t.splits, t.turns = size, l.SubgroupSize, 1, gathers(l)
+		t.size, t.lanes, t.splits, t.transposes = size, l.SubgroupSize, 1, gathers(l)
 		a, b := t.slices(s)
 		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s)+s.blockMemory() > l.MaxWorkgroupMemory ||
 			a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
@@ -154,7 +154,7 @@ func (t cooperative) slices(s Spec) (a, b slice) {
 	if s.Grouping == graph.GroupedRows {
 		b.batch = s.Groups
 	}
-	a.turned, b.turned = t.turns && !a.alongK, t.turns && !b.alongK
+	a.transposed, b.transposed = t.transposes && !a.alongK, t.transposes && !b.alongK
 	b.offset = a.memory()
 	return a, b
 }

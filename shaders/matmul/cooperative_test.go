@@ -119,10 +119,10 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 			if c.spec.K > 1000 {
 				shape.splits = 3
 			}
-			turned := shape
-			turned.turns = true
+			transposed := shape
+			transposed.transposes = true
 			l := tensorLimits(shape.size, shape.lanes, "f16")
-			check(t, dev, c, []Kernel{shape.kernel(c.spec, l), turned.kernel(c.spec, l)}, func(p Pass) Pass {
+			check(t, dev, c, []Kernel{shape.kernel(c.spec, l), transposed.kernel(c.spec, l)}, func(p Pass) Pass {
 				text, err := cooptest.Scalar(p.Source(), shape.lanes)
 				p = p.of(text)
 				p.WorkgroupMemory += cooptest.Memory
@@ -189,17 +189,17 @@ func TestNarrowSubgroups(t *testing.T) {
 }
 
 // Where lanes load matrices element by element, slices lie along k in workgroup memory, so that each load is of several.
-func TestSlicesAreTurned(t *testing.T) {
+func TestSlicesAreTransposed(t *testing.T) {
 	amd, nvidia := tensorLimits(square(16), 32, "f16"), tensorLimits(square(16), 32, "f16")
 	nvidia.Cooperative = append(nvidia.Cooperative, target.CooperativeMatrix{M: 16, N: 8, K: 16, Input: "f16", Result: "f32"})
 	s := Spec{Product: Product{Batch: 1, M: 1024, N: 1024, K: 1024, TransA: true, TypeA: F16, TypeB: F16}}
 	for _, c := range []struct {
-		limits target.Limits
-		turned bool
+		limits     target.Limits
+		transposed bool
 	}{{amd, true}, {tensorLimits(oblong[1], 16, "f16"), true}, {nvidia, false}} {
 		text := cooperativeVariants(s, c.limits)[0].Passes[0].Source()
-		assert.Equal(t, c.turned, strings.Contains(text, "coopLoadT<coop_mat16x16<f32, A>>"), "A is loaded by rows")
-		assert.Equal(t, c.turned, strings.Contains(text, "coopLoad<coop_mat16x16<f32, B>>"), "B is loaded by columns")
+		assert.Equal(t, c.transposed, strings.Contains(text, "coopLoadT<coop_mat16x16<f32, A>>"), "A is loaded by rows")
+		assert.Equal(t, c.transposed, strings.Contains(text, "coopLoad<coop_mat16x16<f32, B>>"), "B is loaded by columns")
 	}
 }
 

@@ -12,20 +12,22 @@ import (
 	"sync"
 	"testing"
 
-	prelude "github.com/gpupipe/gpupipe/shaders/native"
 	"github.com/stretchr/testify/require"
 )
 
 // nativeBuild collects kernels to compile into one program.
 type nativeBuild struct {
 	dir      string
+	prelude  string   // that each unit begins with
 	kernels  []string // each text once
 	commands []string // files of the passes to run
 }
 
 func newNativeBuild(t testing.TB) *nativeBuild {
-	b := &nativeBuild{dir: t.TempDir()}
-	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), []byte(prelude.Prelude()), 0o600))
+	prelude, err := os.ReadFile("../native/prelude.h")
+	require.NoError(t, err)
+	b := &nativeBuild{dir: t.TempDir(), prelude: string(prelude)}
+	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "prelude.h"), prelude, 0o600))
 	return b
 }
 
@@ -106,7 +108,7 @@ func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, fl
 		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
 		objects[i] = file + ".o"
 		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
-		require.NoError(t, os.WriteFile(file, []byte(prelude.Prelude()+head+text), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(b.prelude+head+text), 0o600))
 		wait.Go(func() {
 			slots <- true
 			out, err := exec.Command(cc, append(flags, "-c", "-o", objects[i], file)...).CombinedOutput()

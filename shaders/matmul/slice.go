@@ -7,18 +7,19 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// slice is the slice of an operand of 16-bit floats that a workgroup of the cooperative kernel holds in workgroup memory
-// at a time. It consists of runs, contiguous ranges of the operand. If alongK is set a run is depth elements of a row of
-// A or a column of B; otherwise it is tile elements with the same k. Invocations copy sixteen bytes of a run at a time:
-// eight 16-bit floats, a vec4 of words. In workgroup memory the slice consists of such runs, too, or, if turned is set, of
-// runs along k although the operand's are not: invocations then copy two vec4s with adjacent k's at a time.
+// slice is the slice of an operand of 16-bit floats that a workgroup of the cooperative kernel holds in workgroup
+// memory at a time. It consists of runs, contiguous ranges of the operand. If alongK is set a run is depth elements of
+// a row of A or a column of B; otherwise it is tile elements with the same k. Invocations copy sixteen bytes of a run
+// at a time: eight 16-bit floats, a vec4 of words. In workgroup memory the slice consists of such runs, too, or, if
+// transposed is set, of runs along k although the operand's are not: invocations then copy two vec4s with adjacent k's
+// at a time.
 type slice struct {
 	name, first string // "a" or "b"; the tile's first row or column
 	array       string // the binding
 	tile, depth int    // rows or columns of a tile; k's of a slice
 	size, k     int    // rows or columns of the operand; its k's
 	alongK      bool   // runs are along k
-	turned      bool   // runs are along k in workgroup memory alone
+	transposed  bool   // runs are along k in workgroup memory alone
 	batch       int
 	item        string // the variable that numbers the operand's matrix
 	batchStride int
@@ -60,7 +61,7 @@ func (x slice) vec4s() int { return x.tile * x.depth / 8 }
 
 // copies is the number of vec4s that an invocation copies.
 func (x slice) copies(threads int) int {
-	if x.turned {
+	if x.transposed {
 		return 2 * ceilDiv(x.vec4s()/2, threads)
 	}
 	return x.vec4s() / threads
@@ -68,7 +69,7 @@ func (x slice) copies(threads int) int {
 
 // stored is the slice as it lies in workgroup memory.
 func (x slice) stored() slice {
-	x.alongK = x.alongK || x.turned
+	x.alongK = x.alongK || x.transposed
 	return x
 }
 
@@ -116,7 +117,7 @@ return x & select(select(vec4<u32>(0u), vec4<u32>(0xffffu), n == vec4<i32>(1)), 
 func (x slice) addresses(g *source, threads int, first string) {
 	n, perRun := x.name, x.width()/8
 	for q := range x.copies(threads) {
-		if x.turned {
+		if x.transposed {
 			x.pairAt(g, threads, q)
 		} else if threads%perRun == 0 {
 			g.line("let %sl%d = lt / %du + %du; let %sc%d = lt %% %du;", n, q, perRun, q*threads/perRun, n, q, perRun)
@@ -136,7 +137,7 @@ func (x slice) addresses(g *source, threads int, first string) {
 		}
 		g.line("let %sp%d = %s;\nvar %sr%d = vec4<u32>();", n, q, at, n, q)
 	}
-	if x.alongK || x.turned {
+	if x.alongK || x.transposed {
 		first = fmt.Sprintf("(%s) * %du", first, x.stride())
 	} else {
 		first = fmt.Sprintf("(%s) / 8u", first)
@@ -144,9 +145,9 @@ func (x slice) addresses(g *source, threads int, first string) {
 	g.line("let %sm = %s + %du; let %sw = %du;", n, first, x.offset, n, x.stride())
 }
 
-// pairAt emits the run of the q-th vec4 of a slice that is turned, and its position in the run. Two in succession have
-// adjacent k's. Invocations with successive numbers share few runs, so that they read near one another, and store to
-// different banks. Where a workgroup has more invocations than pairs, some repeat others' loads.
+// pairAt emits the run of the q-th vec4 of a slice that is transposed, and its position in the run. Two in succession
+// have adjacent k's. Invocations with successive numbers share few runs, so that they read near one another, and store
+// to different banks. Where a workgroup has more invocations than pairs, some repeat others' loads.
 func (x slice) pairAt(g *source, threads, q int) {
 	pairs, across := x.depth/2, min(4, x.tile/8)
 	g.line("let %st%d = (lt + %du) %% %du;", x.name, q, q/2*threads, x.vec4s()/2)
@@ -203,8 +204,8 @@ func (x slice) read(q int, k0 string) string {
 
 // store emits the stores of the registers to workgroup memory. at is the index of the slices' first vec4.
 func (x slice) store(g *source, threads int, at string) {
-	if x.turned {
-		x.storeTurned(g, threads, at)
+	if x.transposed {
+		x.storeTransposed(g, threads, at)
 		return
 	}
 	for q := range x.copies(threads) {
@@ -213,8 +214,8 @@ func (x slice) store(g *source, threads int, at string) {
 	}
 }
 
-// storeTurned emits the stores of pairs of vec4s with adjacent k's: eight words, each to another run.
-func (x slice) storeTurned(g *source, threads int, at string) {
+// storeTransposed emits the stores of pairs of vec4s with adjacent k's: eight words, each to another run.
+func (x slice) storeTransposed(g *source, threads int, at string) {
 	g.line("if (lt < %du) {", x.vec4s()/2)
 	for q := 0; q < x.copies(threads); q += 2 {
 		g.line("{ let o = %[1]s + %[2]sc%[3]d * %[4]du + %[2]sl%[3]d / 8u + %[5]du; let w = %[2]sl%[3]d / 2u %% 4u;", at, x.name, q, 8*x.stride(),

@@ -10,7 +10,7 @@ import (
 const vectorRows = 8
 
 // vectorVariants returns kernels for few rows, where reading B once is all the work: the invocations of a
-// workgroup share a column's sum. They lie along what is contiguous in B, so that reads coalesce.
+// workgroup share a column's sum. They lie along the contiguous axis of B, so that reads coalesce.
 func vectorVariants(s Spec, l target.Limits) []Kernel {
 	if s.M > vectorRows || s.TypeC.Float16() {
 		return nil

@@ -14,9 +14,6 @@ import (
 //go:embed prelude.h
 var prelude string
 
-// Prelude returns the C that comes before a kernel: types, and WGSL's built-in functions.
-func Prelude() string { return prelude }
-
 // Unit returns the translation unit of a kernel in C and the name of its function, which differs from those of other
 // kernels. Compilers call the unit's file by the given name, and its first line is the source's.
 func Unit(source, file string) (unit, symbol string) {

@@ -20,18 +20,18 @@ import (
 	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
-// Features has the features of the device that will run the code. All but the last are bits of the options of naga/lib.rs.
+// Features describes the device that runs the code, and the checks of the code. All but the last are bits of the
+// options of naga/lib.rs.
 type Features uint32
 
 const (
-	// it does not check indices itself (robustBufferAccess2): what lies beyond a buffer reads as 0 and is not written
-	CheckBuffers      Features = 1 << iota
-	Float16                    // f16 in arithmetic and in storage
-	Subgroups                  // subgroup operations
-	CooperativeMatrix          // SPV_KHR_cooperative_matrix
-	ZeroWorkgroup              // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
-	TrustIndices               // an index into an array of the code's own is taken as it is; else it is made to lie within
-	TensorAddressing           // SPV_NV_tensor_addressing, for Assemble alone
+	CheckBuffers      Features = 1 << iota // the code checks indices into buffers: the device lacks robustBufferAccess2
+	Float16                                // f16 in arithmetic and in storage
+	Subgroups                              // subgroup operations
+	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
+	ZeroWorkgroup                          // the device clears workgroup memory; code that does so compiles slowly
+	TrustIndices                           // the code does not check indices into its own arrays
+	TensorAddressing                       // SPV_NV_tensor_addressing, for Assemble alone
 )
 
 // Compiler translates kernels, and keeps the results in a folder. It may be used by several goroutines.
