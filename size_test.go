@@ -23,9 +23,9 @@ const (
 // budgets are the most lines of Go, without tests, of each folder and all below it; the longest key that fits a file
 // counts it. Whoever raises one decides that the room may grow.
 var budgets = map[string]int{
-	"graph":               4900,
+	"graph":               4650,
 	"graph/model":         4950,
-	"graph/op":            7900,
+	"graph/op":            7800,
 	"shaders":             6050,
 	"optim":               2900,
 	"optim/outer":         500,
@@ -40,8 +40,8 @@ var budgets = map[string]int{
 	"pipeline/replicas":   2100,
 	"pipeline/wire":       500,
 	"pipeline/cluster":    14800,
-	"pipeline/checkpoint": 3700,
-	"pipeline/metrics":    1300,
+	"pipeline/checkpoint": 3650,
+	"pipeline/metrics":    1200,
 	"pipeline/trace":      1400,
 	"pipeline/inference":  5100,
 	"pipeline/watch":      2100,

@@ -83,7 +83,7 @@ func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 		b.Scope(layerScope(layer[0].Layer), func() {
 			scalars := s.o.scalars(input)
 			for i, g := range s.o.groups {
-				for _, ss := range s.o.batches(g.rule, g.of(layer)) {
+				for _, ss := range s.o.sectionSets(g.rule, g.of(layer)) {
 					if s.o.roundsMoments() {
 						scalars = u.keyed(input, ss)
 					}

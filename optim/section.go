@@ -62,9 +62,10 @@ func (s section) variable(b *graph.Builder, name string, whole graph.Type) *grap
 	return b.Section(name, whole, s.from, s.to)
 }
 
-// batches groups the sections of parameters under a rule: the matrices that may share a batch, and each section
-// of a stack by itself, so that its temporary values are gone before the next section computes its own.
-func (o *Optimizer) batches(rule Rule, params []Param) (out [][]section) {
+// sectionSets divides the sections of parameters under a rule into sets that are updated at once: the matrices that may
+// share a batch, and each section of a stack by itself, so that its temporary values are gone before the next section
+// computes its own.
+func (o *Optimizer) sectionSets(rule Rule, params []Param) (out [][]section) {
 	var shared []section
 	var single [][]section
 	for _, p := range params {

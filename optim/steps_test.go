@@ -87,8 +87,7 @@ func testConfigs() map[string]Config {
 
 // correctionOf is a correction of the table, with a λ at which dc_asgd is far from no correction.
 func correctionOf(t *testing.T, name string) Correction {
-	c, err := NewCorrection(name)
-	require.NoError(t, err)
+	c := Corrections()[slices.Index(CorrectionNames(), name)].New()
 	if d, ok := c.(*DCASGD); ok {
 		d.Lambda = 3
 	}

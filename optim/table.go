@@ -99,22 +99,9 @@ func column[T any](rows []T, cell func(T) string) (cells []string) {
 func NewAlgorithm(name string) (Algorithm, error) {
 	i := slices.Index(OptimizerNames(), name)
 	if i < 0 {
-		return nil, unknown("name", name, OptimizerNames())
+		return nil, fielderror.New("name", name, "one of %s", strings.Join(OptimizerNames(), ", "))
 	}
 	return Optimizers()[i].New(), nil
-}
-
-// NewCorrection returns the correction of a name, with its defaults. The error is a *FieldError of "correction".
-func NewCorrection(name string) (Correction, error) {
-	i := slices.Index(CorrectionNames(), name)
-	if i < 0 {
-		return nil, unknown("correction", name, CorrectionNames())
-	}
-	return Corrections()[i].New(), nil
-}
-
-func unknown(field, name string, names []string) error {
-	return fielderror.New(field, name, "one of %s", strings.Join(names, ", "))
 }
 
 // Name is the name of an optimizer in the table.

@@ -107,15 +107,11 @@ func TestTables(t *testing.T) {
 		assert.True(t, tested, "%s: testConfigs lacks it", k.Name)
 	}
 	for _, k := range Corrections() {
-		c, err := NewCorrection(k.Name)
-		require.NoError(t, err)
-		assert.Equal(t, k.Name, CorrectionName(c))
+		assert.Equal(t, k.Name, CorrectionName(k.New()))
 		assert.NotEmpty(t, k.About)
 	}
 	_, err := NewAlgorithm("adam")
 	assert.EqualError(t, err, `name: found "adam", expected one of `+strings.Join(OptimizerNames(), ", "))
-	_, err = NewCorrection("fix")
-	assert.EqualError(t, err, `correction: found "fix", expected one of `+strings.Join(CorrectionNames(), ", "))
 }
 
 // Documents that list optimizers, corrections or schedules list all of them.

@@ -3,6 +3,7 @@ package wasm_test
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/gpupipe/gpupipe/wasm"
 )
@@ -15,7 +16,11 @@ func Example() {
 		panic(err)
 	}
 	defer runtime.Close()
-	module, err := runtime.LoadFile("../examples/hooks/inverse_sqrt.wasm", wasm.Limits{})
+	bin, err := os.ReadFile("../examples/hooks/inverse_sqrt.wasm")
+	if err != nil {
+		panic(err)
+	}
+	module, err := runtime.Load("inverse_sqrt.wasm", bin, wasm.Limits{})
 	if err != nil {
 		panic(err)
 	}

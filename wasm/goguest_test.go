@@ -22,7 +22,9 @@ func TestGoGuest(t *testing.T) {
 	require.NoError(t, err, "%s", text)
 
 	ctx := context.Background()
-	m, err := newRuntime(t, Config{}).LoadFile(file, Limits{Budget: 300_000_000, MemoryPages: 1024})
+	bin, err := os.ReadFile(file)
+	require.NoError(t, err)
+	m, err := newRuntime(t, Config{}).Load(file, bin, Limits{Budget: 300_000_000, MemoryPages: 1024})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"crash", "hoard", "run", "spin"}, m.Hooks())
 	var lines []string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/codecache"
@@ -102,15 +101,6 @@ func (r *Runtime) Close() error {
 		err = errors.Join(err, r.cache.Close(context.Background()))
 	}
 	return err
-}
-
-// LoadFile reads and loads a module.
-func (r *Runtime) LoadFile(path string, l Limits) (*Module, error) {
-	bin, err := os.ReadFile(path)
-	if err != nil {
-		return nil, &Error{Hook: path, Batch: -1, Kind: Refused, Cause: err}
-	}
-	return r.Load(path, bin, l)
 }
 
 // Load checks, meters and compiles a module. Messages name it by file. Every error is an *Error of kind Refused.

@@ -226,8 +226,6 @@ func TestMessages(t *testing.T) {
 	r := newRuntime(t, Config{})
 	_, err := r.Load("a.wat", []byte("(module)"), Limits{})
 	assert.EqualError(t, err, "hook a.wat: refused: module (byte 0): is WebAssembly in text format: assemble it first")
-	_, err = r.LoadFile("missing.wasm", Limits{})
-	assert.ErrorIs(t, err, os.ErrNotExist)
 	m := load(t, r, guestModule(double()), Limits{})
 	i := open(t, m, Options{})
 	_, err = i.Call(context.Background(), "map_batch", 0)

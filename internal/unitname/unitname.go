@@ -1,4 +1,4 @@
-// Package unitname names the places where a model is cut, and what is between them.
+// Package unitname names the places where a model is cut, and the pieces between them.
 //
 // A unit is the smallest piece of a model that a cut respects. The units of a layer follow one another: "layers.2" has
 // "layers.2.self_attn" and "layers.2.mlp". A whole layer has the layer's name.

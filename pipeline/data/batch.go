@@ -49,7 +49,7 @@ type BatchConfig struct {
 	Shuffle   bool   `json:"shuffle"`
 	Seed      uint64 `json:"seed"`
 
-	Pack         string `json:"pack,omitempty"`          // one of Packs; "" is PackConcat
+	Pack         string `json:"pack,omitempty"`          // PackConcat, which "" means, too, or PackBestFit
 	DocumentMask bool   `json:"document_mask,omitempty"` // tokens attend within their document only
 	// Tokens that end a document, for the two keys above: the one that is written after each, and others.
 	Separator uint32   `json:"separator,omitempty"`

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"path/filepath"
 )
 
 // llm.c's token shards: a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens,
@@ -55,28 +54,6 @@ func checkBin(r io.ReaderAt, size int64) (binInfo, error) {
 		return binInfo{}, fmt.Errorf("%s: %d bytes found, %d expected for the %d tokens of its header", what, size, want, info.tokens)
 	}
 	return info, nil
-}
-
-// WriteBin writes tokens as one llm.c shard: uint16 where vocab is at most 65,536, else uint32. The file appears whole
-// or not at all.
-func WriteBin(path string, tokens []uint32, vocab int) error {
-	if len(tokens) == 0 || len(tokens) > MaxShard {
-		return fmt.Errorf("%s: %d tokens: expected 1 to %d", path, len(tokens), MaxShard)
-	}
-	w, err := newShardWriter(filepath.Dir(path), binWidth(vocab))
-	if err != nil {
-		return err
-	}
-	defer w.discard()
-	for i, id := range tokens {
-		if int64(id) >= int64(vocab) {
-			return outside(path, id, int64(i), vocab)
-		}
-		if err := w.token(id); err != nil {
-			return err
-		}
-	}
-	return w.finish(path)
 }
 
 func binWidth(vocab int) int {

@@ -60,22 +60,6 @@ type Stats struct {
 	Tokens    int64 `json:"tokens"`
 }
 
-// FromTokens is a corpus in memory; name stands for the file in errors.
-func FromTokens(name string, tokens []uint32, vocab int) (*Corpus, error) {
-	w := memWidth(vocab)
-	buf := make([]byte, 0, len(tokens)*w)
-	for i, id := range tokens {
-		if int64(id) >= int64(vocab) {
-			return nil, outside(name, id, int64(i), vocab)
-		}
-		buf = appendToken(buf, id, w)
-	}
-	c := &Corpus{vocab: vocab, stats: Stats{Files: 1, Bytes: int64(len(buf))}}
-	c.append(tokenFile{path: name, r: bytes.NewReader(buf), width: w, n: int64(len(tokens))})
-	c.spans = []span{{to: c.tokens()}}
-	return c, c.seal()
-}
-
 func outside(path string, id uint32, at int64, vocab int) error {
 	return fmt.Errorf("%s: token %d at position %d is outside the vocabulary of %d", path, id, at, vocab)
 }

@@ -107,7 +107,7 @@ func TestBadFiles(t *testing.T) {
 	good := write(t, "good.txt", "some text")
 	shard := func(ids []uint32, vocab int, change func([]byte) []byte) string {
 		path := filepath.Join(t.TempDir(), "s.bin")
-		require.NoError(t, WriteBin(path, ids, vocab))
+		require.NoError(t, writeBin(path, ids, vocab))
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, change(b), 0o644))
@@ -176,7 +176,7 @@ func TestBinRoundTrip(t *testing.T) {
 	for _, vocab := range []int{256, 50257, 65536, 65537, 128256} {
 		ids := []uint32{0, 1, uint32(vocab - 1), 7, uint32(vocab / 2)}
 		path := filepath.Join(t.TempDir(), "s.bin")
-		require.NoError(t, WriteBin(path, ids, vocab))
+		require.NoError(t, writeBin(path, ids, vocab))
 		raw, err := os.ReadFile(path)
 		require.NoError(t, err)
 		width := 2
@@ -190,15 +190,15 @@ func TestBinRoundTrip(t *testing.T) {
 		assert.Equal(t, tokensOf(t, memory), tokensOf(t, c))
 		assert.Equal(t, memory.Hash(), c.Hash(), "a hash is of the tokens, not of their form")
 	}
-	assert.ErrorContains(t, WriteBin(filepath.Join(t.TempDir(), "x.bin"), []uint32{5}, 5),
+	assert.ErrorContains(t, writeBin(filepath.Join(t.TempDir(), "x.bin"), []uint32{5}, 5),
 		"token 5 at position 0 is outside the vocabulary of 5")
-	assert.ErrorContains(t, WriteBin("x.bin", nil, 5), "0 tokens")
+	assert.ErrorContains(t, writeBin("x.bin", nil, 5), "0 tokens")
 }
 
 // The header of llm.c's dev/data/data_common.py, byte for byte.
 func TestBinHeaderIsLLMC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.bin")
-	require.NoError(t, WriteBin(path, []uint32{50256, 1}, 50257))
+	require.NoError(t, writeBin(path, []uint32{50256, 1}, 50257))
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)
 	want := make([]byte, 1024)
@@ -278,7 +278,7 @@ func TestLoadStopsWhenCancelled(t *testing.T) {
 
 func TestShardThatShrinksLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.bin")
-	require.NoError(t, WriteBin(path, iota32(100), 200))
+	require.NoError(t, writeBin(path, iota32(100), 200))
 	c, _, err := load(t, Options{Train: []string{path}, Vocab: 200})
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(path, 1100))
@@ -289,7 +289,7 @@ func TestShardThatShrinksLater(t *testing.T) {
 func FuzzBin(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "s.bin")
 	for _, vocab := range []int{300, 70000} {
-		require.NoError(f, WriteBin(path, iota32(5), vocab))
+		require.NoError(f, writeBin(path, iota32(5), vocab))
 		raw, err := os.ReadFile(path)
 		require.NoError(f, err)
 		f.Add(raw)

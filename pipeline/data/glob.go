@@ -18,7 +18,7 @@ import (
 // or comes up twice is an error, and so is a file whose name or first bytes say that it holds no documents.
 func Expand(patterns []string) ([]string, error) { return expand(patterns, false) }
 
-// expand is Expand. If files may be missing, those of data sets of the Hub need not be there yet; readers check them.
+// expand is Expand. If files may be missing, files of data sets of the Hub need not be there yet; readers check them.
 func expand(patterns []string, mayMiss bool) ([]string, error) {
 	var files []string
 	seen := map[string]bool{}

@@ -95,9 +95,18 @@ func tokensOf(t testing.TB, c *Corpus) []int32 {
 	return ids
 }
 
+// fromInts is a corpus in memory.
 func fromInts(t testing.TB, ids []uint32, vocab int) *Corpus {
-	c, err := FromTokens("test", ids, vocab)
-	require.NoError(t, err)
+	w := memWidth(vocab)
+	buf := make([]byte, 0, len(ids)*w)
+	for _, id := range ids {
+		require.Less(t, int64(id), int64(vocab))
+		buf = appendToken(buf, id, w)
+	}
+	c := &Corpus{vocab: vocab, stats: Stats{Files: 1, Bytes: int64(len(buf))}}
+	c.append(tokenFile{path: "test", r: bytes.NewReader(buf), width: w, n: int64(len(ids))})
+	c.spans = []span{{to: c.tokens()}}
+	require.NoError(t, c.seal())
 	return c
 }
 
@@ -107,4 +116,26 @@ func iota32(n int) []uint32 {
 		ids[i] = uint32(i)
 	}
 	return ids
+}
+
+// writeBin writes tokens as one llm.c shard: uint16 where vocab is at most 65,536, else uint32. The file appears whole
+// or not at all.
+func writeBin(path string, tokens []uint32, vocab int) error {
+	if len(tokens) == 0 || len(tokens) > MaxShard {
+		return fmt.Errorf("%s: %d tokens: expected 1 to %d", path, len(tokens), MaxShard)
+	}
+	w, err := newShardWriter(filepath.Dir(path), binWidth(vocab))
+	if err != nil {
+		return err
+	}
+	defer w.discard()
+	for i, id := range tokens {
+		if int64(id) >= int64(vocab) {
+			return outside(path, id, int64(i), vocab)
+		}
+		if err := w.token(id); err != nil {
+			return err
+		}
+	}
+	return w.finish(path)
 }

@@ -18,7 +18,7 @@ func mixed(t testing.TB, weights []float64, tokens ...int) (Options, *Corpus) {
 			ids[i] = uint32(10_000*k + i)
 		}
 		path := t.TempDir() + "/a.bin"
-		require.NoError(t, WriteBin(path, ids, o.Vocab))
+		require.NoError(t, writeBin(path, ids, o.Vocab))
 		o.Mix = append(o.Mix, Source{Train: []string{path}, Weight: weights[k]})
 	}
 	c, _, err := load(t, o)

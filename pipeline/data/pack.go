@@ -15,9 +15,6 @@ const (
 	PackBestFit = "best_fit"
 )
 
-// Packs lists the ways.
-func Packs() []string { return []string{PackConcat, PackBestFit} }
-
 // packing is the rows of a source. Row r has the pieces rows[r] to rows[r+1]: predictions of consecutive tokens.
 type packing struct {
 	rows   []int64

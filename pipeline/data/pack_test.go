@@ -2,7 +2,6 @@ package data
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -166,13 +165,12 @@ func TestPackedPosition(t *testing.T) {
 	p = batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2}).Position(5)
 	_, err := batcher(t, corpus, BatchConfig{SeqLen: 16, BatchSize: 2, Pack: PackConcat, Separator: 9}).Resume(p, p.BatchSize)
 	assert.NoError(t, err, "a checkpoint of before the keys")
-	assert.False(t, slices.Contains(Packs(), ""))
 }
 
 // Padding does not count as tokens. Windows of consecutive tokens have none.
 func TestTokensWithoutPadding(t *testing.T) {
 	ids, _ := textOf(3, 500, 30)
-	for _, pack := range Packs() {
+	for _, pack := range []string{PackConcat, PackBestFit} {
 		b := batcher(t, fromInts(t, ids, 10_000), BatchConfig{SeqLen: 32, BatchSize: 1, Pack: pack})
 		sum := int64(0)
 		for step := range b.Windows() {

@@ -166,7 +166,7 @@ func TestPrepareRefuses(t *testing.T) {
 	prepare(t, first)
 	before := folder(t, done)
 	stranger := t.TempDir()
-	require.NoError(t, WriteBin(filepath.Join(stranger, "train_000001.bin"), []uint32{1}, 2))
+	require.NoError(t, writeBin(filepath.Join(stranger, "train_000001.bin"), []uint32{1}, 2))
 	torn := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(torn, manifestName), []byte("{"), 0o644))
 	file := write(t, "file", "x")

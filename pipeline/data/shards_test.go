@@ -70,9 +70,9 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 	// Shards of other programs are of any tokenizer: without a manifest, with another's, or not in it.
 	o.Tokenizer = otherTok{}
 	alone := filepath.Join(t.TempDir(), "train_000001.bin")
-	require.NoError(t, WriteBin(alone, []uint32{1, 2}, 256))
+	require.NoError(t, writeBin(alone, []uint32{1, 2}, 256))
 	unlisted := filepath.Join(dir, "mine.bin")
-	require.NoError(t, WriteBin(unlisted, []uint32{1, 2}, 256))
+	require.NoError(t, writeBin(unlisted, []uint32{1, 2}, 256))
 	for _, path := range []string{alone, unlisted} {
 		o.Train = []string{path}
 		_, _, err = load(t, o)

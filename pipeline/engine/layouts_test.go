@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -182,8 +183,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Unit, Gradient: all[len(all)-1],
 			Contributions: all[:len(all)-1], Decay: len(p.Type.Shape) == 2})
 	}
-	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))
-	require.NoError(t, err)
+	c := optim.Corrections()[slices.Index(optim.CorrectionNames(), cmp.Or(correction, optim.CorrectionNone))].New()
 	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, WeightDecay: 0.1,
 		Clip:   clip,
 		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Correction: c, LossScale: scale,

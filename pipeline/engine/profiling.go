@@ -49,7 +49,7 @@ func (w *worker) runProgram(a schedule.Action, name string, at exec.Binding) err
 	return nil
 }
 
-// what is the name of a run in a profile.
+// what names a run in a profile.
 func what(k schedule.Kind) string {
 	switch k {
 	case schedule.InputGrad:

@@ -23,10 +23,7 @@ func TestArrays(t *testing.T) {
 	l, err = Resume(path, 1)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	all, err := ReadArrays(path)
+	text, err = os.ReadFile(path)
 	require.NoError(t, err)
-	assert.Equal(t, []ArrayRecord{{1, map[string][]float64{"layers.1/loads": {3, 0, 5}, "layers.2/loads": {}}}}, all)
-	require.NoError(t, os.WriteFile(path, []byte(`{"step":7,"loss":1}`+"\n"), 0o600))
-	_, err = ReadArrays(path)
-	assert.ErrorContains(t, err, path+": step 7: loss: ")
+	assert.Equal(t, `{"step":1,"layers.1/loads":[3,0,5],"layers.2/loads":[]}`+"\n", string(text))
 }

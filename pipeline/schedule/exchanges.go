@@ -38,7 +38,7 @@ func (e Exchanges) Next(fragment, after int) int {
 	return 0
 }
 
-// Lands is the step at which what is sent after a step lands.
+// Lands is the step at which a message lands that is sent after a step.
 func (e Exchanges) Lands(sent int) int { return min(sent+e.Late, max(sent, e.Last)) }
 
 // mostExchanged bounds the fragments and the period of a plan, and Endless its steps: the Last of a run without end.

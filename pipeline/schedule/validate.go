@@ -16,7 +16,7 @@ import (
 //   - with a depth, the first stage has that many microbatches more in flight than there are stages;
 //   - all stages reach their end with channels of Capacity messages.
 //
-// The error names the first violation: the stage, the action and what is missing.
+// The error names the first violation: the stage, the action and the missing condition.
 func Validate(s *Schedule) (*Report, error) {
 	if err := s.checkActions(); err != nil {
 		return nil, err

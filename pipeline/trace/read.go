@@ -48,7 +48,7 @@ type Arrow struct {
 
 // Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of
 // each. It calls arrow, unless that is nil, with the arrows. It ignores counters. It reports whether the file is cut:
-// the file of a killed run may end in the middle of an event. Errors name the file, the event and what is wrong with it.
+// the file of a killed run may end in the middle of an event. Errors name the file, the event and the fault.
 func Read(path string, each func(Event) error, arrow func(Arrow)) (cut bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -17,8 +17,8 @@ type Texts struct {
 	notes []string     // about what was found in the files
 }
 
-// readTexts reads the tokens of the config's files, and of the first part of a stream. mapper changes documents; nil:
-// nothing does. progress is called with the bytes that were read; nil: it is not.
+// readTexts reads the tokens of the config's files, or of the first part of a stream. mapper changes documents, and
+// progress gets the numbers of bytes read and in all. Each may be nil.
 func (j *job) readTexts(ctx context.Context, tok tokenizer.Tokenizer, mapper data.Mapper,
 	progress func(done, total int64)) (*Texts, error) {
 	c := j.config

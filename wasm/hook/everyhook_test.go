@@ -114,7 +114,9 @@ func play(t *testing.T, file string) []string {
 	r, err := wasm.NewRuntime(wasm.Config{Imports: s.imports()})
 	require.NoError(t, err)
 	defer r.Close()
-	m, err := r.LoadFile(file, wasm.Limits{})
+	bin, err := os.ReadFile(file)
+	require.NoError(t, err)
+	m, err := r.Load(file, bin, wasm.Limits{})
 	require.NoError(t, err)
 	i, err := m.Open(ctx, wasm.Options{Config: []byte(`{"scale": 1.25, "loud": true, "name": "Jürgen"}`),
 		Log: func(line string) { s.lines = append(s.lines, "log "+line) }})

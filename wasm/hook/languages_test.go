@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -116,7 +117,9 @@ func openAll(t *testing.T, cache, config string) map[string]*wasm.Instance {
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	all := map[string]*wasm.Instance{}
 	for _, l := range languages {
-		m, err := r.LoadFile(rareTokens[l], wasm.Limits{MemoryPages: 160})
+		bin, err := os.ReadFile(rareTokens[l])
+		require.NoError(t, err)
+		m, err := r.Load(rareTokens[l], bin, wasm.Limits{MemoryPages: 160})
 		require.NoError(t, err)
 		assert.True(t, m.Stateful())
 		all[l], err = m.Open(ctx, wasm.Options{Hook: l, Config: []byte(config)})

@@ -30,10 +30,10 @@ func (m *module) code() []byte {
 	if n != len(m.functions)-m.imported {
 		m.content[10].refuse("found %d functions, expected %d as in the function section", n, len(m.functions)-m.imported)
 	}
-	for _, body := range m.addedCode {
+	for _, body := range m.extra.code {
 		b = append(appendU32(b, uint32(len(body))), body...)
 	}
-	return append(appendU32(nil, uint32(n+len(m.addedCode))), b...)
+	return append(appendU32(nil, uint32(n+len(m.extra.code))), b...)
 }
 
 // body is one function while it is rewritten.

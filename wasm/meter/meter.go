@@ -140,35 +140,47 @@ func Rewrite(bin []byte, o Options) (out []byte, err error) {
 			panic(e)
 		}
 	}()
-	m := &module{Options: o.withDefaults(), content: map[byte]*reader{}, resultBlocks: map[string]uint32{}, pieceFuncs: map[int]uint32{}}
+	m := &module{Options: o.withDefaults(), content: map[byte]*reader{}}
 	m.split(bin)
 	m.scan()
 	return m.write(), nil
 }
 
-// module holds the facts about the module that is being rewritten.
+// module holds the facts about the module that is being rewritten, and what rewriting adds to it.
 type module struct {
 	Options
 	content map[byte]*reader // sections by id
 	names   []byte           // content of the name section, behind its name
 
-	types        []funcType
-	added        int               // number of types added
-	addedTypes   []byte            // encoded
+	types      []funcType
+	functions  []uint32 // type of every function, imported ones first
+	imported   int      // number of imported functions
+	globals    int
+	tables     int
+	tableSizes []uint32 // at first
+	memories   int
+	segments   int   // of data, as the data count section has it; -1 without one
+	elements   int   // element segments
+	effort     int64 // to compile the functions so far
+	extra      additions
+}
+
+// additions are the types and functions that are added behind the module's own. The first type is Tick's.
+type additions struct {
+	first        uint32 // index of the first type
+	types        int
+	encoded      []byte            // the types
 	resultBlocks map[string]uint32 // by several results: the type () → results
-	tickType     uint32
-	threeType    uint32         // see piecesType
-	pieceFuncs   map[int]uint32 // see pieces
-	addedCode    [][]byte       // bodies of functions added
-	functions    []uint32       // type of every function, imported ones first
-	imported     int            // number of imported functions
-	globals      int
-	tables       int
-	tableSizes   []uint32 // at first
-	memories     int
-	segments     int   // of data, as the data count section has it; -1 without one
-	elements     int   // element segments
-	effort       int64 // to compile the functions so far
+	threeInts    uint32            // see piecesType; 0: not added
+	pieces       map[int]uint32    // functions by opcode, see module.pieces
+	code         [][]byte          // bodies of the functions, all of type threeInts
+}
+
+// addType adds a type and returns its index.
+func (a *additions) addType(encoded ...byte) uint32 {
+	a.encoded = append(a.encoded, encoded...)
+	a.types++
+	return a.first + uint32(a.types) - 1
 }
 
 type funcType struct{ params, results []byte }
@@ -241,8 +253,8 @@ func (m *module) vector(id byte, what string, limit int, entry func(r *reader, i
 // scan reads what the other sections refer to.
 func (m *module) scan() {
 	m.vector(1, "types", maxTypes, func(r *reader, _ int) { m.types = append(m.types, r.funcType()) })
-	m.tickType = uint32(len(m.types))
-	m.addType(0x60, 1, 0x7f, 0)
+	m.extra = additions{first: uint32(len(m.types)), resultBlocks: map[string]uint32{}, pieces: map[int]uint32{}}
+	m.extra.addType(0x60, 1, 0x7f, 0)
 	m.vector(2, "imports", maxImports, m.scanImport)
 	m.imported = len(m.functions)
 	m.vector(3, "functions", maxFunctions, func(r *reader, _ int) {
@@ -317,20 +329,13 @@ func (m *module) resultBlock(b []byte, typ uint32) []byte {
 	case 1:
 		return append(b, results[0])
 	default:
-		block, known := m.resultBlocks[string(results)]
+		block, known := m.extra.resultBlocks[string(results)]
 		if !known {
-			block = m.addType(append(appendU32([]byte{0x60, 0}, uint32(len(results))), results...)...)
-			m.resultBlocks[string(results)] = block
+			block = m.extra.addType(append(appendU32([]byte{0x60, 0}, uint32(len(results))), results...)...)
+			m.extra.resultBlocks[string(results)] = block
 		}
 		return appendS64(b, int64(block))
 	}
-}
-
-// addType adds a type and gives its index.
-func (m *module) addType(encoded ...byte) uint32 {
-	m.addedTypes = append(m.addedTypes, encoded...)
-	m.added++
-	return m.tickType + uint32(m.added) - 1
 }
 
 func (m *module) shift(f uint32) uint32 {

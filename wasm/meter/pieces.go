@@ -1,20 +1,20 @@
 package meter
 
 // piecesType is the type of memory.copy and memory.fill as functions: three i32, nothing.
-func (m *module) piecesType() uint32 {
-	if m.threeType == 0 {
-		m.threeType = m.addType(0x60, 3, 0x7f, 0x7f, 0x7f, 0)
+func (a *additions) piecesType() uint32 {
+	if a.threeInts == 0 {
+		a.threeInts = a.addType(0x60, 3, 0x7f, 0x7f, 0x7f, 0)
 	}
-	return m.threeType
+	return a.threeInts
 }
 
-// pieces gives the function that does memory.copy or memory.fill piece by piece, made on its first use.
+// pieces returns the function that does memory.copy or memory.fill piece by piece, made on its first use.
 func (m *module) pieces(op int) uint32 {
-	f, made := m.pieceFuncs[op]
+	f, made := m.extra.pieces[op]
 	if !made {
-		f = uint32(len(m.functions)+1) + uint32(len(m.addedCode))
-		m.pieceFuncs[op] = f
-		m.addedCode = append(m.addedCode, m.piecesBody(op))
+		f = uint32(len(m.functions) + 1 + len(m.extra.code))
+		m.extra.pieces[op] = f
+		m.extra.code = append(m.extra.code, m.piecesBody(op))
 	}
 	return f
 }

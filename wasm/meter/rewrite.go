@@ -138,7 +138,7 @@ func (b *body) inPieces(op int, text []byte) {
 	b.charge(opI64ShrU, 3)
 	b.spent()
 	b.out = append(b.out, opIf)
-	b.out = appendS64(b.out, int64(b.piecesType()))
+	b.out = appendS64(b.out, int64(b.extra.piecesType()))
 	b.add(opCall, b.pieces(op))
 	b.out = append(append(append(b.out, opElse), text...), opEnd)
 }

@@ -11,9 +11,9 @@ func (m *module) write() []byte {
 			out = appendSection(out, id, content)
 		}
 	}
-	emit(1, m.extended(1, m.added, m.addedTypes))
+	emit(1, m.extended(1, m.extra.types, m.extra.encoded))
 	tick := appendName(appendName(nil, ImportModule), Tick)
-	emit(2, m.extended(2, 1, appendU32(append(tick, 0), m.tickType)))
+	emit(2, m.extended(2, 1, appendU32(append(tick, 0), m.extra.first)))
 	emit(3, m.functionSection())
 	emit(4, m.tableSection())
 	emit(5, m.memorySection())
@@ -51,13 +51,13 @@ func (m *module) extended(id byte, n int, entries []byte) []byte {
 // functionSection has the functions that were added behind the others.
 func (m *module) functionSection() []byte {
 	var types []byte
-	for range m.addedCode {
-		types = appendU32(types, m.threeType)
+	for range m.extra.code {
+		types = appendU32(types, m.extra.threeInts)
 	}
 	if types == nil {
 		return m.whole(3)
 	}
-	return m.extended(3, len(m.addedCode), types)
+	return m.extended(3, len(m.extra.code), types)
 }
 
 func (m *module) tableSection() []byte {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
-// instance is a machine of a module. It belongs to one goroutine.
+// instance is an instance of a module in the browser's engine. It belongs to one goroutine.
 type instance struct {
 	*Module
 	options wasm.Options
@@ -36,7 +36,7 @@ type call struct {
 	deadline time.Time
 	failed   bool   // fail was called
 	message  string // of fail
-	refused  bool   // memory was
+	refused  bool   // the engine refused memory
 	halted   *halt  // why the host ends the call
 }
 
@@ -50,7 +50,7 @@ func (h *halt) Error() string { return h.cause.Error() }
 
 func halted(k wasm.Kind, format string, a ...any) *halt { return &halt{k, fmt.Errorf(format, a...)} }
 
-// failure is what a hook says of itself.
+// failure is an error that a hook reports itself.
 type failure struct{ error }
 
 const (
@@ -129,7 +129,7 @@ func (i *instance) checkKeys() error {
 	return nil
 }
 
-// close gives the instance's functions back.
+// close releases the functions that the module imports.
 func (i *instance) close() {
 	for _, f := range i.funcs {
 		f.Release()
@@ -184,7 +184,7 @@ func (i *instance) classify(err error) (wasm.Kind, error) {
 	return kind, err
 }
 
-// status makes a failure of a negative result, and of a call of fail.
+// status is the failure that a negative result or a call of fail reports; nil: there is none.
 func (i *instance) status(result int32, err error) error {
 	switch {
 	case err != nil:

@@ -1,4 +1,4 @@
-// Package sdk holds what is needed to write hooks in other languages than Go.
+// Package sdk holds the libraries and templates with which hooks are written.
 package sdk
 
 import (

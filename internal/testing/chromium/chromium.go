@@ -178,7 +178,7 @@ func (p Page) serve(result chan<- []byte) (address string, stop func() error, er
 	return "http://" + listener.Addr().String() + "/", server.Close, nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the text that is written to it.
 type tail struct {
 	mu  sync.Mutex
 	end []byte

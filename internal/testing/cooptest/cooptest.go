@@ -27,7 +27,7 @@ var (
 	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
 )
 
-// Memory is how many bytes of workgroup memory a kernel of Scalar takes more.
+// Memory is the number of bytes of workgroup memory that Scalar adds to a kernel.
 const Memory = 4
 
 // Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are

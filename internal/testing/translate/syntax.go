@@ -3,8 +3,8 @@ package translate
 // typ is a type of WGSL.
 type typ struct {
 	kind kind
-	n    int  // components of a vector, elements of an array; 0: an array as long as its binding
-	of   *typ // of vectors, arrays and atomics
+	n    int  // number of components of a vector, or of elements of an array; 0: the binding determines the length
+	of   *typ // type of the elements of a vector, array or atomic
 }
 
 type kind uint8

@@ -390,7 +390,7 @@ func (w *writer) assignment(s *stmt) string {
 	return left + " = " + w.converted(x, from, t)
 }
 
-// target writes what is assigned to.
+// target writes the target of an assignment.
 func (w *writer) target(e *expr) (string, *typ) {
 	root := e
 	for root.kind == index || root.kind == member {

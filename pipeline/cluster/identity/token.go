@@ -66,7 +66,7 @@ func (t Token) format(secret string) string {
 	return strings.Join([]string{tokenPrefix, strings.Join(addresses, ","), encoding.EncodeToString(t.CA[:]), secret}, ".")
 }
 
-// ParseToken reads a token. Its errors name what is wrong and never contain the hash or the secret.
+// ParseToken reads a token. Its errors name the part that is wrong, and never contain the hash or the secret.
 func ParseToken(text string) (Token, error) {
 	t, err := parseToken(strings.TrimSpace(text))
 	if err != nil {

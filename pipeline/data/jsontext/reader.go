@@ -52,8 +52,8 @@ func NewReader(r io.Reader, field string) *Reader {
 	return &Reader{in: source{r: r, line: 1, most: MaxValue}, field: field}
 }
 
-// Resume reads a stream from the end of one of its objects on, which is offset bytes from its start. array is what
-// Array reported of the stream. An object before has the field.
+// Resume continues reading a stream behind one of its objects. r begins there, offset bytes from the stream's start.
+// array is what Array reported. An earlier object must have had the field.
 func Resume(r io.Reader, field string, array bool, offset int64) *Reader {
 	return &Reader{in: source{r: r, base: offset, most: MaxValue}, field: field, array: array, begun: true, seen: true}
 }

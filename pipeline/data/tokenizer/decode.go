@@ -19,7 +19,7 @@ func parseDecoder(raw json.RawMessage) (decoder, error) {
 	return parseDecoderAt(raw, 0)
 }
 
-// each makes a decoder of what is done to single tokens.
+// each makes a decoder of a function for single tokens.
 func each(f func(s string, i, n int) string) decoder {
 	return func(tokens []string) ([]string, error) {
 		out := make([]string, len(tokens))

@@ -54,7 +54,7 @@ func unzippedGPT2() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// splitByRank finds the two tokens that the token s of the given rank was merged from: what is left of its bytes after
+// splitByRank finds the two tokens that the token s of the given rank was merged from: the parts of its bytes after
 // all merges of lower rank.
 func splitByRank(s string, rank map[string]int, limit int) (a, b string) {
 	parts := make([]string, len(s))

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// file is what is read of a tokenizer.json. Truncation and padding shape batches and prompts, not the tokens of a text,
-// and are not applied. Framing applies the post-processor.
+// file has the keys of a tokenizer.json that are read. Truncation and padding shape batches and prompts, not the tokens
+// of a text, and are not applied. Framing applies the post-processor.
 type file struct {
 	AddedTokens  []addedToken    `json:"added_tokens"`
 	Normalizer   json.RawMessage `json:"normalizer"`

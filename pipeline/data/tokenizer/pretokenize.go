@@ -216,7 +216,7 @@ type splitFields struct {
 	Invert   bool     `json:"invert"`
 }
 
-// isolates returns the regular expression whose matches, and what is between them, are the pieces.
+// isolates returns the regular expression whose matches, and the texts between them, are the pieces.
 func (f splitFields) isolates() (regex string, ok bool) {
 	if f.Pattern == nil || f.Pattern.Regex == nil || !(f.Behavior == "Isolated" && !f.Invert || f.Behavior == "Removed" && f.Invert) {
 		return "", false

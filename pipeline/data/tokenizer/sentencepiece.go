@@ -44,7 +44,7 @@ type reservedPiece struct {
 	text string
 }
 
-// sentencePiece is what is read of SentencePiece's ModelProto.
+// sentencePiece has the fields of SentencePiece's ModelProto that are read.
 type sentencePiece struct {
 	pieces       []piece
 	algorithm    uint64 // 1: unigram, 2: BPE

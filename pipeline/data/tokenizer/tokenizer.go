@@ -192,7 +192,7 @@ func In(folder string) (path string, err error) {
 	return path, err
 }
 
-// maxFile bounds what is read of a tokenizer; the largest in use are below 40 MB.
+// maxFile bounds the bytes of a tokenizer; the largest in use are below 40 MB.
 const maxFile = 256 << 20
 
 func readLimited(path string, limit int64) ([]byte, error) {

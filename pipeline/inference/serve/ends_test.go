@@ -65,8 +65,7 @@ func twoEnds(t *testing.T) string {
 		require.NoError(t, binary.Write(&data, binary.LittleEndian, x))
 		entries = append(entries, safetensors.Entry{Name: p.Name, DType: safetensors.F32, Shape: p.Type.Shape, Data: data.Bytes()})
 	}
-	_, err = safetensors.WriteDir(dir, "model", entries, 0)
-	require.NoError(t, err)
+	require.NoError(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), entries))
 	return dir
 }
 

@@ -106,7 +106,7 @@ func Choose(p Problem) (Plan, error) {
 	most := 0.0
 	for stages := 1; stages <= p.MostStages; stages++ {
 		replicas := fastest(p.replicas(stages))
-		if len(replicas) == 0 || together(replicas) < enough*most {
+		if len(replicas) == 0 || tokensPerSec(replicas) < enough*most {
 			continue
 		}
 		plan, err := p.plan(replicas)
@@ -163,21 +163,21 @@ func (p Problem) at(site int) (machines []int) {
 	return machines
 }
 
-// fastest are the replicas that train most tokens a second together: without those whose pace costs the others more than they
-// add.
+// fastest returns the replicas that train most tokens a second: all but those whose pace costs the others more than
+// they add.
 func fastest(replicas []Replica) []Replica {
 	slices.SortStableFunc(replicas, func(a, b Replica) int { return cmp.Compare(b.TokensPerSec, a.TokensPerSec) })
 	best := 0
 	for n := range replicas {
-		if together(replicas[:n+1]) >= together(replicas[:best]) {
+		if tokensPerSec(replicas[:n+1]) >= tokensPerSec(replicas[:best]) {
 			best = n + 1
 		}
 	}
 	return replicas[:best]
 }
 
-// together is the tokens a second of replicas, the slowest of which is last.
-func together(replicas []Replica) float64 {
+// tokensPerSec is the speed of replicas, the slowest of which is last.
+func tokensPerSec(replicas []Replica) float64 {
 	if len(replicas) == 0 {
 		return 0
 	}
