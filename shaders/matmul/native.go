@@ -31,6 +31,8 @@ var (
 	nativeReduce string
 	//go:embed native/vector.c
 	nativeVector string
+	//go:embed native/small.c
+	nativeSmall string
 )
 
 // native is how a product is cut. Threads take groups of few rows. Consecutive groups with the same columns are computed
@@ -63,6 +65,8 @@ const (
 	leastGroups    = 16 // where there is so much work
 	leastBlocks    = 12 // blocks of a product that takes its k's in steps: fewer and larger ones read the operands less often
 	vectorGroups   = 48 // of a product with few rows
+	smallFlops     = 1 << 22
+	smallMatrix    = 1 << 15 // elements of B on the stack of a thread
 )
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
@@ -82,8 +86,11 @@ func nativeVariants(s Spec, l target.Limits) []Kernel {
 		other.packB = !product.packB
 		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
 	}
-	ks = append(ks, pairVariants(s, l)...)
-	ks = append(ks, termVariants(s, l)...)
+	units := append(pairVariants(s, l), termVariants(s, l)...)
+	if len(units) == 0 && product.small() {
+		ks = append(ks, product.smallKernel())
+	}
+	ks = append(ks, units...)
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }
@@ -305,6 +312,21 @@ func nativeVectorKernel(s Spec) Kernel {
 	}
 	return Kernel{Name: "native vector", Cost: cost * s.flops(),
 		Passes: []Pass{t.pass(nativeVector, s.Batch*ceilDiv(s.N, columns), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
+}
+
+// small reports whether compiling the product would take longer than it ever saves, and its sums have one order only.
+func (n native) small() bool {
+	s := n.spec
+	return s.flops() <= smallFlops && roundUp(s.N, panelColumns)*s.K <= smallMatrix && n.splits == 1
+}
+
+func (n native) smallKernel() Kernel {
+	s := n.spec
+	rows := roundUp(ceilDiv(s.M, s.wantedGroups(1)), 4)
+	t := nativeText(s, true)
+	t.define("ROWS", rows)
+	return Kernel{Name: "native small", Cost: 0.9 * s.flops(),
+		Passes: []Pass{t.pass(nativeSmall, s.Batch*ceilDiv(s.M, rows), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
 func nativeNaiveKernel(s Spec) Kernel {
