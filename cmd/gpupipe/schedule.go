@@ -15,23 +15,33 @@ import (
 )
 
 type scheduleCommand struct {
-	Name          string       `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
-	File          string       `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
-	Stages        *int         `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
-	Microbatches  *int         `help:"Microbatches in a batch. Default: twice the stages, or as many as the depth needs." placeholder:"M"`
-	Stale         string       `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1 + depth, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
-	Depth         int          `help:"With 1f1b and 2bw: how many microbatches more than there are stages the first stage has in flight; later stages have a share. See --latency." default:"0" placeholder:"K"`
-	Chunks        *int         `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
-	Batches       *int         `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
-	Communication bool         `help:"Show the transfers between stages, too."`
-	Tied          bool         `help:"With --communication: the last stage has a copy of the embedding."`
-	Costs         string       `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
-	SplitBackward bool         `help:"Split each backward in two, as training with a delay does: the gradient of the inputs is sent while that of the weights is computed."`
-	Transfer      float64      `help:"Time of a transfer between stages." default:"0"`
-	Latency       float64      `help:"Put each stage on a machine of its own: a message leaves its machine for the time of a transfer, one at a time, and arrives this much later." default:"0"`
-	Exchanges     replicaFlags `embed:""`
-	Draw          string       `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
-	JSON          bool         `help:"Print a JSON object."`
+	Plan      scheduleFlags `embed:""`
+	Times     timeFlags     `embed:""`
+	Exchanges replicaFlags  `embed:""`
+	Draw      string        `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
+	JSON      bool          `help:"Print a JSON object."`
+}
+
+// scheduleFlags choose a schedule.
+type scheduleFlags struct {
+	Name          string `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
+	File          string `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
+	Stages        *int   `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
+	Microbatches  *int   `help:"Microbatches in a batch. Default: twice the stages, or as many as the depth needs." placeholder:"M"`
+	Stale         string `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1 + depth, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
+	Depth         int    `help:"With 1f1b and 2bw: how many microbatches more than there are stages the first stage has in flight; later stages have a share. See --latency." default:"0" placeholder:"K"`
+	Chunks        *int   `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
+	Batches       *int   `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
+	Communication bool   `help:"Show the transfers between stages, too."`
+	Tied          bool   `help:"With --communication: the last stage has a copy of the embedding."`
+}
+
+// timeFlags are the times of actions and transfers.
+type timeFlags struct {
+	Costs         string  `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
+	SplitBackward bool    `help:"Split each backward in two, as training with a delay does: the gradient of the inputs is sent while that of the weights is computed."`
+	Transfer      float64 `help:"Time of a transfer between stages." default:"0"`
+	Latency       float64 `help:"Put each stage on a machine of its own: a message leaves its machine for the time of a transfer, one at a time, and arrives this much later." default:"0"`
 }
 
 func (c *scheduleCommand) Help() string {
@@ -76,16 +86,16 @@ func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON && c.Draw == "text" {
 		return usererror.New(errors.New("--draw: found text with --json, expected a file"))
 	}
-	batches, err := c.counts()
+	batches, err := c.Plan.counts()
 	if err != nil {
 		return usererror.New(err)
 	}
-	s, err := c.schedule(batches)
+	s, err := c.Plan.schedule(batches, c.Times.SplitBackward)
 	if err != nil {
 		return usererror.New(err)
 	}
 	v := &scheduleView{Schedule: s}
-	costs, err := c.costs(s)
+	costs, err := c.Times.costs(s)
 	if err != nil {
 		return usererror.New(err)
 	}
@@ -141,24 +151,24 @@ func (c *scheduleCommand) closed(v *scheduleView, costs schedule.Costs) {
 	cost := costs.VirtualStages[0]
 	switch {
 	case len(costs.VirtualStages) > 1:
-	case costs.Network != nil && c.Name == schedule.TwoBW && cost.Update == 0:
-		period := float64(s.Microbatches) * schedule.Period(o, cost, c.link(), c.SplitBackward)
+	case costs.Network != nil && c.Plan.Name == schedule.TwoBW && cost.Update == 0:
+		period := float64(s.Microbatches) * schedule.Period(o, cost, c.Times.link(), c.Times.SplitBackward)
 		v.Period = &period
-	case c.Transfer == 0 && c.Latency == 0:
-		if form, known := schedule.Closed(c.Name, o, cost); known {
+	case c.Times.Transfer == 0 && c.Times.Latency == 0:
+		if form, known := schedule.Closed(c.Plan.Name, o, cost); known {
 			v.Closed = &form
 		}
 	}
 }
 
 // link is the link of --transfer and --latency.
-func (c *scheduleCommand) link() schedule.Link {
+func (c *timeFlags) link() schedule.Link {
 	return schedule.Link{Latency: c.Latency, Transfer: c.Transfer, Copies: c.Transfer}
 }
 
 // counts checks the numbers of stages, microbatches, chunks and batches, and returns the number of batches; 0 if it is
 // not given.
-func (c *scheduleCommand) counts() (batches int, err error) {
+func (c *scheduleFlags) counts() (batches int, err error) {
 	for _, n := range []struct {
 		name  string
 		value *int
@@ -179,20 +189,20 @@ func or0(n *int) int {
 }
 
 // schedule generates or reads the schedule. With batches 0 it has as many as show the pattern.
-func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
-	s, err := c.computation(batches)
+func (c *scheduleFlags) schedule(batches int, splitBackward bool) (*schedule.Schedule, error) {
+	s, err := c.computation(batches, splitBackward)
 	if err != nil || !c.Communication && !c.Tied || s.Copies != nil {
 		return s, err
 	}
 	return schedule.Communicate(s, schedule.Copies{Tied: c.Tied})
 }
 
-func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
+func (c *scheduleFlags) computation(batches int, splitBackward bool) (*schedule.Schedule, error) {
 	if c.Name == "" && c.File == "" {
 		return nil, fmt.Errorf("no schedule: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
 	}
 	if c.File != "" {
-		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil || c.Stale != "auto" || c.Depth != 0 || c.SplitBackward {
+		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil || c.Stale != "auto" || c.Depth != 0 || splitBackward {
 			return nil, fmt.Errorf("--stages, --microbatches, --chunks, --stale, --depth and --split-backward: %s defines them, expected none with --file", c.File)
 		}
 		s, err := schedule.Read(c.File)
@@ -220,14 +230,14 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.SplitBackward {
+	if splitBackward {
 		g = g.SplitBackward()
 	}
 	return g.Schedule()
 }
 
 // stale is the number of stale microbatches that --stale asks for; 0: as few as cost nothing.
-func (c *scheduleCommand) stale(o schedule.Options) (int, error) {
+func (c *scheduleFlags) stale(o schedule.Options) (int, error) {
 	switch c.Stale {
 	case "auto":
 		return 0, nil
@@ -244,7 +254,7 @@ func (c *scheduleCommand) stale(o schedule.Options) (int, error) {
 const mostCost = 1e12 // the longest time of an action
 
 // costs parses --costs. A stage's times are divided evenly among its model chunks.
-func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
+func (c *timeFlags) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	var stages []schedule.Cost
 	for _, text := range strings.Split(c.Costs, ";") {
 		cost, err := parseCost(text, float64(s.Chunks))
@@ -304,7 +314,7 @@ func (c *scheduleCommand) steady(s *schedule.Schedule, costs schedule.Costs) *sc
 	if costs.Network != nil {
 		batches = schedule.Options{Stages: s.Stages, Microbatches: s.Microbatches, Depth: s.Depth}.SteadyBatches()
 	}
-	long, err := c.schedule(batches)
+	long, err := c.Plan.schedule(batches, c.Times.SplitBackward)
 	if err != nil {
 		return nil
 	}

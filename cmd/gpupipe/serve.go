@@ -16,21 +16,31 @@ import (
 type serveCommand struct {
 	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
 	stepFlag
+	Server    serverFlags `embed:""`
+	Name      string      `help:"Name of the model. Default: that of its folder." placeholder:"NAME"`
+	Limits    limitFlags  `embed:""`
+	Tokenizer string      `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Weights   string      `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
+	Device    string      `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
+	JSON      bool        `help:"Print a JSON object when requests can come."`
+}
+
+// serverFlags say where requests come from.
+type serverFlags struct {
 	Listen    string   `help:"Address and port, or a port of 127.0.0.1. Other addresses than loopback need a token." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
 	TokenFile string   `help:"File with the token that requests must have. Default: none on loopback; else a new one, which is printed." placeholder:"FILE"`
 	Host      []string `help:"Names under which a proxy forwards requests to a loopback address." placeholder:"NAME"`
 	CORS      []string `name:"cors" help:"Origins of other pages that may ask and read answers, such as https://chat.example; * permits all." placeholder:"ORIGIN"`
-	Name      string   `help:"Name of the model. Default: that of its folder." placeholder:"NAME"`
-	Slots     int      `help:"Texts that are continued at once; further ones wait." default:"8"`
-	Context   int      `help:"Tokens of a text, for which each slot has a cache. Default: the model's context, at most 4096." placeholder:"TOKENS"`
-	MaxTokens int      `help:"Tokens that a request may ask for. Default: what fits the context." placeholder:"TOKENS"`
-	Queue     int      `help:"Texts that may wait for a slot; further requests are refused with status 429." default:"512"`
-	MaxBody   int64    `help:"Bytes of a request." default:"1048576" placeholder:"BYTES"`
-	Clients   int      `help:"Connections at once; further ones wait." default:"256"`
-	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
-	JSON      bool     `help:"Print a JSON object when requests can come."`
+}
+
+// limitFlags bound texts and requests.
+type limitFlags struct {
+	Slots     int   `help:"Texts that are continued at once; further ones wait." default:"8"`
+	Context   int   `help:"Tokens of a text, for which each slot has a cache. Default: the model's context, at most 4096." placeholder:"TOKENS"`
+	MaxTokens int   `help:"Tokens that a request may ask for. Default: what fits the context." placeholder:"TOKENS"`
+	Queue     int   `help:"Texts that may wait for a slot; further requests are refused with status 429." default:"512"`
+	MaxBody   int64 `help:"Bytes of a request." default:"1048576" placeholder:"BYTES"`
+	Clients   int   `help:"Connections at once; further ones wait." default:"256"`
 }
 
 func (c *serveCommand) Help() string {
@@ -52,10 +62,10 @@ const untilDone = 1000 * time.Hour
 const defaultContext = 4096
 
 func (c *serveCommand) Run(a *app) error {
-	if err := c.check(); err != nil {
+	if err := c.Limits.check(); err != nil {
 		return usererror.New(err)
 	}
-	token, made, err := c.token()
+	token, made, err := c.Server.token()
 	if err != nil {
 		return usererror.New(err)
 	}
@@ -67,17 +77,17 @@ func (c *serveCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if _, cached := src.Cached(); cached && c.Context == 0 {
-		c.Context = min(defaultContext, src.Model.Size().SeqLen)
+	if _, cached := src.Cached(); cached && c.Limits.Context == 0 {
+		c.Limits.Context = min(defaultContext, src.Model.Size().SeqLen)
 	}
-	b, err := inference.NewBatch(src, inference.Target{Device: c.Device, Open: a.openDevice}, c.Slots, c.Context)
+	b, err := inference.NewBatch(src, inference.Target{Device: c.Device, Open: a.openDevice}, c.Limits.Slots, c.Limits.Context)
 	if err != nil {
 		return err
 	}
 	return errors.Join(c.serve(a, b, token, made), b.Close())
 }
 
-func (c *serveCommand) check() error {
+func (c *limitFlags) check() error {
 	for _, n := range []struct {
 		flag          string
 		value, lowest int64
@@ -92,7 +102,7 @@ func (c *serveCommand) check() error {
 }
 
 // token returns the token that requests must have, and whether it is new.
-func (c *serveCommand) token() (token string, made bool, err error) {
+func (c *serverFlags) token() (token string, made bool, err error) {
 	if c.TokenFile != "" {
 		token, err = httpserver.ReadToken(c.TokenFile)
 		return token, false, err
@@ -109,13 +119,13 @@ func (c *serveCommand) token() (token string, made bool, err error) {
 
 func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool) error {
 	name := cmp.Or(c.Name, b.Source().Name())
-	s, err := serve.New(b, serve.Options{Name: name, MaxTokens: c.MaxTokens, Queue: c.Queue})
+	s, err := serve.New(b, serve.Options{Name: name, MaxTokens: c.Limits.MaxTokens, Queue: c.Limits.Queue})
 	if err != nil {
 		return usererror.New(err)
 	}
 	defer s.Close()
-	h, err := httpserver.Start(httpserver.Options{Address: c.Listen, Handler: s, Token: token, Public: serve.Public, Hosts: c.Host,
-		Origins: c.CORS, Shutdown: untilDone, MaxBody: c.MaxBody, MaxConnections: c.Clients, Refuse: serve.Refuse})
+	h, err := httpserver.Start(httpserver.Options{Address: c.Server.Listen, Handler: s, Token: token, Public: serve.Public, Hosts: c.Server.Host,
+		Origins: c.Server.CORS, Shutdown: untilDone, MaxBody: c.Limits.MaxBody, MaxConnections: c.Limits.Clients, Refuse: serve.Refuse})
 	if err != nil {
 		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors",
 			false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))
