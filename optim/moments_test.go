@@ -259,7 +259,7 @@ func TestKernelsOfRoundedMoments(t *testing.T) {
 						u.keys++
 					}
 					for _, pass := range chosen[i].Passes {
-						texts[scope] = append(texts[scope], fmt.Sprint(pass.Groups, pass.WGSL))
+						texts[scope] = append(texts[scope], fmt.Sprint(pass.Groups, pass.Source))
 					}
 				}
 				for _, layer := range []string{"layers.1", "layers.2", "layers.3"} {

@@ -144,7 +144,7 @@ func TestShardsHaveTheKernelsOfTheWhole(t *testing.T) {
 			for i, info := range plan.Kernels(program) {
 				text := info.Label
 				for _, pass := range chosen[i].Passes {
-					text += fmt.Sprintln(pass.Groups, pass.WGSL)
+					text += fmt.Sprintln(pass.Groups, pass.Source)
 				}
 				switch {
 				case strings.HasPrefix(info.Label, normsScope): // gathers as many as there are

@@ -107,6 +107,6 @@ func TestHalvesOfProducts(t *testing.T) {
 		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == "native" })
 		require.GreaterOrEqual(t, i, 0, name)
 		p := ks[i].Passes
-		assert.Equal(t, c.half, strings.Contains(p[len(p)-1].WGSL, "#define SYMMETRIC 1"), name)
+		assert.Equal(t, c.half, strings.Contains(p[len(p)-1].Source, "#define SYMMETRIC 1"), name)
 	}
 }

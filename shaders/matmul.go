@@ -104,7 +104,7 @@ func (e *epilogue) adopt(m matmul.Kernel) (Kernel, bool) {
 		if e.lim.Native {
 			groups = e.lim.Fold(p.Groups[0])
 		}
-		k.Passes = append(k.Passes, Pass{WGSL: p.Source(), Args: args, Workgroup: p.Workgroup, Groups: groups,
+		k.Passes = append(k.Passes, Pass{Source: p.Source(), Args: args, Workgroup: p.Workgroup, Groups: groups,
 			WorkgroupMemory: p.WorkgroupMemory, Inside: true})
 	}
 	return k, true

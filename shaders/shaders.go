@@ -27,7 +27,7 @@ type Kernel struct {
 
 // Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.
 type Pass struct {
-	WGSL            string // or SPIR-V assembly, which begins with target.Assembly
+	Source          string // WGSL; or SPIR-V assembly or C, which begin with target.Assembly and target.C
 	Args            []Arg
 	Workgroup       [3]int
 	Groups          [3]int

@@ -36,7 +36,7 @@ func (l *groupLowering) templatePass(n *graph.Node, variant graph.Variant, p gra
 			"  %[3]s *restrict const %[2]s = args[%[1]d].at;\n")
 		source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head + "  for (u32 group = first; group < last; group++) {\n" + body +
 			"  }\n}\n"
-		return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: grid, Inside: true}
+		return Pass{Source: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: grid, Inside: true}
 	}
 	directives := ""
 	if p.Cooperative != nil {
@@ -45,7 +45,7 @@ func (l *groupLowering) templatePass(n *graph.Node, variant graph.Variant, p gra
 	head, text, args := l.bindArrays(n, variant, p, p.Declarations+scalar.Main(p.Workgroup, p.Groups, grid)+p.Body,
 		func(t graph.DType, name string) string { return arrayType(t, slices.Contains(p.Vec4, name)) },
 		"@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n")
-	return Pass{WGSL: directives + head + text + "}\n", Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: grid,
+	return Pass{Source: directives + head + text + "}\n", Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: grid,
 		WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 

@@ -102,13 +102,13 @@ func (w *writer) pass(body []scalar.Stmt, invocations, groups int) Pass {
 		memory += 4 * a.Len
 	}
 	k := w.kernel(body, invocations, groups)
-	return Pass{WGSL: k.WGSL(), Args: w.args, Workgroup: [3]int{invocations, 1, 1}, Groups: k.Grid, WorkgroupMemory: memory}
+	return Pass{Source: k.WGSL(), Args: w.args, Workgroup: [3]int{invocations, 1, 1}, Groups: k.Grid, WorkgroupMemory: memory}
 }
 
 // nativePass is the kernel of the statements on a CPU, by one invocation a workgroup.
 func (w *writer) nativePass(body []scalar.Stmt, groups int) Pass {
 	k := w.kernel(body, 1, groups)
-	return Pass{WGSL: native.Kernel(k), Args: w.args, Workgroup: [3]int{1, 1, 1}, Groups: k.Grid, Inside: true}
+	return Pass{Source: native.Kernel(k), Args: w.args, Workgroup: [3]int{1, 1, 1}, Groups: k.Grid, Inside: true}
 }
 
 func (w *writer) kernel(body []scalar.Stmt, invocations, groups int) scalar.Kernel {

@@ -127,7 +127,7 @@ func (r *recorder) add(label string, variants ...shaders.Kernel) {
 		values := map[*graph.Value]int{}
 		for i, p := range k.Passes {
 			key := fmt.Sprintf("%s: %s #%d, %s, pass %d", r.place, label, r.count[label], k.Name, i)
-			r.all.add(key, p.WGSL)
+			r.all.add(key, p.Source)
 			r.all.add(key+", its run", runText(p, values))
 		}
 	}
@@ -168,7 +168,7 @@ func (k *kernels) lower(name string, g *graph.Graph, p platform, compiler *spirv
 			continue
 		}
 		for n, pass := range chosen[i].Passes {
-			m, err := compiler.Compile(pass.WGSL, spirv.ZeroWorkgroup)
+			m, err := compiler.Compile(pass.Source, spirv.ZeroWorkgroup)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", r.place, info.Label, err)
 			}

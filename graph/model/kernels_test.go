@@ -31,7 +31,7 @@ func kernels(t *testing.T, graphs ...*graph.Graph) map[string]int {
 		require.NoError(t, err)
 		for _, k := range ks {
 			for _, pass := range k.Passes {
-				count[pass.WGSL]++
+				count[pass.Source]++
 			}
 		}
 	}

@@ -91,7 +91,7 @@ var unusual = regexp.MustCompile(`[^A-Za-z0-9.]+`)
 const maxName = 80 // bytes of the label in a file's name
 
 func name(k device.Kernel) string {
-	hash := sha256.Sum256([]byte(k.Shader.WGSL))
+	hash := sha256.Sum256([]byte(k.Shader.Source))
 	label := strings.Trim(unusual.ReplaceAllString(k.Shader.Label, "-"), "-.")
 	return fmt.Sprintf("%s-%s.%s", label[:min(len(label), maxName)], hex.EncodeToString(hash[:4]), k.Format)
 }

@@ -38,7 +38,7 @@ func TestFolder(t *testing.T) {
 	assert.Regexp(t, `^layers.0-backward-matmul-2-add-[0-9a-f]{8}\.wgsl$`, files[1].Name())
 	text, err := os.ReadFile(filepath.Join(dir, files[1].Name()))
 	require.NoError(t, err)
-	assert.Equal(t, "// layers.0 backward: matmul×2 add\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).WGSL, string(text))
+	assert.Equal(t, "// layers.0 backward: matmul×2 add\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).Source, string(text))
 }
 
 func TestFolderFails(t *testing.T) {
@@ -62,14 +62,14 @@ func TestStream(t *testing.T) {
 	var out bytes.Buffer
 	dump := Stream(&out)
 	load(t, dump, "first", "second")
-	assert.Equal(t, "// first\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).WGSL+"\n", out.String())
+	assert.Equal(t, "// first\n// program \"increments\", workgroup of 64×1×1, 1 bindings\n"+contract.Increment(1).Source+"\n", out.String())
 	require.NoError(t, dump(device.Kernel{Shader: &device.Shader{}, Format: device.FormatSPIRV, Code: []byte{3, 2, 35, 7}}))
 	assert.NotContains(t, out.String(), "\a")
 }
 
 func TestAssembly(t *testing.T) {
-	s := &device.Shader{Label: "products", WGSL: "; SPIR-V\nOpNop", Workgroup: [3]int{128, 1, 1}}
-	k := device.Kernel{Program: "F", Shader: s, Format: s.Format(), Code: []byte(s.WGSL)}
+	s := &device.Shader{Label: "products", Source: "; SPIR-V\nOpNop", Workgroup: [3]int{128, 1, 1}}
+	k := device.Kernel{Program: "F", Shader: s, Format: s.Format(), Code: []byte(s.Source)}
 	assert.Equal(t, device.FormatAssembly, k.Format)
 	assert.Equal(t, "; SPIR-V\nOpNop\n; products\n; program \"F\", workgroup of 128×1×1, 0 bindings\n", string(content(k)))
 }

@@ -83,7 +83,7 @@ func dumping(dump device.Dump) engine.Executor {
 			for i := range all {
 				s := &all[i]
 				if err := dump(device.Kernel{Device: dev.Info().Name, Program: name, Shader: s, Format: s.Format(),
-					Code: []byte(s.WGSL)}); err != nil {
+					Code: []byte(s.Source)}); err != nil {
 					return engine.Planned{}, err
 				}
 			}

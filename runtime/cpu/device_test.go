@@ -48,7 +48,7 @@ func alloc(t testing.TB, d device.Device, size int64) device.Buffer {
 // shader returns a kernel whose C runs body for each workgroup, with n bindings.
 func shader(label string, n int, body string) device.Shader {
 	return device.Shader{Label: label, Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, n),
-		WGSL: target.C + "\nKERNEL {\n  for (u32 group = first; group < last; group++) {\n" + body + "\n  }\n}\n"}
+		Source: target.C + "\nKERNEL {\n  for (u32 group = first; group < last; group++) {\n" + body + "\n  }\n}\n"}
 }
 
 // count adds one to the word of each workgroup.
@@ -360,7 +360,7 @@ func TestBadCompilers(t *testing.T) {
 			d := open(t, Options{Compiler: command, CacheDir: t.TempDir()})
 			b := alloc(t, d, 4096)
 			p := counting(b, 3)
-			p.Shaders[0].WGSL += "// wrong"
+			p.Shaders[0].Source += "// wrong"
 			_, err := d.Load(p)
 			require.ErrorContains(t, err, `cpu:0: compile "count": `+command+c.want)
 			assert.NotErrorIs(t, err, device.ErrValidation)
@@ -381,12 +381,12 @@ func TestSourcesAreC(t *testing.T) {
 func TestSourceErrors(t *testing.T) {
 	d := open(t, Options{})
 	p := counting(alloc(t, d, 4096), 3)
-	p.Shaders[0].WGSL = target.C + "\n\nKERNEL { oops }\n"
+	p.Shaders[0].Source = target.C + "\n\nKERNEL { oops }\n"
 	_, err := d.Load(p)
 	require.ErrorIs(t, err, device.ErrValidation)
 	require.ErrorContains(t, err, `cpu:0: compile "count": validation failed: `)
 	require.ErrorContains(t, err, ": kernel.c:3:")
-	p.Shaders[0].WGSL = target.C + "\nint nothing;\n"
+	p.Shaders[0].Source = target.C + "\nint nothing;\n"
 	_, err = d.Load(p)
 	require.ErrorIs(t, err, device.ErrValidation)
 	require.ErrorContains(t, err, "does not define")
@@ -436,5 +436,5 @@ func TestDump(t *testing.T) {
 	contract.Load(t, d, counting(alloc(t, d, 4096), 3))
 	require.Len(t, dumped, 1)
 	assert.Equal(t, device.FormatC, dumped[0].Format)
-	assert.Equal(t, count().WGSL, string(dumped[0].Code))
+	assert.Equal(t, count().Source, string(dumped[0].Code))
 }

@@ -96,7 +96,7 @@ func (d *Device) add(b *batch, s *device.Shader) *compilation {
 	if c := b.started[key]; c != nil {
 		return c
 	}
-	c := &compilation{source: s.WGSL, done: make(chan struct{})}
+	c := &compilation{source: s.Source, done: make(chan struct{})}
 	b.started[key] = c
 	if k, ok := d.kernels.made[key]; ok {
 		c.kernel = k

@@ -29,7 +29,7 @@ func translated(t *testing.T, wgsl string, invocations, n int, words ...uint32) 
 			data = binary.LittleEndian.AppendUint32(data, w)
 		}
 		require.NoError(t, d.Write(in, 0, data))
-		p := &device.Program{Label: "p", Shaders: []device.Shader{{Label: "translated", WGSL: wgsl, Workgroup: [3]int{invocations, 1, 1},
+		p := &device.Program{Label: "p", Shaders: []device.Shader{{Label: "translated", Source: wgsl, Workgroup: [3]int{invocations, 1, 1},
 			WorkgroupMemory: 16 << 10, Bindings: []device.Access{device.ReadOnly, device.ReadWrite}}}}
 		p.Commands = []device.Command{{Args: []device.Range{{Buffer: in, Size: in.Size()}, {Buffer: out, Size: out.Size()}},
 			Groups: [3]int{1, 1, 1}}}

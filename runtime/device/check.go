@@ -118,7 +118,7 @@ func (c Checker) shader(s *Shader) error {
 	if s.WorkgroupMemory < 0 || s.WorkgroupMemory > l.MaxWorkgroupMemory {
 		return refuse("%d bytes of workgroup memory exceed the device's %d", s.WorkgroupMemory, l.MaxWorkgroupMemory)
 	}
-	if s.WGSL == "" || strings.ContainsRune(s.WGSL, 0) || !utf8.ValidString(s.WGSL) {
+	if s.Source == "" || strings.ContainsRune(s.Source, 0) || !utf8.ValidString(s.Source) {
 		return refuse("the source is not text: it is empty, not UTF-8, or holds a zero byte")
 	}
 	if s.Assembly() {
@@ -136,10 +136,10 @@ func (c Checker) shader(s *Shader) error {
 	if l.Native {
 		return refuse("the source is WGSL, which this device does not take: it must be C")
 	}
-	if size, ok := workgroupSize(s.WGSL); ok && size != s.Workgroup {
+	if size, ok := workgroupSize(s.Source); ok && size != s.Workgroup {
 		return refuse("the source declares workgroup %v, the program %v", size, s.Workgroup)
 	}
-	if n := workgroupMemory(s.WGSL); n > int64(s.WorkgroupMemory) {
+	if n := workgroupMemory(s.Source); n > int64(s.WorkgroupMemory) {
 		return refuse("the source declares at least %d bytes of workgroup memory, the program %d", n, s.WorkgroupMemory)
 	}
 	return nil

@@ -124,7 +124,7 @@ type Program struct {
 // Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
 type Shader struct {
 	Label           string // names the kernel in every error
-	WGSL            string // or SPIR-V assembly or C, if Limits allow it; these begin with target.Assembly and target.C
+	Source          string // WGSL; or SPIR-V assembly or C, if Limits allow it, which begin with target.Assembly and target.C
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
@@ -134,10 +134,10 @@ type Shader struct {
 }
 
 // Assembly reports whether the source is SPIR-V assembly.
-func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, target.Assembly) }
+func (s *Shader) Assembly() bool { return strings.HasPrefix(s.Source, target.Assembly) }
 
 // C reports whether the source is C.
-func (s *Shader) C() bool { return strings.HasPrefix(s.WGSL, target.C) }
+func (s *Shader) C() bool { return strings.HasPrefix(s.Source, target.C) }
 
 // Access is how a shader declares a binding.
 type Access uint8

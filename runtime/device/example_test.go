@@ -14,7 +14,7 @@ var double = device.Shader{
 	Label:     "double",
 	Bindings:  []device.Access{device.ReadOnly, device.ReadWrite},
 	Workgroup: [3]int{64, 1, 1},
-	WGSL: `
+	Source: `
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {

@@ -64,11 +64,11 @@ func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
 		low.variants = append(low.variants, variants{ks, memory})
 		for _, k := range ks {
 			for i, p := range k.Passes {
-				if _, ok := sources[p.WGSL]; !ok {
-					sources[p.WGSL] = p.WGSL
-					low.size += len(p.WGSL)
+				if _, ok := sources[p.Source]; !ok {
+					sources[p.Source] = p.Source
+					low.size += len(p.Source)
 				}
-				k.Passes[i].WGSL = sources[p.WGSL]
+				k.Passes[i].Source = sources[p.Source]
 			}
 		}
 	}

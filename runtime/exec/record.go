@@ -111,10 +111,10 @@ func (r *recording) copy(from, to plan.Storage) {
 }
 
 func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index map[string]int) {
-	i, ok := index[pass.WGSL]
+	i, ok := index[pass.Source]
 	if !ok {
 		i = len(r.shaders)
-		index[pass.WGSL] = i
+		index[pass.Source] = i
 		r.shaders = append(r.shaders, tune.Shader(shaders.Label(g), pass))
 	}
 	c := command{shader: i, groups: pass.Groups}

@@ -21,7 +21,7 @@ import (
 
 func travelling() *device.Program {
 	return &device.Program{Label: "p\xff", Shaders: []device.Shader{
-		{Label: "a", WGSL: "fn main() {}", Bindings: []device.Access{0, 1, 9}, Workgroup: [3]int{64, 1, -1}, WorkgroupMemory: 16384}, {}},
+		{Label: "a", Source: "fn main() {}", Bindings: []device.Access{0, 1, 9}, Workgroup: [3]int{64, 1, -1}, WorkgroupMemory: 16384}, {}},
 		Commands: []device.Command{
 			{Shader: 1, Args: []device.Range{{Buffer: handle(7), Offset: 256, Size: 1 << 40}, {Buffer: handle(0), Offset: -4, Size: -1}},
 				Groups: [3]int{65535, 1, 1}},

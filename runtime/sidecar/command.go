@@ -109,7 +109,7 @@ func appendProgram(b []byte, p *device.Program) []byte {
 	b = appendInt(appendText(b, p.Label), len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
-		b = appendInt(appendText(appendText(b, s.Label), s.WGSL), len(s.Bindings))
+		b = appendInt(appendText(appendText(b, s.Label), s.Source), len(s.Bindings))
 		for _, a := range s.Bindings {
 			b = append(b, byte(a))
 		}
@@ -144,7 +144,7 @@ func appendGroups(b []byte, g [3]int) []byte {
 func (d *decoder) program() *device.Program {
 	p := &device.Program{Label: d.text()}
 	for range d.count(shaderBytes) {
-		s := device.Shader{Label: d.text(), WGSL: d.text()}
+		s := device.Shader{Label: d.text(), Source: d.text()}
 		for range d.count(1) {
 			s.Bindings = append(s.Bindings, device.Access(d.u8()))
 		}

@@ -156,7 +156,7 @@ func (w *worker) load(c *command) error {
 		}
 	}
 	for _, s := range c.program.Shaders {
-		p.sources = append(p.sources, maphash.String(w.seed, s.WGSL))
+		p.sources = append(p.sources, maphash.String(w.seed, s.Source))
 	}
 	fresh := w.count(p, func(s *seen) *bool { return &s.loaded })
 	defer w.fresh.Add(-fresh)

@@ -360,7 +360,7 @@ func TestMisuseBeyondTheHost(t *testing.T) {
 
 // A host that sends more than the window allows is disconnected.
 func TestHostsWithoutMeasure(t *testing.T) {
-	large := &device.Program{Shaders: []device.Shader{{WGSL: strings.Repeat("x", maxFrame-1000)}}}
+	large := &device.Program{Shaders: []device.Shader{{Source: strings.Repeat("x", maxFrame-1000)}}}
 	for want, c := range map[string]struct {
 		m message
 		n int

@@ -224,7 +224,7 @@ func kernels(b device.Buffer, n int) *device.Program {
 	p.Shaders = nil
 	for i := range n {
 		p.Shaders = append(p.Shaders, contract.Increment(1))
-		p.Shaders[i].WGSL += fmt.Sprintf("// %d", i)
+		p.Shaders[i].Source += fmt.Sprintf("// %d", i)
 		p.Commands[i].Shader = i
 	}
 	return p

@@ -105,7 +105,7 @@ func (b *bench) release() {
 
 // Shader returns what a device compiles for a pass. label names it in errors.
 func Shader(label string, pass shaders.Pass) device.Shader {
-	return device.Shader{Label: label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
+	return device.Shader{Label: label, Source: pass.Source, Bindings: make([]device.Access, len(pass.Args)),
 		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside}
 }
 

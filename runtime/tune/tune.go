@@ -234,7 +234,7 @@ func keyOf(info device.Info, ks []shaders.Kernel) string {
 	for _, k := range ks {
 		fmt.Fprintln(h, k.Name, k.Scratch)
 		for _, p := range k.Passes {
-			fmt.Fprintln(h, p.Groups, p.WGSL)
+			fmt.Fprintln(h, p.Groups, p.Source)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])

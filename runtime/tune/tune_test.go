@@ -113,7 +113,7 @@ type declining struct {
 
 func (d declining) Load(p *device.Program) (device.Loaded, error) {
 	for _, s := range p.Shaders {
-		if strings.Contains(s.WGSL, d.text) {
+		if strings.Contains(s.Source, d.text) {
 			return nil, &device.Error{Op: "compile", Object: s.Label, Device: d.Info().Name, Cause: d.cause}
 		}
 	}

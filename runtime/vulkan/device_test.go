@@ -195,7 +195,7 @@ func TestHazards(t *testing.T) {
 func TestBarriersFollowTheCode(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	b := alloc(t, d, 4096)
-	s := device.Shader{Label: "copy", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 2), WGSL: `
+	s := device.Shader{Label: "copy", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 2), Source: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { y[l] = x[l] + 1u; }`}
@@ -274,7 +274,7 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 		want := 0
 		for i := range 40 {
 			s := contract.Increment(1)
-			s.WGSL = strings.Replace(s.WGSL, "1u", fmt.Sprint(i, "u"), 1)
+			s.Source = strings.Replace(s.Source, "1u", fmt.Sprint(i, "u"), 1)
 			p := contract.Increments(b, 2)
 			p.Shaders[0] = s
 			require.NoError(t, d.Run(contract.Load(t, d, p)))
@@ -331,7 +331,7 @@ func TestTrusted(t *testing.T) {
 		info.Kind = kind
 		d.owner.Describe(info, d.Limits(), d.Budget())
 		s := device.Shader{Label: "indices", Workgroup: [3]int{4, 1, 1}, Bindings: make([]device.Access, 1),
-			WorkgroupMemory: 16, Inside: true, WGSL: `
+			WorkgroupMemory: 16, Inside: true, Source: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 var<workgroup> w: array<u32, 4>;
 @compute @workgroup_size(4) fn main(@builtin(local_invocation_index) i: u32) {

@@ -114,9 +114,9 @@ func (k *kernels) translate(s *device.Shader) (*spirv.Module, error) {
 		features = features&^spirv.CheckBuffers | spirv.TrustIndices
 	}
 	if s.Assembly() {
-		return spirv.Assemble(s.WGSL, features)
+		return spirv.Assemble(s.Source, features)
 	}
-	return k.compiler.Compile(s.WGSL, features)
+	return k.compiler.Compile(s.Source, features)
 }
 
 // binary returns SPIR-V as it is stored in files.

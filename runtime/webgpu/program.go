@@ -141,7 +141,7 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	var p *wgpu.ComputePipeline
 	err = d.scoped(func() error {
 		module, err := d.gpu.CreateShaderModule(&wgpu.ShaderModuleDescriptor{
-			Label: text(s.Label), WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: s.WGSL},
+			Label: text(s.Label), WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: s.Source},
 		})
 		if err != nil {
 			return err

@@ -116,7 +116,7 @@ func TestShaderThatDoesNotCompile(t *testing.T) {
 	require.NoError(t, err)
 	p := contract.Increments(b, 1)
 	p.Shaders[0].Label = "bad one"
-	p.Shaders[0].WGSL += "\nfn f() -> f32 { return nothing; }\n"
+	p.Shaders[0].Source += "\nfn f() -> f32 { return nothing; }\n"
 	_, err = d.Load(p)
 	require.ErrorIs(t, err, device.ErrValidation)
 	assert.ErrorContains(t, err, `compile "bad one"`)

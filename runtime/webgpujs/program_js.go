@@ -89,7 +89,7 @@ func (d *Device) compile(shaders []device.Shader) error {
 			s := &shaders[i]
 			if key := base.KeyOf(s); !d.pipelines[key].Truthy() && !asked[key] {
 				asked[key] = true
-				modules[s] = d.gpu.Call("createShaderModule", object{"label": s.Label, "code": s.WGSL})
+				modules[s] = d.gpu.Call("createShaderModule", object{"label": s.Label, "code": s.Source})
 				layout := d.gpu.Call("createPipelineLayout", object{"bindGroupLayouts": []any{d.layout(s.Bindings)}})
 				pipelines[s] = d.gpu.Call("createComputePipelineAsync", object{"label": s.Label, "layout": layout,
 					"compute": object{"module": modules[s], "entryPoint": "main"}})

@@ -61,7 +61,7 @@ func (b *bench) program(k Kernel, change func(Pass) Pass, outside device.Buffer)
 			pass = pass.of(boundscheck.Indices(pass.Source(), len(c.Args)))
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
-		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.Source(), Bindings: make([]device.Access, len(c.Args)),
+		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, Source: pass.Source(), Bindings: make([]device.Access, len(c.Args)),
 			Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
 		p.Commands = append(p.Commands, c)
 	}
@@ -74,7 +74,7 @@ func (b *bench) execute(k Kernel, change func(Pass) Pass) (left bool) {
 	defer outside.Release()
 	p := b.program(k, change, outside)
 	l, err := b.dev.Load(p)
-	require.NoError(b.t, err, "%s\n%s", k.Name, p.Shaders[0].WGSL)
+	require.NoError(b.t, err, "%s\n%s", k.Name, p.Shaders[0].Source)
 	defer l.Release()
 	require.NoError(b.t, b.dev.Run(l))
 	return b.read(outside)[0] != 0

@@ -16,7 +16,7 @@ func (p Pass) of(source string) Pass {
 // bias is an array of an epilogue.
 var bias = Array{"bias", "f32"}
 
-// epilogueOf is an epilogue in WGSL: statements, and the value of an expression.
+// epilogueOf is an epilogue in Source: statements, and the value of an expression.
 func epilogueOf(c Element, statements, value string, arrays ...Array) func(Pass) Declarations {
 	return func(Pass) Declarations {
 		return Declarations{arrays, fmt.Sprintf("fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}\n", one(c), statements,

@@ -95,7 +95,7 @@ type Pass struct {
 	WorkgroupMemory   int // bytes
 }
 
-// Array is a binding in WGSL: its name and the type of its elements.
+// Array is a binding in Source: its name and the type of its elements.
 type Array struct{ Name, Type string }
 
 // Source is the whole text of the pass.

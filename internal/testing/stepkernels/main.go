@@ -88,7 +88,7 @@ func (s *step) dump(k device.Kernel) error {
 	if !k.Shader.Inside {
 		name = fmt.Sprintf("%d.checked.spv", len(s.files))
 	}
-	s.files[k.Shader.WGSL] = name
+	s.files[k.Shader.Source] = name
 	return os.WriteFile(filepath.Join(s.dir, name), k.Code, 0o600)
 }
 
@@ -125,7 +125,7 @@ func (s *step) add(precision graph.DType) error {
 					return err
 				}
 				loaded.Release()
-				k.Passes = append(k.Passes, s.files[pass.WGSL])
+				k.Passes = append(k.Passes, s.files[pass.Source])
 			}
 			key := fmt.Sprint(k.Precision, k.Passes)
 			if s.kernels[key] == nil {

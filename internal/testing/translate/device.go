@@ -39,14 +39,14 @@ func (d Device) Load(p *device.Program) (device.Loaded, error) {
 	var mistake error
 	for i := range translated.Shaders {
 		s := &translated.Shaders[i]
-		if s.WGSL == "" || !utf8.ValidString(s.WGSL) || strings.Contains(s.WGSL, "\x00") || s.Assembly() {
+		if s.Source == "" || !utf8.ValidString(s.Source) || strings.Contains(s.Source, "\x00") || s.Assembly() {
 			continue // the other device says so
 		}
 		c, err := source(s)
 		if err != nil && mistake == nil {
 			mistake = &device.Error{Device: d.Info().Name, Op: "compile", Object: s.Label, Cause: err}
 		}
-		s.WGSL = c
+		s.Source = c
 	}
 	l, err := d.Native.Load(&translated)
 	if err == nil && mistake != nil {
@@ -62,7 +62,7 @@ func source(s *device.Shader) (string, error) {
 	if s.C() {
 		return nothing, device.Invalid("the source is C, which this device does not take: it must be WGSL")
 	}
-	k, err := Translate(s.WGSL, Options{Inside: s.Inside})
+	k, err := Translate(s.Source, Options{Inside: s.Inside})
 	if err != nil {
 		return nothing, device.Invalid("%v", err)
 	}

@@ -110,7 +110,7 @@ func (c *Cache) programKey(dev device.Device, p *exec.Plan, program string) (str
 	for _, k := range kernels {
 		fmt.Fprintln(&source, k.Name, k.Scratch)
 		for _, pass := range k.Passes {
-			fmt.Fprintln(&source, pass.Groups, pass.WGSL)
+			fmt.Fprintln(&source, pass.Groups, pass.Source)
 		}
 	}
 	return c.key(dev, source.String()), nil

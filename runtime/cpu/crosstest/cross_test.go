@@ -216,7 +216,7 @@ func dispatch(t *testing.T, d device.Device, body string) error {
 	l, err := d.Load(&device.Program{Label: "one",
 		Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 20}}, Groups: [3]int{2, 1, 1}}},
 		Shaders: []device.Shader{{Label: "kernel", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1),
-			WGSL: target.C + "\nKERNEL {\nfor (u32 group = first; group < last; group++) {\n" + body + "\n}\n}\n"}}})
+			Source: target.C + "\nKERNEL {\nfor (u32 group = first; group < last; group++) {\n" + body + "\n}\n}\n"}}})
 	require.NoError(t, err)
 	defer l.Release()
 	return d.Run(l)

@@ -128,11 +128,11 @@ func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
 	all := make([]*compiled, len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
-		if all[i] = d.kernels[s.WGSL]; all[i] != nil {
+		if all[i] = d.kernels[s.Source]; all[i] != nil {
 			continue
 		}
 		c := &compiled{done: make(chan struct{})}
-		all[i], d.kernels[s.WGSL] = c, c
+		all[i], d.kernels[s.Source] = c, c
 		go func() {
 			defer close(c.done)
 			slots <- struct{}{}
@@ -151,7 +151,7 @@ func (d *crossDevice) compile(p *device.Program) ([]*compiled, error) {
 
 func (d *crossDevice) build(c *compiled, s *device.Shader) error {
 	var unit string
-	unit, c.symbol = native.Unit(s.WGSL, cc.Unit)
+	unit, c.symbol = native.Unit(s.Source, cc.Unit)
 	library, _, err := d.compiler.Compile(context.Background(), unit, c.symbol)
 	if err != nil {
 		return err

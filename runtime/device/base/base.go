@@ -37,7 +37,7 @@ func (p *Properties) Allocated() (buffers, staging int64) { return p.buffers.Loa
 type Key struct{ Source, Access string }
 
 // KeyOf returns the key of a shader.
-func KeyOf(s *device.Shader) Key { return Key{s.WGSL, AccessKey(s.Bindings)} }
+func KeyOf(s *device.Shader) Key { return Key{s.Source, AccessKey(s.Bindings)} }
 
 // AccessKey returns the accesses of bindings as a string, to key a map by them.
 func AccessKey(bindings []device.Access) string {

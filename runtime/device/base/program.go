@@ -41,7 +41,7 @@ func (o *Owner[B, P]) Load(do Do, l P, p *device.Program, build func() error) (d
 		}
 		for i := range p.Shaders {
 			s := &p.Shaders[i]
-			if err := o.Dump(p.Label, s, s.Format(), []byte(s.WGSL)); err != nil {
+			if err := o.Dump(p.Label, s, s.Format(), []byte(s.Source)); err != nil {
 				return err
 			}
 		}

@@ -111,8 +111,8 @@ func Texts(dev device.Device, tasks []Task) map[string]string {
 		for _, ks := range rounds(dev, t) {
 			for _, k := range ks {
 				for _, p := range k.Passes {
-					if key := withoutNumbers(p.WGSL); texts[key] == "" {
-						texts[key] = p.WGSL
+					if key := withoutNumbers(p.Source); texts[key] == "" {
+						texts[key] = p.Source
 					}
 				}
 			}

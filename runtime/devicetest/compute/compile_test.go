@@ -37,13 +37,13 @@ func (c *compiling) Choose(_ device.Device, label string, ks []shaders.Kernel, f
 
 func (c *compiling) compile(label string, k shaders.Kernel) {
 	for i, p := range k.Passes {
-		if c.texts[p.WGSL] {
+		if c.texts[p.Source] {
 			continue
 		}
-		c.texts[p.WGSL] = true
+		c.texts[p.Source] = true
 		label := fmt.Sprintf("%s: %s, pass %d", label, k.Name, i)
 		l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{tune.Shader(label, p)}})
-		if assert.NoError(c.t, err, p.WGSL) {
+		if assert.NoError(c.t, err, p.Source) {
 			l.Release()
 		}
 	}

@@ -51,7 +51,7 @@ func (d cooperative) Load(p *device.Program) (device.Loaded, error) {
 	scalar.Shaders = slices.Clone(p.Shaders)
 	for i, s := range scalar.Shaders {
 		var err error
-		if scalar.Shaders[i].WGSL, err = cooptest.Scalar(s.WGSL, d.subgroup); err != nil {
+		if scalar.Shaders[i].Source, err = cooptest.Scalar(s.Source, d.subgroup); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Label, err)
 		}
 		scalar.Shaders[i].WorkgroupMemory += cooptest.Memory
@@ -151,7 +151,7 @@ func (r recorder) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallbac
 			continue
 		}
 		for _, p := range k.Passes {
-			r[p.WGSL] = p
+			r[p.Source] = p
 		}
 	}
 	return fallback, nil

@@ -55,7 +55,7 @@ func (c *coverage) takes(t Task, ks []shaders.Kernel) bool {
 			continue
 		}
 		for _, p := range k.Passes {
-			lines := statements(p.WGSL)
+			lines := statements(p.Source)
 			for _, line := range lines {
 				needed = c.add(line) || needed
 			}
@@ -69,7 +69,7 @@ func (c *coverage) takes(t Task, ks []shaders.Kernel) bool {
 func (c *coverage) adds(ks []shaders.Kernel) (found bool) {
 	for _, k := range ks {
 		for _, p := range k.Passes {
-			for _, line := range statements(p.WGSL) {
+			for _, line := range statements(p.Source) {
 				found = c.add(line) || found
 			}
 		}

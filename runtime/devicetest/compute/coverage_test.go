@@ -44,15 +44,15 @@ func (r *reached) add(t Task, ks []shaders.Kernel) {
 	for _, k := range ks {
 		r.variants[t.Op+" "+k.Name] = true
 		for _, p := range k.Passes {
-			lines := statements(p.WGSL)
+			lines := statements(p.Source)
 			for _, l := range lines {
 				r.statements[l] = true
 			}
 			r.combinations[strings.Join(lines, "\n")] = true
-			if !r.texts[p.WGSL] {
-				r.bytes += len(p.WGSL)
+			if !r.texts[p.Source] {
+				r.bytes += len(p.Source)
 			}
-			r.texts[p.WGSL] = true
+			r.texts[p.Source] = true
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (d watching) Load(p *device.Program) (device.Loaded, error) {
 		}
 		if *d.kernels++; *d.kernels%3 == 0 {
 			watched[i] = true
-			other.Shaders[i].WGSL = boundscheck.Indices(s.WGSL, len(s.Bindings))
+			other.Shaders[i].Source = boundscheck.Indices(s.Source, len(s.Bindings))
 			other.Shaders[i].Bindings = append(slices.Clone(s.Bindings), device.ReadWrite)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 // depends on who does it.
 type shuffled struct{ hardware }
 
-// order is WGSL: the invocation that takes the place of at. Many a later one comes first, and neighbours are in
+// order is Source: the invocation that takes the place of at. Many a later one comes first, and neighbours are in
 // subgroups far apart.
 func order(lanes string) string { return fmt.Sprintf("(at * 37u + 11u) %% (%s)", lanes) }
 
@@ -52,7 +52,7 @@ func (d shuffled) Load(p *device.Program) (device.Loaded, error) {
 	other := *p
 	other.Shaders = slices.Clone(p.Shaders)
 	for i, s := range other.Shaders {
-		other.Shaders[i].WGSL = d.text(s.WGSL)
+		other.Shaders[i].Source = d.text(s.Source)
 	}
 	return d.hardware.Load(&other)
 }
@@ -173,7 +173,7 @@ func sharing(t *testing.T, d device.Device, g *graph.Graph, choose exec.Chooser)
 	chosen, err := p.Chosen("g")
 	require.NoError(t, err)
 	for _, k := range chosen {
-		if slices.ContainsFunc(k.Passes, func(p shaders.Pass) bool { return strings.Contains(p.WGSL, "Barrier()") }) &&
+		if slices.ContainsFunc(k.Passes, func(p shaders.Pass) bool { return strings.Contains(p.Source, "Barrier()") }) &&
 			!slices.Contains(names, k.Name) {
 			names = append(names, k.Name)
 		}
@@ -188,7 +188,7 @@ func (d careless) Load(p *device.Program) (device.Loaded, error) {
 	other := *p
 	other.Shaders = slices.Clone(p.Shaders)
 	for i, s := range other.Shaders {
-		other.Shaders[i].WGSL = strings.Replace(s.WGSL, "workgroupBarrier();", "", 1)
+		other.Shaders[i].Source = strings.Replace(s.Source, "workgroupBarrier();", "", 1)
 	}
 	return d.Device.Load(&other)
 }

@@ -65,7 +65,7 @@ func loop(dev device.Device, n uint32) (uint32, error) {
 		source = loopC
 	}
 	p, err := dev.Load(&device.Program{Label: "loop",
-		Shaders:  []device.Shader{{Label: "loop", WGSL: source, Bindings: []device.Access{device.ReadWrite}, Workgroup: [3]int{1, 1, 1}}},
+		Shaders:  []device.Shader{{Label: "loop", Source: source, Bindings: []device.Access{device.ReadWrite}, Workgroup: [3]int{1, 1, 1}}},
 		Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 8}}, Groups: [3]int{1, 1, 1}}}})
 	if err != nil {
 		return 0, err

@@ -50,7 +50,7 @@ func (c *collector) Limits() target.Limits {
 
 func (c *collector) Load(p *device.Program) (device.Loaded, error) {
 	for _, s := range p.Shaders {
-		c.texts[s.WGSL] = s.Label
+		c.texts[s.Source] = s.Label
 	}
 	return c.Device.Load(p)
 }
@@ -58,7 +58,7 @@ func (c *collector) Load(p *device.Program) (device.Loaded, error) {
 func (c *collector) Choose(_ device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	for _, k := range ks {
 		for _, p := range k.Passes {
-			c.texts[p.WGSL] = label + ": " + k.Name
+			c.texts[p.Source] = label + ": " + k.Name
 		}
 	}
 	return fallback, nil

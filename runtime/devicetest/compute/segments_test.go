@@ -88,7 +88,7 @@ func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
 	other.Shaders = slices.Clone(p.Shaders)
 	count := 0
 	for i, s := range other.Shaders {
-		other.Shaders[i].WGSL = edges.ReplaceAllStringFunc(s.WGSL, func(text string) string {
+		other.Shaders[i].Source = edges.ReplaceAllStringFunc(s.Source, func(text string) string {
 			count++
 			if strings.HasPrefix(text, "let start") {
 				return "let start = 0u;"

@@ -20,9 +20,9 @@ type Open func(t *testing.T, budget int64) device.Device
 func Increment(n int) device.Shader {
 	s := device.Shader{Label: "increment", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, n)}
 	for i := range n {
-		s.WGSL += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> b%d: array<u32>;\n", i, i)
+		s.Source += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> b%d: array<u32>;\n", i, i)
 	}
-	s.WGSL += "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { b0[g.x] += 1u; }\n"
+	s.Source += "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { b0[g.x] += 1u; }\n"
 	return s
 }
 
@@ -88,8 +88,8 @@ func breaches(l target.Limits, b, other, foreign, gone device.Buffer) []breach {
 		c = "error: "
 	}
 	return []breach{
-		{"C", shader(func(s *device.Shader) { s.WGSL, s.Workgroup = target.C+"\nnonsense it is;", [3]int{1, 1, 1} }), "increment", c},
-		{"assembly", shader(func(s *device.Shader) { s.WGSL = target.Assembly + "\nOpNonsense" }), "increment", assembly},
+		{"C", shader(func(s *device.Shader) { s.Source, s.Workgroup = target.C+"\nnonsense it is;", [3]int{1, 1, 1} }), "increment", c},
+		{"assembly", shader(func(s *device.Shader) { s.Source = target.Assembly + "\nOpNonsense" }), "increment", assembly},
 		{"too many bindings", shader(func(s *device.Shader) { s.Bindings = make([]device.Access, l.MaxBindings+1) }), "increment",
 			"bindings exceed"},
 		{"unknown access", shader(func(s *device.Shader) { s.Bindings = []device.Access{9, 0} }), "increment", "unknown access"},
@@ -99,13 +99,13 @@ func breaches(l target.Limits, b, other, foreign, gone device.Buffer) []breach {
 			"invocations"},
 		{"workgroup memory", shader(func(s *device.Shader) { s.WorkgroupMemory = l.MaxWorkgroupMemory + 4 }), "increment",
 			"workgroup memory"},
-		{"undeclared workgroup memory", shader(func(s *device.Shader) { s.WGSL += "var<workgroup> t: array<array<f32, 1000>, 100>;" }),
+		{"undeclared workgroup memory", shader(func(s *device.Shader) { s.Source += "var<workgroup> t: array<array<f32, 1000>, 100>;" }),
 			"increment", "at least 400000 bytes"},
 		{"another workgroup in the source", shader(func(s *device.Shader) { s.Workgroup = [3]int{32, 1, 1} }), "increment",
 			"declares workgroup [64 1 1]"},
-		{"zero byte", shader(func(s *device.Shader) { s.WGSL += "\x00" }), "increment", "zero byte"},
-		{"not UTF-8", shader(func(s *device.Shader) { s.WGSL += "\xff" }), "increment", "not text"},
-		{"no source", shader(func(s *device.Shader) { s.WGSL = "" }), "increment", "not text"},
+		{"zero byte", shader(func(s *device.Shader) { s.Source += "\x00" }), "increment", "zero byte"},
+		{"not UTF-8", shader(func(s *device.Shader) { s.Source += "\xff" }), "increment", "not text"},
+		{"no source", shader(func(s *device.Shader) { s.Source = "" }), "increment", "not text"},
 		{"unknown shader", func(p *device.Program) { p.Commands[0].Shader = 1 }, "program", "shader 1 of 1"},
 		{"negative shader", func(p *device.Program) { p.Commands[0].Shader = -2 }, "program", "shader -2 of 1"},
 		{"argument missing", func(p *device.Program) { p.Commands[0].Args = p.Commands[0].Args[:1] }, "increment", "1 arguments for 2"},

@@ -35,7 +35,7 @@ func Execute(t *testing.T, open Open) {
 // spin is a program whose 8 invocations loop n times, once in a single loop and once in nested ones.
 func spin(b device.Buffer, n uint32) *device.Program {
 	s := device.Shader{Label: "spin", Workgroup: [3]int{8, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: strings.ReplaceAll(`
+		Source: strings.ReplaceAll(`
 @group(0) @binding(0) var<storage, read_write> a: array<u32>;
 @compute @workgroup_size(8) fn main(@builtin(local_invocation_index) l: u32) {
   var c = 0u;
@@ -76,7 +76,7 @@ func arena(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	const part, parts = 3 << 20, 4
 	b := alloc(t, d, "b", part*parts)
-	add := device.Shader{Label: "add", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 3), WGSL: `
+	add := device.Shader{Label: "add", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 3), Source: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 @group(0) @binding(2) var<storage, read_write> z: array<u32>;
@@ -146,16 +146,16 @@ func shaderErrors(t *testing.T, open Open) {
 	for name, c := range map[string]struct{ wgsl, want string }{
 		"not WGSL":        {"this is not wgsl", "expected global item"},
 		"type error":      {"@compute @workgroup_size(64) fn main() { let x: f32 = 1u; }", "f32"},
-		"no entry point":  {strings.ReplaceAll(good.WGSL, "main", "other"), "main"},
-		"other binding":   {strings.ReplaceAll(good.WGSL, "binding(0)", "binding(1)"), "binding"},
-		"other group":     {strings.ReplaceAll(good.WGSL, "group(0)", "group(1)"), "group"},
+		"no entry point":  {strings.ReplaceAll(good.Source, "main", "other"), "main"},
+		"other binding":   {strings.ReplaceAll(good.Source, "binding(0)", "binding(1)"), "binding"},
+		"other group":     {strings.ReplaceAll(good.Source, "group(0)", "group(1)"), "group"},
 		"too many in all": {"const N = 4096u; @compute @workgroup_size(N) fn main() {}", "workgroup"},
 		"only a comment":  {"// nothing", "main"},
 		"odd characters":  {"fn \u2028 \u0000", "not text"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := good
-			s.Label, s.WGSL = "bad kernel", c.wgsl
+			s.Label, s.Source = "bad kernel", c.wgsl
 			_, err := d.Load(&device.Program{Label: "p", Shaders: []device.Shader{good, s}})
 			require.ErrorIs(t, err, device.ErrValidation)
 			var de *device.Error
@@ -195,7 +195,7 @@ func releaseWhileRunning(t *testing.T, open Open) {
 func bindingSizes(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	shader := func(element, value string) device.Shader {
-		return device.Shader{Label: element, Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1), WGSL: `
+		return device.Shader{Label: element, Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1), Source: `
 @group(0) @binding(0) var<storage, read_write> x: array<` + element + `>;
 @compute @workgroup_size(1) fn main() { x[0] = ` + value + `; }`}
 	}

@@ -191,7 +191,7 @@ func Leaving(t *testing.T, d device.Device) {
 	p := &device.Program{Label: "many"}
 	for i := range 3000 {
 		s := Increment(1)
-		s.WGSL = strings.Replace(s.WGSL, "+= 1u", fmt.Sprintf("+= %du", uint32(time.Now().UnixNano())+uint32(i)), 1) // not in any cache
+		s.Source = strings.Replace(s.Source, "+= 1u", fmt.Sprintf("+= %du", uint32(time.Now().UnixNano())+uint32(i)), 1) // not in any cache
 		p.Shaders = append(p.Shaders, s)
 		p.Commands = append(p.Commands, device.Command{Shader: i, Args: []device.Range{{Buffer: b, Size: 1024}}, Groups: [3]int{4, 1, 1}})
 	}

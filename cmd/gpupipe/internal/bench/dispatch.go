@@ -61,7 +61,7 @@ func loadDispatches(dev device.Device) (device.Loaded, device.Buffer, error) {
 		return nil, nil, err
 	}
 	increment := device.Shader{Label: "increment", Workgroup: [3]int{64, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+		Source: `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { x[l] += 1u; }`}
 	if dev.Limits().Native {
 		increment = nativeIncrement()

@@ -33,13 +33,13 @@ func nativeSource(code string, macro string, value int) string {
 // nativeIncrement adds one to 64 words.
 func nativeIncrement() device.Shader {
 	return device.Shader{Label: "increment", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: target.C + "\nKERNEL { for (u32 i = 0; i < 64; i++) ((u32 *)args[0].at)[i]++; }\n"}
+		Source: target.C + "\nKERNEL { for (u32 i = 0; i < 64; i++) ((u32 *)args[0].at)[i]++; }\n"}
 }
 
 // nativeMultiply has some sums, each of 16 floats.
 func nativeMultiply(accumulators int) multiply {
 	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadWrite},
-		WGSL: nativeSource(nativeArithmetic, "ACCUMULATORS", accumulators)}, nativeGroups,
+		Source: nativeSource(nativeArithmetic, "ACCUMULATORS", accumulators)}, nativeGroups,
 		2 * nativeSteps * nativeLanes * nativeGroups * float64(accumulators)}
 }
 
@@ -56,7 +56,7 @@ func reading(dev device.Device, size int64) (*contender, error) {
 		args = append(args, device.Range{Buffer: b, Size: bytes})
 	}
 	err := c.load(dev, device.Shader{Label: "read", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadOnly,
-		device.ReadWrite}, WGSL: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
+		device.ReadWrite}, Source: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -67,5 +67,5 @@ func reading(dev device.Device, size int64) (*contender, error) {
 func nativeCopying(size, arrays int64) (device.Shader, [3]int) {
 	code := fmt.Sprintf("#define ARRAYS %d\n%s", arrays, nativeCopy)
 	return device.Shader{Label: "copy", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, arrays),
-		WGSL: nativeSource(code, "BLOCK", nativeBlock)}, [3]int{int(size / nativeBlock), 1, 1}
+		Source: nativeSource(code, "BLOCK", nativeBlock)}, [3]int{int(size / nativeBlock), 1, 1}
 }

@@ -148,7 +148,7 @@ type multiply struct {
 func portableMultiply(accumulators, width int) multiply {
 	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{peakGroup, 1, 1},
 		Bindings: []device.Access{device.ReadWrite},
-		WGSL:     arithmeticSource(accumulators, width)}, peakGroups, 2 * peakUnroll * float64(width) * peakGroup * peakGroups}
+		Source:   arithmeticSource(accumulators, width)}, peakGroups, 2 * peakUnroll * float64(width) * peakGroup * peakGroups}
 }
 
 // multiplying loads a kernel. The number of rounds grows until a run takes long enough.
@@ -277,7 +277,7 @@ func portableCopying(elements int64, most int, arrays int64, element string) (de
 	groups := elements / bandwidthGroup
 	rows := (groups + int64(most) - 1) / int64(most)
 	return device.Shader{Label: "copy", Workgroup: [3]int{bandwidthGroup, 1, 1}, Bindings: make([]device.Access, arrays),
-		WGSL: copySource(element, arrays == 3)}, [3]int{int((groups + rows - 1) / rows), int(rows), 1}
+		Source: copySource(element, arrays == 3)}, [3]int{int((groups + rows - 1) / rows), int(rows), 1}
 }
 
 // array allocates a buffer and writes to it: memory that nothing was written to may be one page of zeros. It releases c if

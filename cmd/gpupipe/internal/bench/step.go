@@ -238,7 +238,7 @@ func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *
 func source(k shaders.Kernel) string {
 	var s string
 	for _, p := range k.Passes {
-		s += fmt.Sprintln(p.Groups, p.WGSL)
+		s += fmt.Sprintln(p.Groups, p.Source)
 	}
 	return s
 }
