@@ -186,7 +186,7 @@ func (p *progress) showQueued() {
 	}
 }
 
-// end prepares for what is printed after a run.
+// end clears the line of progress, and shows queued notes, before a result is printed.
 func (p *progress) end() {
 	p.showQueued()
 	p.line.clear()

@@ -149,7 +149,7 @@ func (c *reportCommand) finish(a *app, r *report.Report, devices int) error {
 }
 
 // order returns the devices to test: the devices that the user asked for, GPUs before CPUs. A name that no device has
-// stands for itself, so that opening it reports what is wrong.
+// stands for itself, so that opening it reports the fault.
 func (c *reportCommand) order(found []deviceLine) []deviceLine {
 	chosen := slices.Clone(found)
 	if len(c.Device) > 0 {

@@ -124,8 +124,9 @@ func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool
 		return usererror.New(err)
 	}
 	defer s.Close()
-	h, err := httpserver.Start(httpserver.Options{Address: c.Server.Listen, Handler: s, Token: token, Public: serve.Public, Hosts: c.Server.Host,
-		Origins: c.Server.CORS, Shutdown: untilDone, MaxBody: c.Limits.MaxBody, MaxConnections: c.Limits.Clients, Refuse: serve.Refuse})
+	h, err := httpserver.Start(httpserver.Options{Address: c.Server.Listen, Handler: s, Token: token, Public: serve.Public,
+		Hosts: c.Server.Host, Origins: c.Server.CORS, Shutdown: untilDone, MaxBody: c.Limits.MaxBody, MaxConnections: c.Limits.Clients,
+		Refuse: serve.Refuse})
 	if err != nil {
 		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors",
 			false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))

@@ -21,7 +21,7 @@ type declared struct {
 	value *Expr // of one that Let declares
 }
 
-// scope checks what is in a scope of its own, where some facts hold.
+// scope runs check in a scope of its own, where further facts hold.
 func (c *checker) scope(facts []*Expr, check func()) {
 	known := c.facts
 	c.scopes, c.facts = append(c.scopes, map[string]declared{}), slices.Concat(known, facts)

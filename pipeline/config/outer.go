@@ -21,8 +21,8 @@ func defaultOuter() Outer {
 // Independent reports whether replicas train on their own and exchange weights only every pipeline.local_steps.
 func (p Pipeline) Independent() bool { return p.LocalSteps > 0 }
 
-// Together is the number of replicas that average the gradients of each batch.
-func (p Pipeline) Together() int {
+// SyncReplicas is the number of replicas that average the gradients of each batch.
+func (p Pipeline) SyncReplicas() int {
 	if p.Independent() {
 		return 1
 	}

@@ -23,7 +23,7 @@ func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
 	c, err := independent(t)
 	require.NoError(t, err)
 	assert.True(t, c.Pipeline.Independent())
-	assert.Equal(t, 1, c.Pipeline.Together())
+	assert.Equal(t, 1, c.Pipeline.SyncReplicas())
 	one := c.OfReplica()
 	assert.Equal(t, []int{8, 4, 1, 0}, []int{one.Train.BatchSize, one.Train.Microbatches, one.Pipeline.Replicas, one.Pipeline.LocalSteps})
 	assert.Equal(t, c.MicrobatchesPerReplica(), one.MicrobatchesPerReplica())
@@ -34,7 +34,7 @@ func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
 	c, err = independent(t, "pipeline.local_steps=0", "pipeline.outer.late=0")
 	require.NoError(t, err)
 	assert.False(t, c.Pipeline.Independent())
-	assert.Equal(t, 2, c.Pipeline.Together())
+	assert.Equal(t, 2, c.Pipeline.SyncReplicas())
 }
 
 func TestOuterIsChecked(t *testing.T) {

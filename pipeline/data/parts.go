@@ -9,8 +9,8 @@ import (
 )
 
 // Stream says how much of the training text is read before training begins. A stream is dealt part by part: a part is
-// consecutive files, in most cases one, that have at least minWindows windows together. Windows do not cross parts. The first
-// pass takes the windows of each part, in an order of their own, after those of the part before; later passes are over all
+// consecutive files, in most cases one, that have at least minWindows windows together. Windows do not cross parts. The
+// first pass takes the windows of one part after the other, each in an order of its own; later passes are over all
 // windows. So batches are a function of the files, the seed and the step, whenever the files arrive.
 type Stream int
 
@@ -105,8 +105,8 @@ func (c *Corpus) Files() (read, all int) {
 	return c.stats.Files, len(c.rest.files)
 }
 
-// Late says what is to say of the files of a stream behind its first part, once all are read, or at the end of a run of those
-// that were read. It says everything once.
+// Late returns notes about the files of a stream behind its first part: once all are read, or at the end of a run,
+// about those that were read. It returns each note once.
 func (c *Corpus) Late(end bool) []string {
 	r := c.rest
 	if r == nil {

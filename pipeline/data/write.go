@@ -56,16 +56,8 @@ func (t *tempFile) finish(path string, head []byte) error {
 		return err
 	}
 	t.f = nil
-	syncDir(filepath.Dir(path))
+	_ = atomicfile.SyncDir(filepath.Dir(path)) // where it fails, the rename is no less atomic
 	return nil
-}
-
-// syncDir makes a rename last. Not every system can sync a folder; where it cannot, the rename is no less atomic.
-func syncDir(dir string) {
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync()
-		_ = d.Close()
-	}
 }
 
 func writeAtomic(path string, write func(io.Writer) error) error {

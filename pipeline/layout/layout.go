@@ -57,7 +57,7 @@ func EngineOptions(c config.Config, m model.Model) engine.Options {
 	activations, exchange := p.Wire.Formats()
 	return engine.Options{
 		Wire:   engine.Wire{Activations: activations, Exchange: exchange, Seed: c.Init.Seed},
-		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Together(), Delay: p.Delay, Recompute: recompute},
+		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.SyncReplicas(), Delay: p.Delay, Recompute: recompute},
 		Model:  m, MicrobatchSize: c.Rows(), Microbatches: c.MicrobatchesPerReplica(), Schedule: c.Schedule,
 	}
 }

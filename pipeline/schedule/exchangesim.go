@@ -223,7 +223,7 @@ func (sim *exchangeSimulation) whenArrived(i int, do func()) {
 	}
 }
 
-// exchange lands and sends what is due after a replica's step, lands what lands at once, and begins the next step.
+// exchange lands the messages and sends the fragments that are due after a replica's step, and begins the next step.
 func (sim *exchangeSimulation) exchange(i int) {
 	r := &sim.replicas[i]
 	busy := sim.land(i)

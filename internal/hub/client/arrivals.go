@@ -63,7 +63,7 @@ func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(p
 	return pinned(requests, sources), a, nil
 }
 
-// pinned are the names of requests with the commits of their sources, or with those of the cache.
+// pinned are the names of requests with the commits of their sources, or of the cache.
 func pinned(requests []Request, sources []*source) []string {
 	names := make([]string, len(requests))
 	for i, r := range requests {

@@ -254,7 +254,7 @@ func (p *partial) fresh() {
 	}
 }
 
-// reset drops what is there.
+// reset drops the bytes so far.
 func (p *partial) reset() error {
 	p.meter.add(-p.at)
 	p.at = 0

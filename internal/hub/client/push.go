@@ -350,7 +350,7 @@ func (c *Client) put(ctx context.Context, to string, f *upload, from, size int64
 	return header, err
 }
 
-// counted is the body of one attempt. It counts what is read of it, and may be silent for no longer than others.
+// counted is the body of one attempt. It counts the bytes that are read of it, and fails if none is read for too long.
 type counted struct {
 	from  io.Reader
 	meter *meter

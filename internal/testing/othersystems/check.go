@@ -14,9 +14,9 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// Check type-checks packages and their tests as they are for a system and a processor, and applies analyzers to those of the
-// module. It compiles nothing, so that it needs neither the system's C compiler nor minutes: names of C are taken as they
-// come. It returns what is wrong, and the number of packages of the module.
+// Check type-checks packages and their tests as they are for a system and a processor, and applies analyzers to the
+// packages of the module. It compiles nothing, so that it needs neither the system's C compiler nor minutes: names of C
+// are taken as they come. It returns the faults, and the number of packages of the module.
 func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ...string) (wrong []string, checked int, err error) {
 	c := packages.Config{Mode: packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedModule,
 		Tests: true, Env: append(os.Environ(), "GOOS="+system, "GOARCH="+processor, "CGO_ENABLED=1")}

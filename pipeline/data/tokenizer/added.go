@@ -260,9 +260,9 @@ func (d *description) searchInText() {
 	}
 }
 
-// extend returns the added tokens of a tokenizer.json with those of the files beside it, as transformers adds and numbers
-// them: a token of the vocabulary keeps its id, another one gets the next. Tokens that name no id change neither those of
-// the tokenizer.json nor those that do; among themselves the last one counts.
+// extend adds the tokens of the files beside a tokenizer.json to its added tokens, as transformers adds and numbers
+// them: a token of the vocabulary keeps its id, another one gets the next. A token without an id changes no token that
+// has one or that the tokenizer.json has; of equal tokens without an id the last one counts.
 func (d description) extend(list []addedToken, v *vocabulary) (all []addedToken, changed bool, err error) {
 	all = slices.Clone(list)
 	unnumbered := map[string]bool{}

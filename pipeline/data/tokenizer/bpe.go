@@ -132,8 +132,8 @@ func (m *bpe) encode(dst []uint32, word string, s *scratch) ([]uint32, error) {
 	return dst, nil
 }
 
-// merge applies the merges to syms, lowest rank first and leftmost first among equals, and returns what is left. It
-// overwrites syms.
+// merge applies the merges to syms, lowest rank first and leftmost first among equals, and returns the symbols
+// that are left. It overwrites syms.
 func (m *bpe) merge(syms []uint32, s *scratch) []uint32 {
 	if len(syms) > scanLimit {
 		return m.mergeHeap(syms, s)

@@ -10,8 +10,9 @@ import (
 )
 
 // common are the flags that gcc ≥ 11 and clang ≥ 14 accept on every CPU. Compilers must not contract products and sums:
-// the source names what is computed by fma, so that bits do not depend on what a kernel computes beside. gcc 11 vectorizes
-// at -O2 only with -ftree-vectorize. -O3 takes longer to compile, and the kernels are as fast.
+// the source names what is computed by fma, so that the bits of a result do not depend on the other results of a
+// kernel. gcc 11 vectorizes at -O2 only with -ftree-vectorize. -O3 takes longer to compile, and the kernels are as
+// fast.
 var common = []string{"-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
 	"-fopenmp-simd", "-fPIC", "-pipe", "-Werror=implicit-function-declaration", "-shared", "-nostdlib",
 	"-Wl,--as-needed,--build-id=none,-s,-z,noseparate-code"}
