@@ -94,7 +94,7 @@ func (t Task) PlanReplicas(ctx context.Context, open OpenMachine, h Homes, o mea
 	}
 	t.Config = share
 	s := &speeds{task: t, homes: h, open: open, options: o, context: ctx, problems: map[string]partition.Problem{},
-		alone: map[string]partition.Plan{}, together: map[string]replicate.Pipeline{}}
+		alone: map[string]partition.Plan{}, pipelines: map[string]replicate.Pipeline{}}
 	p, err := s.problem()
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ type speeds struct {
 	context   context.Context
 	problems  map[string]partition.Problem // with one device, by its kind
 	alone     map[string]partition.Plan    // on a device of a kind, by kind and memory
-	together  map[string]replicate.Pipeline
+	pipelines map[string]replicate.Pipeline
 	modelled  bool
 	precision string
 }
@@ -253,7 +253,7 @@ func (s *speeds) single(m Machine, limited bool) (partition.Plan, error) {
 	return plan, err
 }
 
-// factor is the speed of a machine's device over its kind's speed; a plan is given for the kind alone.
+// factor is the speed of a machine's device relative to its kind's, which has the plan alone.
 func (s *speeds) factor(m Machine, alone partition.Plan) float64 {
 	switch {
 	case m.TokensPerSec > 0:
@@ -288,7 +288,7 @@ func (s *speeds) pipeline(machines []int) (replicate.Pipeline, error) {
 	}
 	inside := s.homes.Sites[s.homes.Machines[machines[0]].Site].Inside
 	key += fmt.Sprint(inside)
-	if known, ok := s.together[key]; ok {
+	if known, ok := s.pipelines[key]; ok {
 		return known, nil
 	}
 	p.Devices, p.KeepOrder, p.Cut = devices, len(devices) > 3, nil
@@ -301,7 +301,7 @@ func (s *speeds) pipeline(machines []int) (replicate.Pipeline, error) {
 	}
 	out := replicate.Pipeline{StepSeconds: plan.StepSeconds, FillSeconds: plan.FillSeconds, TokensPerSec: plan.TokensPerSec,
 		HostRate: p.Devices[0].Link.Bandwidth, Stages: len(devices)}
-	s.together[key] = out
+	s.pipelines[key] = out
 	return out, nil
 }
 

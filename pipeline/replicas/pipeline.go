@@ -217,7 +217,7 @@ func (p *Pipeline) train(stop context.Context, source engine.Source, from, to in
 	var noBatch error
 	go func() {
 		defer close(ended)
-		reached, failed, noBatch = p.together(stop, source, from, to, measured)
+		reached, failed, noBatch = p.trainAll(stop, source, from, to, measured)
 		for _, c := range measured {
 			close(c)
 		}
@@ -237,9 +237,9 @@ func (p *Pipeline) train(stop context.Context, source engine.Source, from, to in
 	return reached, failed, errors.Join(noBatch, refused)
 }
 
-// together runs all engines, each on its own devices, up to the same batch. It returns the first batch that was not done, the
-// error of an engine that has failed, and the error that ended the work early, of a source that has no further batch.
-func (p *Pipeline) together(stop context.Context, source engine.Source, from, to int,
+// trainAll trains with all engines, each on its own devices, up to the same batch. It returns the first batch that was
+// not done, the error of an engine that has failed, and the error of a source that has no further batch.
+func (p *Pipeline) trainAll(stop context.Context, source engine.Source, from, to int,
 	measured []chan engine.Measured) (reached int, failed, refused error) {
 	stop, cancel := context.WithCancel(stop)
 	defer cancel()

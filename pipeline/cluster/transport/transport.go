@@ -199,7 +199,7 @@ type Node struct {
 }
 
 // Listen starts a node. It accepts connections at a TCP address; port 0 lets the system choose one. With an empty
-// address the node only dials, as in a browser tab, and accepts what comes through Options.Listener.
+// address it accepts the connections of Options.Listener, or none, as in a browser tab.
 func Listen(address string, o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -236,12 +236,13 @@ func (n *Node) Port() int {
 // Connect begins an epoch, with a number greater than the epoch's before, and ends that one: its messages are
 // dropped, here and when they arrive. It does not wait for connections.
 //
-// Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may
-// include this node: then its own entry says whether others can dial it. Otherwise they can if it listens at an address.
-// A node with Options.Listener dials peers with addresses, and the others reach it through that listener.
+// Of two nodes that others can dial, the one with the greater ID dials. A node that others cannot dial dials every peer
+// with addresses. Others can dial a node that listens at an address, unless the peers have an entry for it without
+// addresses. A node with Options.Listener counts as one that others cannot dial: peers without addresses reach it
+// through the listener.
 //
-// A peer with a session has no link of its own: what it is sent travels with the session. A node that accepts sessions
-// has no others; messages to a peer without a session are refused.
+// Messages to a peer with a session travel with the session: the peer has no link of its own. A node that accepts
+// sessions has no links besides; messages to a peer without a session are refused.
 func (n *Node) Connect(epoch uint64, peers []Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
