@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-lavapipe peers-generate interop darwin darwin-arm64 darwin-amd64 windows-test release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test churn hooks naga clean help
+.PHONY: demo test test-all test-rest suite rest lint-wasm vet staticcheck quick wasm build browser setup setup-build setup-all cross lint bench replay peers peers-lavapipe peers-generate interop darwin darwin-arm64 darwin-amd64 windows-test release site wheel wheel-test gpu-bundle gpu-bundle-test slurm-test churn homes hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -217,6 +217,9 @@ slurm-test: setup-build ## examples/cluster/gpupipe.sbatch under a real Slurm on
 
 churn: setup ## replicas whose members and coordinator are killed, stand still, leave and join, 25 times in each of four runs
 	GPUPIPE_CHURN=25 $(TESTS) ./cmd/gpupipe -run TestReplicasLearnTheSameUnderChurn -v
+
+homes: setup ## how fast two machines of one core each train over an emulated home link, against one of them
+	GPUPIPE_HOMES=3 $(TESTS) ./cmd/gpupipe -run TestTwoHomesBesideOne -v
 
 hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh
