@@ -290,13 +290,25 @@ func link(blob, path string) error {
 	if err := os.Symlink(to, path); err == nil || errors.Is(err, os.ErrExist) {
 		return nil
 	}
+	return copyTo(blob, path)
+}
+
+// copyTo copies a blob into a snapshot, which has the whole of it or nothing: a process that is killed leaves what it has
+// copied beside the blob, where the next copy begins again.
+func copyTo(blob, path string) error {
 	from, err := os.Open(blob)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := io.Copy(w, from)
+	part := blob + ".copy"
+	to, err := os.Create(part)
+	if err != nil {
 		return err
-	})
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
+		return errors.Join(err, os.Remove(part))
+	}
+	return atomicfile.Rename(part, path)
 }
