@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/testing/lossylink"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -69,6 +70,7 @@ func trainsOverALossyLink(t *testing.T) {
 
 // The coordinator finds the latency and the bandwidth of a link, and chooses a depth that hides the latency.
 func TestClusterMeasuresALink(t *testing.T) {
+	tier.Rest(t)
 	r := newRemoteRun(t, lossylink.Options{Delay: 10 * time.Millisecond, Bandwidth: 20e6}, 8, twoBW, "pipeline.depth=auto")
 	host := r.host()
 	m := r.join(2, host.token())

@@ -396,6 +396,7 @@ func TestHelpHidesTheWorker(t *testing.T) {
 }
 
 func TestDataNamesItsFlags(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.jsonl")
 	require.NoError(t, os.WriteFile(text, []byte(`{"body":"a text"}`+"\n"), 0o666))

@@ -188,6 +188,7 @@ var nan = []byte{0, 0, 0xc0, 0x7f} // as float32
 
 // Numbers that JSON cannot hold do not come up.
 func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	code, _, errs := command("train", small(t, dir), "--no-tune", "--set", "optimizer={name: sgd, lr: 999}", "--set",
 		"train={steps: 2, grad_clip: 0}", "--set", "lr.warmup=0", "--json")

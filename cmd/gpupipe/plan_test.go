@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
@@ -62,6 +63,7 @@ func TestPlanOfWireFormats(t *testing.T) {
 
 // Over links a depth is chosen, and what each costs is listed.
 func TestPlanOverLinks(t *testing.T) {
+	tier.Rest(t)
 	args := []string{"--stages", "3", "--set", "train.microbatches=16", "--set", "pipeline.devices=[null:0]"}
 	code, out, errs := command(planArgs(append(args, "--network", "1ms,1Gbit")...)...)
 	require.Equal(t, exitOK, code, errs)
@@ -179,6 +181,7 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 
 // Over the machines of a file the plan has their speeds and links, and says that one alone would be faster.
 func TestPlanForMachines(t *testing.T) {
+	tier.Rest(t)
 	path := filepath.Join(t.TempDir(), "machines.yaml")
 	write := func(text string) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
@@ -276,6 +279,7 @@ func TestPlanRefusesMachines(t *testing.T) {
 
 // A plan for cards that are not present has their names, their memory and times of their data sheets.
 func TestPlanForCards(t *testing.T) {
+	tier.Rest(t)
 	step := map[string]float64{}
 	for _, g := range measure.GPUs() {
 		code, out, errs := command(planArgs("--gpu", g.Name, "--stages", "3", "--json")...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -65,6 +66,7 @@ func TestPlanForHomes(t *testing.T) {
 
 // The example's machines of a lab make pipelines or replicas, and cards that would be as fast alone are named.
 func TestPlanForTheExample(t *testing.T) {
+	tier.Rest(t)
 	file, err := os.ReadFile("../../examples/replicas/machines.yaml")
 	require.NoError(t, err)
 	out, p := planHomes(t, string(file), smollm...)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 	"github.com/gpupipe/gpupipe/pipeline/runs/study"
 	"github.com/stretchr/testify/assert"
@@ -32,6 +33,7 @@ dir: `+filepath.Join(dir, "study")+"\n"+strings.Join(more, "\n")), 0o666))
 }
 
 func TestStudyOnTheNullDevice(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	g := smallGrid(t, dir)
 	code, out, errs := command("study", g, "--device", "null", "--dry-run")
@@ -116,6 +118,7 @@ func TestStudyIsInterrupted(t *testing.T) {
 
 // On a terminal one line shows the runs under way. It fits, and is erased before anything else is written.
 func TestStudyOnATerminal(t *testing.T) {
+	tier.Rest(t)
 	var out, errs bytes.Buffer
 	a := &app{ctx: context.Background(), stdout: &out, stderr: &errs, stdoutColumns: func() int { return 60 }}
 	require.Equal(t, exitOK, a.run([]string{"study", smallGrid(t, t.TempDir(), "modes: [sync]"), "--device", "null"}), errs.String())

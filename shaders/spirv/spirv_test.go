@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -241,6 +242,7 @@ func TestUnusableFolder(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
+	tier.Rest(t)
 	dir := t.TempDir()
 	var wait sync.WaitGroup
 	for range 4 {

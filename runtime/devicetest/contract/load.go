@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,7 @@ func transfersSurviveTheCollector(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 8192)
 	var last device.Pending
-	for i := range 1000 {
+	for i := range tier.Times(t, 1000, 100) {
 		data := Pattern(4096, i)
 		require.NoError(t, d.Write(b, 4096, data))
 		clear(data) // Write has copied it
@@ -113,7 +114,7 @@ func resident(t *testing.T) int64 {
 
 func openAndCloseOften(t *testing.T, open Open) {
 	before := runtime.NumGoroutine()
-	for range 20 {
+	for range tier.Times(t, 20, 5) {
 		d := open(t, 0)
 		b := alloc(t, d, "b", 256)
 		require.NoError(t, d.Run(Load(t, d, Increments(b, 1))))

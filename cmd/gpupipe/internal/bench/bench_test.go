@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/profile"
@@ -125,6 +126,7 @@ func TestComparison(t *testing.T) {
 // On a device with timestamps results use them, and no kernel exceeds the peak by much. Kernels and peak are measured
 // at different moments.
 func TestClockOfADevice(t *testing.T) {
+	tier.Rest(t)
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, dev.Close()) }()
