@@ -20,6 +20,7 @@ import (
 type imaginedHomes struct {
 	connection  `yaml:",inline"` // of machines and sites without one of their own
 	Coordinator string           `yaml:"coordinator"` // a machine, or a site; "": where the uplink is fastest
+	Apart       bool             `yaml:"apart"`       // machines of different sites do not reach each other, but for the coordinator
 	Sites       []imaginedSite   `yaml:"sites"`
 }
 
@@ -39,7 +40,7 @@ type imaginedSite struct {
 
 // areHomes reports whether the file describes what connects each machine with the others, instead of their links.
 func (m *imaginedMachines) areHomes() bool {
-	return m.Homes.connection != connection{} || len(m.Homes.Sites) > 0 || m.Homes.Coordinator != "" ||
+	return m.Homes.connection != connection{} || len(m.Homes.Sites) > 0 || m.Homes.Apart || m.Homes.Coordinator != "" ||
 		slices.ContainsFunc(m.Machines, func(x imaginedMachine) bool { return x.connection != connection{} || x.Site != "" })
 }
 
@@ -93,6 +94,7 @@ func (m *imaginedMachines) homes() (h layout.Homes, err error) {
 	if !slices.ContainsFunc(h.Machines, func(x layout.Machine) bool { return !x.Idle }) {
 		return h, fmt.Errorf("machines: found device none on all of them, expected one that computes")
 	}
+	h.Apart = m.Homes.Apart
 	h.Coordinator, err = m.coordinator(h)
 	return h, err
 }

@@ -22,7 +22,8 @@ import (
 type Homes struct {
 	Machines    []Machine
 	Sites       []HomeSite
-	Coordinator int // the site of the coordinator
+	Coordinator int  // the site of the coordinator
+	Apart       bool // machines of different sites do not reach each other, but for the coordinator
 }
 
 // Machine is a machine with a device.
@@ -162,7 +163,7 @@ type speeds struct {
 
 // problem is the problem of the machines, without the exchanges.
 func (s *speeds) problem() (p replicate.Problem, err error) {
-	p = replicate.Problem{Owner: s.homes.Coordinator, Pipeline: s.pipeline,
+	p = replicate.Problem{Owner: s.homes.Coordinator, Direct: !s.homes.Apart, Pipeline: s.pipeline,
 		MostStages: min(mostStages, s.task.Model.Units(), s.task.Config.Train.Microbatches)}
 	for _, x := range s.homes.Sites {
 		p.Sites = append(p.Sites, replicate.Site{Name: x.Name, Site: x.Site, Port: x.Inside.Bandwidth})

@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -20,6 +21,8 @@ type Course struct {
 	changes []change  // by fragment
 	copying []copying // by fragment
 	waited  func(fragment string, since time.Time)
+	overdue func(fragment int)
+	patient time.Duration // between two calls of overdue
 }
 
 // change is what a replica awaits of a fragment.
@@ -38,12 +41,18 @@ type CourseOptions struct {
 	Copies  Copies                  // nil: no rank of another process holds what one of this process does
 	// Waited is told how long the replica has waited for an exchange of a fragment; nil: nobody is.
 	Waited func(fragment string, since time.Time)
+	// Overdue is called each Patience while the replica waits for an exchange that is due; nil: nothing is.
+	Overdue  func(fragment int)
+	Patience time.Duration // 0: 5 s
 }
+
+const defaultPatience = 5 * time.Second
 
 // NewCourse makes the course of a replica. Its base is zero.
 func NewCourse(o CourseOptions) *Course {
 	fragments := fragmentsOf(o.Model)
-	c := &Course{plan: o.plan(fragments), flights: flights{}, waited: o.Waited}
+	c := &Course{plan: o.plan(fragments), flights: flights{}, waited: o.Waited, overdue: o.Overdue,
+		patient: cmp.Or(o.Patience, defaultPatience)}
 	var base [][]byte
 	for i, f := range fragments {
 		fragments[i] = f.of(o.Owns)
@@ -100,6 +109,18 @@ func (c *Course) Take(fragment, step int, payload [][]byte) error {
 	x.awaited = 0
 	x.arrived <- payload // there is room: it is awaited once
 	return nil
+}
+
+// MessageBytes is the size of a message of a fragment, of the parameters that this process owns; 0: there is no such fragment.
+func (c *Course) MessageBytes(fragment int) int64 {
+	if fragment < 0 || fragment >= len(c.fragments) {
+		return 0
+	}
+	blocks := 0
+	for _, rows := range c.fragments[fragment].rows() {
+		blocks += rows[1] - rows[0]
+	}
+	return c.config.Bytes(blocks)
 }
 
 // ErrStopped is the error of an exchange that waits for a change when the replica is stopped.
@@ -160,11 +181,19 @@ func (c *Course) await(f int, stopped <-chan struct{}) error {
 		return nil
 	}
 	var payload [][]byte
-	since := time.Now()
-	select {
-	case payload = <-x.arrived:
-	case <-stopped:
-		return ErrStopped
+	since, tick := time.Now(), time.NewTicker(c.patient)
+	defer tick.Stop()
+	for waits := true; waits; {
+		select {
+		case payload = <-x.arrived:
+			waits = false
+		case <-tick.C:
+			if c.overdue != nil {
+				c.overdue(f)
+			}
+		case <-stopped:
+			return ErrStopped
+		}
 	}
 	if c.waited != nil {
 		c.waited(c.fragments[f].name, since)

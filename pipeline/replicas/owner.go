@@ -73,6 +73,14 @@ func (o *Owner) Name(fragment int) string { return o.fragments[fragment].name }
 // Bytes is the size of a message of a fragment.
 func (o *Owner) Bytes(fragment int) int64 { return o.config.Bytes(o.fragments[fragment].blocks) }
 
+// MeanBytes is the mean size of a message.
+func (o *Owner) MeanBytes() (mean int64) {
+	for f := range o.fragments {
+		mean += o.Bytes(f)
+	}
+	return mean / int64(len(o.fragments))
+}
+
 // Step takes the outer step of a fragment that was sent after a step, on the messages of replicas in their order. It returns
 // the message of the change of the base.
 func (o *Owner) Step(f, at int, messages []Message) (Message, error) {
@@ -163,13 +171,14 @@ func (o *Owner) Landed(step int) {
 	maps.DeleteFunc(o.flights, func(_, lands int) bool { return lands <= step })
 }
 
-// Trace records an exchange that was sent after a step. A nil tracer records nothing.
-func (o *Owner) Trace(t engine.Tracer, f, at int, began time.Time) {
+// Trace records an exchange that was sent after a step, and how many copies of its change the owner sends itself. A nil tracer
+// records nothing.
+func (o *Owner) Trace(t engine.Tracer, f, at int, began time.Time, took time.Duration, copies int) {
 	if t == nil {
 		return
 	}
-	t.Complete(trace.ExchangeTrack, trace.Exchange, "exchange "+o.fragments[f].name, began, time.Since(began),
-		map[string]any{"step": at, "lands": o.Plan.Lands(at), "bytes": o.config.Bytes(o.fragments[f].blocks)})
+	t.Complete(trace.ExchangeTrack, trace.Exchange, "exchange "+o.fragments[f].name, began, took,
+		map[string]any{"step": at, "lands": o.Plan.Lands(at), "bytes": o.config.Bytes(o.fragments[f].blocks), "copies": copies})
 }
 
 // owner is the sender of the messages of outer steps, see outer.Config.Key.

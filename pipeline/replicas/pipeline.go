@@ -182,7 +182,7 @@ func (p *Pipeline) send(f, at int) error {
 	if _, err := p.Step(f, at, messages); err != nil {
 		return err
 	}
-	p.Trace(p.tracer, f, at, began)
+	p.Trace(p.tracer, f, at, began, time.Since(began), 0)
 	return nil
 }
 

@@ -7,12 +7,15 @@ import (
 
 // ExchangeCosts are the costs of replicas that train on their own, and of their exchanges, in any unit of time and in
 // bytes. Every fragment is divided among owners. Each replica sends each owner its part of the message; the owner takes the
-// mean and sends each replica the result, which has as many bytes.
+// mean and sends each replica the result, which has as many bytes. If one owns all, replicas may pass the result on.
 type ExchangeCosts struct {
 	Bytes    []float64 // by fragment: of a message
 	Work     []float64 // by fragment: the time that sending it takes a replica, and landing it takes as long; nil: none
 	Replicas []ReplicaCost
 	Sites    []Site
+	// Copies is how many copies of a result the owner of all fragments sends to other sites, on average. Replicas at these
+	// pass the others on, in as many chains, and take turns in that. 0: the owner sends all.
+	Copies float64
 }
 
 // ReplicaCost is the cost of a replica, or of an owner that does not train.
@@ -66,6 +69,9 @@ func (c ExchangeCosts) check(e Exchanges) error {
 	if !valid(c.Bytes...) || !valid(c.Work...) {
 		return fmt.Errorf("exchanges: found bytes %v and work %v, expected numbers from 0 to %v", c.Bytes, c.Work, maxCost)
 	}
+	if most := c.Passed(); c.Copies != 0 && !(c.Copies >= 1 && c.Copies <= most) {
+		return fmt.Errorf("exchanges: found %v copies of a result, expected 1 to %v, and one owner of all fragments", c.Copies, most)
+	}
 	if training == 0 || math.Abs(owned-1) > 1e-6 {
 		return fmt.Errorf("exchanges: found %d replicas that own %v of each fragment, expected at least one replica, and all", training, owned)
 	}
@@ -87,9 +93,34 @@ func (c ExchangeCosts) Training() (n int) {
 func (c ExchangeCosts) Traffic(site int) (up, down float64) {
 	training, owned, message := c.at(site)
 	all := float64(c.Training())
-	up = message * (training*(1-owned) + owned*(all-training))
-	return up, up
+	down = message * (training*(1-owned) + owned*(all-training))
+	if up = down; c.Copies > 0 && owned > 0 {
+		return message * c.Copies, down
+	} else if c.Copies > 0 {
+		up += message * training * c.share()
+	}
+	return up, down
 }
+
+// Passed is the number of replicas that get results from another site; 0: no replica owns all fragments.
+func (c ExchangeCosts) Passed() float64 {
+	for i, r := range c.Replicas {
+		if r.Share == 1 {
+			at, _, _ := c.at(c.Replicas[i].Site)
+			return float64(c.Training()) - at
+		}
+	}
+	return 0
+}
+
+// share is how many copies of a result a replica passes on, on average.
+func (c ExchangeCosts) share() float64 {
+	most := c.Passed()
+	return (most - c.Copies) / most
+}
+
+// hops is how many replicas, one after the other, pass on a result.
+func (c ExchangeCosts) hops() float64 { return math.Ceil(c.Passed()/c.Copies) - 1 }
 
 // at are the replicas that train at a site, the share of each fragment that is owned there, and the bytes of a message of
 // all fragments.

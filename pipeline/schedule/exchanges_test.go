@@ -102,6 +102,9 @@ func TestLateness(t *testing.T) {
 				c.Replicas[i].Share = 0
 			}
 			c.Replicas[0].Share = 1
+			if most := c.Passed(); most >= 1 && random.IntN(2) == 0 {
+				c.Copies = 1 + (most-1)*random.Float64()
+			}
 		}
 		for range fragments {
 			c.Bytes = append(c.Bytes, random.Float64()*float64(period)/float64(4*n*fragments))
@@ -122,6 +125,29 @@ func TestLateness(t *testing.T) {
 			assert.Positive(t, waited(t, e, c), "%+v %+v", e, c)
 		}
 	}
+}
+
+// What replicas pass on leaves them, and not the owner. It takes longer for each of a chain, by a piece.
+func TestExchangesThatArePassedOn(t *testing.T) {
+	c := star(3, 5, Site{Up: 1, Latency: 1}, Site{Up: 1})
+	c.Bytes, c.Copies = []float64{10}, 1.5
+	traffic := func(site int) []float64 {
+		up, down := c.Traffic(site)
+		return []float64{up, down}
+	}
+	assert.Equal(t, []float64{15, 30}, traffic(0))
+	assert.Equal(t, []float64{15, 10}, traffic(1))
+	c.Copies = 1
+	r, err := SimulateExchanges(Exchanges{1, 12, 12, Endless}, c, 40)
+	require.NoError(t, err)
+	f := r.Flights[0]
+	assert.Equal(t, 70., f.Left[1])
+	assert.InDelta(t, 70+1+1+2*10+2*(10./16+1), f.Arrived[1], 1e-9)
+	c.Copies = 0
+	assert.Equal(t, []float64{30, 30}, traffic(0))
+	c.Copies = 4
+	_, err = SimulateExchanges(Exchanges{1, 12, 12, Endless}, c, 40)
+	assert.ErrorContains(t, err, "found 4 copies of a result, expected 1 to 3")
 }
 
 func waited(t *testing.T, e Exchanges, c ExchangeCosts) (sum float64) {

@@ -331,17 +331,36 @@ func (sim *exchangeSimulation) answer(o int, fl *flight) {
 	c, bytes := sim.costs.Replicas[o], sim.costs.Bytes[fl.Fragment]
 	site := &sim.sites[c.Site]
 	gone := sim.replicas[o].out.pass(bytes*c.Share*sim.others(c), span{sim.now, sim.now})
-	gone = site.up.pass(bytes*c.Share*(sim.training-site.training), gone)
+	copies := sim.training - site.training
+	if sim.costs.Copies > 0 {
+		copies = sim.costs.Copies
+	}
+	gone = site.up.pass(bytes*c.Share*copies, gone)
 	fl.back = fl.back.with(gone, fl.answered > 0)
 	if fl.answered++; fl.answered < sim.owners {
 		return
 	}
+	if sim.costs.Copies == 0 {
+		sim.deliver(fl, fl.back, func(siteState) bool { return true })
+		return
+	}
+	owns := func(s siteState) bool { return s.owned > 0 }
+	sim.deliver(fl, fl.back, owns)
+	come := sim.across(fl.back, 1)
+	sim.at(max(sim.now, come.first), func() {
+		sim.deliver(fl, sim.pass(bytes, come), func(s siteState) bool { return !owns(s) })
+	})
+}
+
+// deliver brings a result that has left other sites to the replicas of some.
+func (sim *exchangeSimulation) deliver(fl *flight, back span, to func(siteState) bool) {
+	bytes := sim.costs.Bytes[fl.Fragment]
 	for g := range sim.sites {
 		site := &sim.sites[g]
-		if site.training == 0 {
+		if site.training == 0 || !to(*site) {
 			continue
 		}
-		came := site.down.pass(bytes*site.training*(1-site.owned), sim.across(fl.back, 1-site.owned))
+		came := site.down.pass(bytes*site.training*(1-site.owned), sim.across(back, 1-site.owned))
 		for i, c := range sim.costs.Replicas {
 			if c.Site != g || c.Step == 0 {
 				continue
@@ -355,6 +374,29 @@ func (sim *exchangeSimulation) answer(o int, fl *flight) {
 			})
 		}
 	}
+}
+
+// passedPieces is in how many pieces a result is passed on: a replica passes on the first while others come.
+const passedPieces = 16
+
+// passedSlower is how much longer it takes to pass a result on than to send it: what the replica itself sends meanwhile has the
+// other half of the connection.
+const passedSlower = 2
+
+// pass passes a result on that comes to the first replicas of all chains in a span of time. It returns the span in which it leaves
+// the last but one: the slowest connection counts, and a piece for each hop.
+func (sim *exchangeSimulation) pass(bytes float64, come span) span {
+	last, piece, share := come.last, 0.0, sim.costs.share()
+	for g := range sim.sites {
+		site := &sim.sites[g]
+		if site.owned > 0 || site.training == 0 || site.up.rate == 0 {
+			continue
+		}
+		gone := site.up.pass(bytes*site.training*share, come)
+		last = max(last, gone.first+passedSlower*bytes/site.up.rate)
+		piece = max(piece, bytes/site.up.rate/passedPieces)
+	}
+	return span{come.first, last + sim.costs.hops()*(piece+sim.latency) - sim.latency}
 }
 
 // finish is the result.

@@ -96,6 +96,8 @@ func (r *Replicas) stepAll() {
 	for {
 		select {
 		case <-r.wake:
+		case <-r.changed:
+			r.meet()
 		case <-tick.C:
 			r.loseHung()
 		case <-r.failing:
@@ -111,6 +113,7 @@ func (r *Replicas) stepAll() {
 				return
 			}
 		}
+		r.answer()
 	}
 }
 
@@ -258,35 +261,18 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 	r.mu.Lock()
 	tracer, joining := r.tracer, r.joining
 	r.mu.Unlock()
-	r.owner.Trace(tracer, x.Fragment, x.Step, began)
+	took := time.Since(began)
 	all := r.present()
 	if joining != nil && joining.follows {
 		all = append(all, joining)
 	}
-	for _, s := range all {
-		r.sendChange(s, protocol.Change{Step: x.Step, Fragment: x.Fragment, Before: s.follows}, change)
-	}
+	copies := r.send(x, change, all)
+	r.owner.Trace(tracer, x.Fragment, x.Step, began, took, copies)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exchanges.stepped[x.Fragment] = x.Step
 	r.exchanges.advance()
 	return nil
-}
-
-// sendChange sends the members of a replica what they own of a change. To a replica that has not begun, it counts as a
-// variable.
-func (r *Replicas) sendChange(s *slot, h protocol.Change, change replicas.Message) {
-	p := s.pipeline
-	for _, member := range p.group.members {
-		payload := r.owner.Encode(change, h.Fragment, p.owns(member))
-		if payload == nil {
-			continue
-		}
-		if h.Before {
-			p.variables.count([]string{member})
-		}
-		p.send(member, transport.Bulk, h, payload)
-	}
 }
 
 // settle waits until all exchanges up to a step are done.

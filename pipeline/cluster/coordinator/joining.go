@@ -270,6 +270,7 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 	r.events = append(r.events, event{from, fmt.Sprintf("%s begins after step %d on %s, at the shared weights, with a fresh optimizer",
 		name(s.number), from, strings.Join(s.pipeline.group.members, ", "))})
 	signal(r.vacant)
+	signal(r.changed)
 	signal(round.changed)
 	go func() {
 		if err := r.settle(from); err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,17 +51,21 @@ type network struct {
 	links    *Links                                                         // known before; nil: none are
 	probed   map[string]string                                              // by member: to which it has sent the newest filler
 	ahead    map[string]time.Duration                                       // by member: its clock minus that of the coordinator
+	direct   bool                                                           // members of different replicas have links
+	apart    map[string]bool                                                // pairs, as in "a b": the first does not reach the second
+	patience time.Duration                                                  // of members added later
+	pairs    map[string]uint64                                              // epochs of neighbors, as in "a b"
 }
 
 func newNetwork() *network {
 	return &network{epochs: map[string]uint64{}, members: map[string]*member.Member{}, queues: map[string]chan func(){},
-		cut:  map[string]bool{},
+		cut: map[string]bool{}, pairs: map[string]uint64{}, apart: map[string]bool{},
 		sent: map[string]int{}, probed: map[string]string{}}
 }
 
 // add adds a member.
 func (n *network) add(t *testing.T, id string) {
-	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: testdevice.Open, Note: t.Logf})
+	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: testdevice.Open, Patience: n.patience, Note: t.Logf})
 	m.Use(node{n, id})
 	n.members[id] = m
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
@@ -84,6 +90,24 @@ func (n node) Connect(epoch uint64, peers []transport.Peer) error {
 	return nil
 }
 
+// Neighbors implements member.Node. The member reports which neighbors it reaches.
+func (n node) Neighbors(all []transport.Neighbor) error {
+	n.mu.Lock()
+	maps.DeleteFunc(n.pairs, func(pair string, _ uint64) bool { return strings.HasPrefix(pair, n.self+" ") })
+	links := []protocol.LinkUse{{Peer: coordinatorID}}
+	for _, x := range all {
+		pair := n.self + " " + x.ID
+		n.pairs[pair] = x.Epoch
+		links = append(links, protocol.LinkUse{Peer: x.ID, Connected: !n.apart[pair]})
+	}
+	n.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	return n.Send(coordinatorID, transport.Message{Class: transport.Bulk, Header: protocol.Encode(protocol.LinkReport{}),
+		Payload: protocol.EncodeLinks(links)})
+}
+
 func (n node) Send(to string, m transport.Message) error {
 	h, err := protocol.Decode(m.Header)
 	if err != nil {
@@ -102,6 +126,8 @@ func (n node) Send(to string, m transport.Message) error {
 	m.Epoch = n.epochs[n.self]
 	if n.self == coordinatorID {
 		m.Epoch = n.epochs[to]
+	} else if pair := n.pairs[n.self+" "+to]; pair != 0 {
+		m.Epoch = pair
 	}
 	if n.forge != nil {
 		n.forge(n.self, to, h, &m)

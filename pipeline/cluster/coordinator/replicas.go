@@ -31,7 +31,10 @@ type Replicas struct {
 	fills    sync.Once
 	filling  sync.WaitGroup // fillAll
 	vacant   chan struct{}  // has room for one: a replica is away
-	owning   sync.Mutex     // the state of the owner; locked before mu
+	changed  chan struct{}  // has room for one: other replicas are here
+	spread   spread
+	outgoing *transport.Pacer[outgoing]
+	owning   sync.Mutex // the state of the owner; locked before mu
 
 	mu        sync.Mutex
 	tracer    engine.Tracer
@@ -41,8 +44,10 @@ type Replicas struct {
 	round     *round     // in progress; nil: none is
 	limit     *commonEnd // of the newest round; nil: there was none
 	exchanges exchanges
-	events    []event // that are not recorded yet
-	failure   error   // why failing is closed
+	lacks     map[lack]protocol.Lack // that are not answered
+	met       map[string]bool        // members that have, or had, neighbors
+	events    []event                // that are not recorded yet
+	failure   error                  // why failing is closed
 }
 
 // ReplicaOptions describe where replicas are opened.
@@ -63,6 +68,7 @@ type ReplicaOptions struct {
 	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and pipeline.watchdog.
 	OpenTimeout time.Duration
 	Execute     engine.Executor // of the outer optimizer; nil: runtime/exec
+	Direct      *Direct         // nil: replicas pass nothing on to each other
 }
 
 // slot is a replica that is here.
@@ -85,8 +91,10 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 		o.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
 	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
-		vacant: make(chan struct{}, 1),
-		slots:  make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges(), fill: filling{closing: map[int]bool{}}}
+		vacant: make(chan struct{}, 1), changed: make(chan struct{}, 1), spread: newSpread(),
+		lacks: map[lack]protocol.Lack{}, met: map[string]bool{},
+		slots: make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges(), fill: filling{closing: map[int]bool{}}}
+	r.outgoing = r.newOutgoing()
 	o.Opened(r)
 	errs := make([]error, len(r.slots))
 	var opening sync.WaitGroup
@@ -123,6 +131,8 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner}
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
+	of.lacked = func(from string, h protocol.Lack) error { return r.lacked(s, from, h) }
+	of.met = r.hasMet
 	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -193,6 +203,8 @@ func (r *Replicas) Load() (err error) {
 		go r.watch(s)
 	}
 	r.stepping.Go(r.stepAll)
+	r.stepping.Go(func() { r.outgoing.Run(r.failing) })
+	signal(r.changed)
 	return nil
 }
 
@@ -230,6 +242,7 @@ func (r *Replicas) lose(s *slot, err error) {
 		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
 	}
 	signal(r.wake)
+	signal(r.changed)
 }
 
 // event is what has happened to a replica.
@@ -360,6 +373,13 @@ func (r *Replicas) Lost(member string, err error) {
 	for _, s := range r.known() {
 		s.pipeline.Lost(member, err)
 	}
+}
+
+// hasMet reports whether a member has, or had, links with those of other replicas.
+func (r *Replicas) hasMet(member string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.met[member]
 }
 
 // Receive takes a message of a member.

@@ -48,7 +48,12 @@ func (n *network) elastic(offers <-chan []string, members ...[]string) train.Rem
 		}
 	}
 	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
-		return OpenReplicas(ctx, ReplicaOptions{Task: t, Offer: offer, Opened: func(r *Replicas) { n.host = r },
+		var direct *Direct
+		if n.direct {
+			direct = &Direct{Peer: func(member string) (protocol.Peer, bool) { return protocol.Peer{ID: member}, true },
+				NextEpoch: func() uint64 { return epoch.Add(2) }, most: 1}
+		}
+		return OpenReplicas(ctx, ReplicaOptions{Task: t, Direct: direct, Offer: offer, Opened: func(r *Replicas) { n.host = r },
 			Device: func() (device.Device, error) { return testdevice.Open("cpu:0/1") },
 			Open: func(ctx context.Context, t train.RemoteTask, of *ofReplica, opened func(*Pipeline)) (*Pipeline, error) {
 				if len(members[of.number]) == 0 {

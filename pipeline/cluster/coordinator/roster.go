@@ -307,6 +307,17 @@ func (r *roster) setPlaces(places []protocol.Place) {
 	r.change()
 }
 
+// info is the description of a member. It reports whether there is such a member.
+func (r *roster) info(id string) (protocol.Info, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.find(id)
+	if m == nil {
+		return protocol.Info{}, false
+	}
+	return m.Info, true
+}
+
 // infos are the descriptions of the members, by ID.
 func (r *roster) infos() map[string]protocol.Info {
 	r.mu.Lock()

@@ -120,8 +120,17 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 	}
 	h.roster.placeGroups(p.Stages, p.Replicas)
 	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Execute,
+		Direct: &Direct{Peer: h.neighbor, NextEpoch: h.nextEpoch},
 		Opened: func(r *Replicas) { h.run(r) }, Failed: func(replica int) { h.roster.failed(replica, p.Stages) },
 		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
+}
+
+// neighbor describes a member for those of other replicas. The one in this process and browser tabs pass nothing on: it would
+// use the coordinator's link.
+func (h *Host) neighbor(member string) (protocol.Peer, bool) {
+	info, ok := h.roster.info(member)
+	local := h.services.local != nil && h.services.local.ID() == member
+	return protocol.Peer{ID: member, Addresses: info.Addresses}, ok && !local && info.Tab == ""
 }
 
 // openReplica opens the pipeline of a replica on its members; nil: it has none.

@@ -27,6 +27,7 @@ type epoch struct {
 	engine    *engine.Engine
 	course    *replicas.Course // nil: no replicas train on their own
 	copies    *copies
+	neighbors *neighbors     // nil: no replicas train on their own
 	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
 	reporting sync.WaitGroup // of links
 	failed    sync.Once
@@ -77,9 +78,9 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 		return e, context.Cause(ctx)
 	}
 	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
-		e.copies = newCopies(e)
+		e.copies, e.neighbors = newCopies(e), newNeighbors(e)
 		e.work.replica.Weights, e.work.replica.Owns, e.work.replica.Waited = e.engine, e.owns, e.waited
-		e.work.replica.Copies = e.copies
+		e.work.replica.Copies, e.work.replica.Overdue, e.work.replica.Patience = e.copies, e.neighbors.overdue, m.options.Patience
 		e.course = replicas.NewCourse(*e.work.replica)
 	}
 	return e, err
@@ -155,6 +156,9 @@ func (e *epoch) close() error {
 		e.reporting.Wait()
 		errs = append(errs, e.engine.Close())
 	}
+	if e.neighbors != nil {
+		e.neighbors.close()
+	}
 	if e.course != nil {
 		errs = append(errs, e.course.Close())
 	}
@@ -224,12 +228,14 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 			return errors.New("a change for replicas that do not train on their own")
 		}
 		if !h.Before {
-			return e.course.Take(h.Fragment, h.Step, payload)
+			return e.neighbors.change(h, payload)
 		}
 		if err := e.course.Follow(h.Fragment, payload); err != nil {
 			return err
 		}
 		return e.wrote()
+	case protocol.Neighbors, protocol.Promise, protocol.Piece:
+		return e.receiveOfNeighbors(h, payload)
 	case protocol.Begin:
 		return e.begin(h)
 	case protocol.Read:
@@ -240,6 +246,30 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 		return e.inSegment(message{h, payload})
 	}
 	return fmt.Errorf("a %T, which only members send", h)
+}
+
+// receiveOfNeighbors takes what the coordinator says of neighbors.
+func (e *epoch) receiveOfNeighbors(h protocol.Header, payload [][]byte) error {
+	if e.neighbors == nil {
+		return fmt.Errorf("a %T for replicas that do not train on their own", h)
+	}
+	switch h := h.(type) {
+	case protocol.Promise:
+		return e.neighbors.promise(h, payload)
+	case protocol.Piece:
+		return e.neighbors.piece(e.member.options.Coordinator, h, payload)
+	}
+	return e.neighbors.meet(payload)
+}
+
+// receiveOther takes a message that is not of the epoch: of a neighbor, or of an epoch that has ended.
+func (e *epoch) receiveOther(from string, m transport.Message) {
+	if e.neighbors == nil {
+		return
+	}
+	if err := e.neighbors.receive(from, m); err != nil {
+		e.fail(err)
+	}
 }
 
 // receiveStage takes a message of another member's rank.

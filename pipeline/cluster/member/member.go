@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -25,6 +26,7 @@ import (
 // Node is what a member needs of transport.Node.
 type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
+	Neighbors(all []transport.Neighbor) error
 	Send(to string, m transport.Message) error
 	Flush(ctx context.Context) error
 	Links() []transport.Link
@@ -38,6 +40,7 @@ type Options struct {
 	Costs       *measure.Cache                   // measured times of units; nil: none are kept
 	HookCache   string                           // folder for compiled hooks; "" keeps none
 	Note        func(format string, args ...any) // messages for the user of this machine
+	Patience    time.Duration                    // how long a replica waits for a change before it asks for it; 0: 5 s
 	Local       bool                             // the coordinator is in this process: it reports failures of epochs
 }
 
@@ -175,6 +178,9 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
 	e.reporting.Go(e.reportLinks)
+	if e.neighbors != nil {
+		e.reporting.Go(func() { e.neighbors.outgoing.Run(e.over) })
+	}
 	return e.describe(), nil
 }
 
@@ -270,10 +276,14 @@ func (m *Member) Close() error {
 // Receive takes a message of the coordinator or of another member.
 func (m *Member) Receive(from string, msg transport.Message) {
 	e := m.current.get()
-	if e == nil || msg.Epoch != e.plan.Epoch || !e.using.TryRLock() {
+	if e == nil || !e.using.TryRLock() {
 		return // an epoch that has ended
 	}
 	defer e.using.RUnlock()
+	if msg.Epoch != e.plan.Epoch {
+		e.receiveOther(from, msg)
+		return
+	}
 	h, err := protocol.Decode(msg.Header)
 	if err == nil {
 		err = e.receive(from, h, msg.Payload)

@@ -142,6 +142,33 @@ type Change struct {
 	Before   bool `json:"before,omitempty"` // the replica has not begun: it counts at once
 }
 
+// Neighbors names the members of other replicas with which a member may have links, in place of those before. The payload is
+// a JSON list of Neighbor. Coordinator → member.
+type Neighbors struct{}
+
+// Promise announces a change that comes in pieces. The payload is their hashes, see Cut. Coordinator → member.
+type Promise struct {
+	Step     int     `json:"step"`
+	Fragment int     `json:"fragment"`
+	From     string  `json:"from"`           // the neighbor that passes it on, or the coordinator
+	Next     string  `json:"next,omitempty"` // the neighbor to which the member passes it on; "": none
+	Sizes    []int64 `json:"sizes"`          // of the change's tensors
+}
+
+// Piece is a part of a change. The payload is its bytes. Coordinator → member, and member → member of another replica.
+type Piece struct {
+	Step     int `json:"step"`
+	Fragment int `json:"fragment"`
+	Number   int `json:"number"`
+}
+
+// Lack asks for a Change that was promised and has not come. Member → coordinator.
+type Lack struct {
+	Step     int    `json:"step"`
+	Fragment int    `json:"fragment"`
+	Why      Reason `json:"why"`
+}
+
 // Copy brings a version of a parameter that a replica has changed to a member whose ranks hold a copy. The payload is its bytes.
 // Member → member.
 type Copy struct {
@@ -180,6 +207,10 @@ const (
 	kindMove
 	kindChange
 	kindCopy
+	kindNeighbors
+	kindPromise
+	kindPiece
+	kindLack
 )
 
 func (Write) kind() kind      { return kindWrite }
@@ -200,6 +231,10 @@ func (Filler) kind() kind     { return kindFiller }
 func (Move) kind() kind       { return kindMove }
 func (Change) kind() kind     { return kindChange }
 func (Copy) kind() kind       { return kindCopy }
+func (Neighbors) kind() kind  { return kindNeighbors }
+func (Promise) kind() kind    { return kindPromise }
+func (Piece) kind() kind      { return kindPiece }
+func (Lack) kind() kind       { return kindLack }
 
 // decoders decode the headers of each kind.
 var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
@@ -208,7 +243,8 @@ var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], 
 	kindTensor: decode[Tensor],
 	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
 	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change],
-	kindCopy: decode[Copy]}
+	kindCopy: decode[Copy], kindNeighbors: decode[Neighbors], kindPromise: decode[Promise], kindPiece: decode[Piece],
+	kindLack: decode[Lack]}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {

@@ -35,6 +35,10 @@ func FuzzDecode(f *testing.F) {
 		protocol.Move{Step: 3, Fragment: 1},
 		protocol.Change{Step: 3, Fragment: 1},
 		protocol.Copy{Param: "w", Version: engine.Newest},
+		protocol.Neighbors{},
+		protocol.Promise{Step: 3, Fragment: 1, From: "a", Next: "b", Sizes: []int64{4}},
+		protocol.Piece{Step: 3, Fragment: 1, Number: 2},
+		protocol.Lack{Step: 3, Fragment: 1, Why: protocol.Overdue},
 	} {
 		text := protocol.Encode(h)
 		again, err := protocol.Decode(text)
@@ -57,7 +61,7 @@ func FuzzDecode(f *testing.F) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, expect := range map[string]string{
 		"":                          "it is empty",
-		"\x00{}":                    "found kind 0, expected 1 to 18",
+		"\x00{}":                    "found kind 0, expected 1 to 22",
 		"{}":                        "found kind 123",
 		"\x01":                      "EOF",
 		"\x02{\"x\":2}":             `unknown field "x"`,

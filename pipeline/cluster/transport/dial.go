@@ -31,7 +31,11 @@ func (l *link) dial() {
 		<-l.done
 		cancel()
 	})
-	for backoff := t.minBackoff; ; backoff = min(2*backoff, t.maxBackoff) {
+	longest := t.maxBackoff
+	if l.neighbor {
+		longest = neighborPatience
+	}
+	for backoff := t.minBackoff; !l.neighbor || l.turn(ctx); backoff = min(2*backoff, longest) {
 		begin := time.Now()
 		connected, err := l.connectOnce(ctx)
 		if ctx.Err() != nil {
@@ -51,7 +55,7 @@ func (l *link) dial() {
 			switch {
 			case l.session != nil:
 				l.node.options.Sessions.Failed(l.session, err)
-			case !refused || r.Code != codeEarly && r.Code != Left:
+			case !l.neighbor && (!refused || r.Code != codeEarly && r.Code != Left):
 				l.node.notes.add("no connection to member %s: %v", l.peer.ID, err)
 			}
 		}

@@ -36,6 +36,7 @@ type link struct {
 	node        *Node
 	peer        Peer
 	session     *Session // that the link is of; nil: it is of an epoch
+	neighbor    bool     // the epoch is that of two neighbors
 	greeting    []byte   // of a session that this side begins
 	epoch       uint64
 	dials       bool
@@ -135,9 +136,10 @@ func (l *link) receive(m Message) {
 	}
 }
 
-// startGrace is called with mu held. A session has no grace period: who uses it decides when the peer is lost.
+// startGrace is called with mu held. A session has no grace period, since who uses it decides when the peer is lost, and
+// neighbors need not reach each other.
 func (l *link) startGrace() {
-	if l.session != nil || l.state.over != nil || l.state.grace != nil {
+	if l.session != nil || l.neighbor || l.state.over != nil || l.state.grace != nil {
 		return
 	}
 	period := l.state.period
@@ -299,6 +301,10 @@ func (l *link) fail(err error) {
 	if l.session != nil {
 		l.node.dismiss(l.session)
 		l.node.options.Sessions.Ended(l.session, err)
+		return
+	}
+	if l.neighbor {
+		l.node.notes.add("the link with %s, of another replica, has ended: %v", l.peer.ID, err)
 		return
 	}
 	l.node.spawn(func() { l.node.options.Lost(l.peer.ID, err) })

@@ -186,7 +186,7 @@ func (n *Node) checkHello(h hello, member string) (*link, error) {
 	return n.linkOf(h, member)
 }
 
-// linkOf returns the link of an epoch that a hello is for.
+// linkOf returns the link of an epoch, or with a neighbor, that a hello is for.
 func (n *Node) linkOf(h hello, member string) (*link, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,6 +194,8 @@ func (n *Node) linkOf(h hello, member string) (*link, error) {
 	switch {
 	case n.closed:
 		return nil, refusalf(Left, hasLeft)
+	case n.neighbors[member] != nil && n.neighbors[member].epoch == h.epoch:
+		return n.neighbors[member], nil
 	case h.epoch > n.epoch:
 		return nil, refusalf(codeEarly, "epoch %d has not begun at member %s", h.epoch, self)
 	case h.epoch < n.epoch:

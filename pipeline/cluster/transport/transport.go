@@ -96,6 +96,8 @@ type Options struct {
 	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are. The
 	// node owns it.
 	Listener net.Listener
+	// Bind opens the listener at an address; nil is TCP.
+	Bind func(address string) (net.Listener, error)
 	// Dial opens a connection to an address of a peer. nil is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Explain makes an error of TLS plain to users; nil: it stays as it is.
@@ -140,6 +142,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Congestion = "bbr"
 	case "system":
 		o.Congestion = ""
+	}
+	if o.Bind == nil {
+		o.Bind = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 	}
 	if o.Dial == nil {
 		congestion := o.Congestion
@@ -193,6 +198,7 @@ type Node struct {
 	closed      bool
 	epoch       uint64
 	links       map[string]*link             // of the epoch; the link of a peer that has a session is the session's
+	neighbors   map[string]*link             // see Neighbors
 	sessions    map[string]*Session          // by peer
 	hellos      map[string]*rate.Limiter     // of sessions, by peer
 	connections map[*watchedConn]*connection // that peers have dialed
@@ -215,7 +221,7 @@ func Listen(address string, o Options) (*Node, error) {
 		}
 		return n, nil
 	}
-	if n.listener, err = net.Listen("tcp", address); err != nil {
+	if n.listener, err = o.Bind(address); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	n.serve()
@@ -261,6 +267,8 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 			l.end(refusalf(codeOver, "epoch %d has ended", n.epoch))
 		}
 	}
+	n.endNeighbors(nil)
+	n.neighbors = nil
 	for id, s := range n.sessions {
 		if links[id] == s.link {
 			s.link.newEpoch(epoch)
@@ -325,7 +333,7 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 	return links, nil
 }
 
-// Send enqueues a message for a peer of the epoch and never blocks. The node does not copy the header and the payload:
+// Send enqueues a message for a peer of the epoch, or a neighbor, and never blocks. The node does not copy the header and the payload:
 // they must not be changed after Send, unless a later Flush has succeeded. The queue has no limit; Links reports what is
 // not acknowledged.
 func (n *Node) Send(to string, m Message) error {
@@ -340,7 +348,8 @@ func (n *Node) Send(to string, m Message) error {
 	return l.send(m)
 }
 
-// link returns the link to a peer of the epoch, and the number of the epoch: of the peer's, if it has a session.
+// link returns the link to a peer of the epoch or to a neighbor, and the number of the epoch: of the peer's, if it has a
+// session.
 func (n *Node) link(peer string) (*link, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -348,6 +357,9 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 		return nil, 0, net.ErrClosed
 	}
 	l := n.links[peer]
+	if near := n.neighbors[peer]; l == nil && near != nil {
+		return near, near.epoch, nil
+	}
 	if l == nil {
 		return nil, 0, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
 	}
@@ -357,9 +369,9 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 	return l, n.epoch, nil
 }
 
-// Flush waits until the peers have received all messages that were sent before. It fails if one of them is lost.
+// Flush waits until the peers of the epoch have received all messages that were sent before. It fails if one of them is lost.
 func (n *Node) Flush(ctx context.Context) error {
-	for _, l := range n.sorted() {
+	for _, l := range n.sorted(false) {
 		if err := l.flush(ctx); err != nil {
 			return err
 		}
@@ -382,22 +394,23 @@ func (n *Node) currentEpoch() uint64 {
 	return n.epoch
 }
 
-func (n *Node) sorted() []*link {
+// sorted are the links of the epoch, and those with neighbors, by peer.
+func (n *Node) sorted(neighbors bool) []*link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	links := make([]*link, 0, len(n.links))
-	for _, l := range n.links {
-		links = append(links, l)
+	links := slices.Collect(maps.Values(n.links))
+	if neighbors {
+		links = slices.AppendSeq(links, maps.Values(n.neighbors))
 	}
 	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(a.peer.ID, b.peer.ID) })
 	return links
 }
 
-// Links returns the state of the links of the epoch: one for each peer and class, sorted by peer and class. What a
-// session has carried in the epoch counts.
+// Links returns the state of the links of the epoch and of those with neighbors: one for each peer and class, sorted by peer
+// and class. What a session has carried in the epoch counts.
 func (n *Node) Links() []Link {
 	var all []Link
-	for _, l := range n.sorted() {
+	for _, l := range n.sorted(true) {
 		all = append(all, l.statistics()...)
 	}
 	return all
@@ -409,8 +422,9 @@ func (n *Node) Close() error {
 	n.mu.Lock()
 	closed := n.closed
 	n.closed = true
-	links, sessions := n.links, slices.Collect(maps.Values(n.sessions))
-	n.links = map[string]*link{}
+	links, sessions := slices.Collect(maps.Values(n.links)), slices.Collect(maps.Values(n.sessions))
+	links = slices.AppendSeq(links, maps.Values(n.neighbors))
+	n.links, n.neighbors = map[string]*link{}, nil
 	n.mu.Unlock()
 	if closed {
 		return nil

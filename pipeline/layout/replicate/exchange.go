@@ -17,6 +17,7 @@ type Exchange struct {
 	Message     int64     `json:"message"` // bytes that a replica sends, and receives, in a period
 	Waiting     float64   `json:"waiting"` // the largest share of its time that a replica waits for exchanges
 	Working     float64   `json:"working"` // the largest share of its time that exchanges take a replica
+	Copies      float64   `json:"copies"`  // that the coordinator sends of what others pass on, on average; 0: it sends all
 	Links       []LinkUse `json:"links"`   // of the sites that send
 	Limit       int       `json:"-"`       // the site whose connection is too slow for more replicas, or for its own; −1: none is
 }
@@ -67,8 +68,40 @@ func (p Problem) costs(replicas []Replica) schedule.ExchangeCosts {
 		c.Work = append(c.Work, hostPasses*bytes/rate/2)
 	}
 	c.Replicas = append(c.Replicas, schedule.ReplicaCost{Share: 1, Site: p.Owner})
+	if p.Direct {
+		c.Copies = p.copies(c)
+	}
 	return c
 }
+
+// copies is how many copies of a result the coordinator should send itself, so that the busiest connection is busy for the
+// shortest time; 0: all, since that is about as good. With c of n copies sent by the coordinator, whose connection needs A for
+// each, the others need W·(1 + (n − c)/n) for what they send, which is c·A at the best c.
+func (p Problem) copies(c schedule.ExchangeCosts) float64 {
+	all, _ := p.busiest(c)
+	n, coordinator, others := c.Passed(), 0.0, 0.0
+	_, down := c.Traffic(p.Owner)
+	for site, s := range p.Sites {
+		up, _ := c.Traffic(site)
+		if site == p.Owner {
+			coordinator = transfer(up, s.Up) / n
+			continue
+		}
+		others = max(others, transfer(up, s.Up))
+	}
+	if n < 2 || coordinator == 0 {
+		return 0
+	}
+	best := max(2*others/(coordinator+others/n), transfer(down, p.Sites[p.Owner].Down)/coordinator)
+	c.Copies = min(max(1, best), n)
+	if seconds, _ := p.busiest(c); seconds > worthPassing*all {
+		return 0
+	}
+	return c.Copies
+}
+
+// worthPassing is the share of the time of the busiest connection from which replicas pass results on.
+const worthPassing = 0.95
 
 // pace is the time of a step of the slowest replica.
 func pace(replicas []Replica) (step float64) {
@@ -148,7 +181,7 @@ func (p Problem) merged(c schedule.ExchangeCosts) schedule.ExchangeCosts {
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(seconds[b], seconds[a]) })
-	out := schedule.ExchangeCosts{Bytes: c.Bytes, Work: c.Work}
+	out := schedule.ExchangeCosts{Bytes: c.Bytes, Work: c.Work, Copies: c.Copies}
 	add := func(s schedule.Site, replicas []schedule.ReplicaCost) int {
 		for _, r := range replicas {
 			r.Site = len(out.Sites)
@@ -213,7 +246,7 @@ func (p Problem) describe(x *Exchange, c schedule.ExchangeCosts, r *schedule.Exc
 	for _, b := range c.Bytes {
 		message += b
 	}
-	x.Message = int64(message)
+	x.Message, x.Copies = int64(message), c.Copies
 	seconds := float64(x.Period) * x.StepSeconds
 	for site, s := range p.Sites {
 		up, down := c.Traffic(site)

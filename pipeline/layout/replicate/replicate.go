@@ -47,6 +47,7 @@ type Problem struct {
 	Machines []Machine
 	Sites    []Site
 	Owner    int       // the site of the coordinator, which takes the means of all replicas
+	Direct   bool      // replicas reach each other, and may pass results on
 	Messages []float64 // by fragment: bytes of a message
 	Weights  []float64 // by fragment: bytes of its weights in f32
 	Tokens   int       // of a replica's share of a batch

@@ -67,6 +67,29 @@ func TestHomesAreAsFastAsTheirSum(t *testing.T) {
 	}
 }
 
+// Replicas that pass on what the coordinator returns need shorter periods, unless its connection is fast.
+func TestReplicasPassOn(t *testing.T) {
+	for n, shorter := range map[int]float64{2: 1, 4: 0.6, 8: 0.3, 16: 0.3} {
+		p := homes(slices.Repeat([]float64{1000}, n)...)
+		through, err := Choose(p)
+		require.NoError(t, err)
+		p.Direct = true
+		plan, err := Choose(p)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, float64(plan.Period), shorter*float64(through.Period)+1, "%d", n)
+		assert.LessOrEqual(t, plan.Late, plan.Period, "%d", n)
+		assert.Zero(t, plan.Waiting)
+		assert.Equal(t, n > 2, plan.Copies > 0)
+		for _, l := range plan.Links {
+			assert.LessOrEqual(t, max(l.UpShare, l.DownShare), busy)
+		}
+		p.Sites[0].Up, p.Sites[0].Down = 1000*mbit, 1000*mbit
+		plan, err = Choose(p)
+		require.NoError(t, err)
+		assert.Zero(t, plan.Copies)
+	}
+}
+
 // A coordinator with a fast connection makes the period short, and a period that is given is kept.
 func TestPeriods(t *testing.T) {
 	p := homes(1000, 1000, 1000, 1000)

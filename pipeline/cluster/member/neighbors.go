@@ -1,0 +1,270 @@
+package member
+
+import (
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+)
+
+// neighbors are the members of other replicas that this one has links with. They pass pieces of changes of the base on to each
+// other as the coordinator says. The coordinator itself sends a hash of each piece. What has not come, or is something else, the
+// coordinator is asked for: a neighbor can delay a change, and nothing more.
+type neighbors struct {
+	epoch    *epoch
+	outgoing *transport.Pacer[outgoing]
+
+	mu       sync.Mutex
+	epochs   map[string]uint64  // of the links, by member
+	promised map[int]*promise   // by fragment: what is to come in pieces
+	early    map[source]*pieces // what came before its promise
+	taken    map[int]int        // by fragment: the step of the newest change
+}
+
+// promise is a change that comes in pieces.
+type promise struct {
+	protocol.Promise
+	protocol.Pieces
+	epoch    uint64 // of the link
+	received int64  // bytes from the neighbor, when it was last looked at
+	looked   int    // how often the replica has waited for it in vain
+	altered  bool   // something else has come
+}
+
+// source is a sender and a fragment.
+type source struct {
+	member   string
+	fragment int
+}
+
+// pieces are of a change after a step.
+type pieces struct {
+	step  int
+	bytes int64
+	all   map[int][][]byte // payloads by number
+}
+
+// outgoing is a piece for a neighbor.
+type outgoing struct {
+	to string
+	protocol.Piece
+	payload [][]byte
+}
+
+func newNeighbors(e *epoch) *neighbors {
+	n := &neighbors{epoch: e, epochs: map[string]uint64{}, promised: map[int]*promise{}, early: map[source]*pieces{}, taken: map[int]int{}}
+	n.outgoing = transport.NewPacer(func(a, b outgoing) int { return a.Compare(b.Piece) },
+		func(o outgoing) int64 { return int64(len(o.payload[0])) }, n.unacknowledged, n.send)
+	return n
+}
+
+// send sends a piece. A neighbor that is gone needs nothing.
+func (n *neighbors) send(o outgoing) {
+	_ = n.epoch.member.node.Send(o.to, transport.Message{Class: transport.Bulk, Header: protocol.Encode(o.Piece), Payload: o.payload})
+}
+
+// unacknowledged is how many bytes are on their way to neighbors.
+func (n *neighbors) unacknowledged() (bytes int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.epoch.member.node.Links() {
+		if l.Class == transport.Bulk && l.Connected && n.epochs[l.Peer] != 0 {
+			bytes += l.Unacknowledged
+		}
+	}
+	return bytes
+}
+
+// meet takes the neighbors that the coordinator names.
+func (n *neighbors) meet(payload [][]byte) error {
+	all, err := protocol.DecodeNeighbors(payload)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.epochs)
+	var peers []transport.Neighbor
+	for _, x := range all {
+		n.epochs[x.ID] = x.Epoch
+		peers = append(peers, transport.Neighbor{Peer: transport.Peer{ID: x.ID, Addresses: x.Addresses}, Epoch: x.Epoch})
+	}
+	for s := range n.early {
+		if n.epochs[s.member] == 0 {
+			delete(n.early, s)
+		}
+	}
+	for _, p := range n.promised {
+		if !n.ofCoordinator(p) && n.epochs[p.From] != p.epoch {
+			n.lack(p, protocol.Gone)
+		}
+	}
+	return n.epoch.member.node.Neighbors(peers)
+}
+
+// close ends the links. The node may be closed already.
+func (n *neighbors) close() { _ = n.epoch.member.node.Neighbors(nil) }
+
+// ofCoordinator reports whether the coordinator sends the pieces.
+func (n *neighbors) ofCoordinator(p *promise) bool {
+	return p.From == n.epoch.member.options.Coordinator
+}
+
+// promise takes the announcement of a change.
+func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.Step <= n.taken[h.Fragment] {
+		return nil
+	}
+	p := &promise{Promise: h, epoch: n.epochs[h.From], received: n.receivedFrom(h.From)}
+	if p.Pieces, err = h.Expect(payload); err != nil {
+		return err
+	}
+	n.promised[h.Fragment] = p
+	s := source{h.From, h.Fragment}
+	came := n.early[s]
+	delete(n.early, s)
+	if came != nil && came.step == h.Step {
+		for number, payload := range came.all {
+			if err := n.arrived(p, number, payload); err != nil {
+				return err
+			}
+		}
+	}
+	if p.epoch == 0 && !n.ofCoordinator(p) {
+		n.lack(p, protocol.Gone)
+	}
+	return nil
+}
+
+// change takes a change from the coordinator in one piece.
+func (n *neighbors) change(h protocol.Change, payload [][]byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.promised[h.Fragment]; p != nil && p.Step == h.Step {
+		for number, piece := range protocol.Cut(payload).All {
+			if number < len(p.All) && p.All[number] == nil {
+				n.pass(p, number, [][]byte{piece})
+			}
+		}
+	}
+	return n.take(h.Step, h.Fragment, payload)
+}
+
+// receive takes a message of a neighbor. What no promise fits is dropped. An error is not the neighbor's.
+func (n *neighbors) receive(from string, m transport.Message) error {
+	h, err := protocol.Decode(m.Header)
+	x, ok := h.(protocol.Piece)
+	n.mu.Lock()
+	known := m.Epoch != 0 && n.epochs[from] == m.Epoch
+	n.mu.Unlock()
+	if err != nil || !ok || !known {
+		return nil
+	}
+	return n.piece(from, x, m.Payload)
+}
+
+// piece takes a piece of a change, or keeps it until it is promised.
+func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.Step <= n.taken[h.Fragment] {
+		return nil
+	}
+	if p := n.promised[h.Fragment]; p != nil && p.From == from && p.Step == h.Step {
+		return n.arrived(p, h.Number, payload)
+	}
+	s := source{from, h.Fragment}
+	if e := n.early[s]; e == nil || e.step != h.Step {
+		n.early[s] = &pieces{step: h.Step, all: map[int][][]byte{}}
+	}
+	e := n.early[s]
+	for _, tensor := range payload {
+		e.bytes += int64(len(tensor))
+	}
+	if e.bytes <= n.epoch.course.MessageBytes(h.Fragment) && len(payload) == 1 { // what is held of a sender is a message of each fragment
+		e.all[h.Number] = payload
+	}
+	return nil
+}
+
+// arrived takes a piece, if it is what was promised, passes it on, and takes the change when all are there. The caller holds the
+// lock.
+func (n *neighbors) arrived(p *promise, number int, payload [][]byte) error {
+	added, err := p.Add(number, payload)
+	if err != nil && !p.altered {
+		p.altered = true
+		n.lack(p, protocol.Altered)
+	}
+	if !added {
+		return nil
+	}
+	n.pass(p, number, payload)
+	if !p.Complete() {
+		return nil
+	}
+	whole, err := p.Payload()
+	if err != nil {
+		return err
+	}
+	return n.take(p.Step, p.Fragment, whole)
+}
+
+// pass passes a piece on. The caller holds the lock.
+func (n *neighbors) pass(p *promise, number int, payload [][]byte) {
+	if n.epochs[p.Next] != 0 {
+		n.outgoing.Add(outgoing{p.Next, protocol.Piece{Step: p.Step, Fragment: p.Fragment, Number: number}, payload})
+	}
+}
+
+// take takes a change, once: a neighbor and the coordinator may have sent it. The caller holds the lock.
+func (n *neighbors) take(step, fragment int, payload [][]byte) error {
+	if step <= n.taken[fragment] {
+		return nil
+	}
+	if err := n.epoch.course.Take(fragment, step, payload); err != nil {
+		return err
+	}
+	n.taken[fragment] = step
+	delete(n.promised, fragment)
+	return nil
+}
+
+const (
+	// steady is the share of a change that has to come in Options.Patience from a neighbor that sends.
+	steady = 1. / 16
+	// mostLooks bounds how long a neighbor may send.
+	mostLooks = 16
+)
+
+// overdue asks for a change for which the replica waits, unless it is coming.
+func (n *neighbors) overdue(fragment int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.promised[fragment]
+	if p == nil || n.ofCoordinator(p) {
+		return
+	}
+	before := p.received
+	p.received = n.receivedFrom(p.From)
+	p.looked++
+	if comes := float64(p.received-before) >= steady*float64(n.epoch.course.MessageBytes(fragment)); !comes || p.looked > mostLooks {
+		n.lack(p, protocol.Overdue)
+	}
+}
+
+// receivedFrom is how many bytes a neighbor has sent.
+func (n *neighbors) receivedFrom(member string) (bytes int64) {
+	for _, l := range n.epoch.member.node.Links() {
+		if l.Peer == member {
+			bytes += l.BytesReceived
+		}
+	}
+	return bytes
+}
+
+// lack asks the coordinator for a change.
+func (n *neighbors) lack(p *promise, why protocol.Reason) {
+	n.epoch.send(n.epoch.member.options.Coordinator, transport.Hot, protocol.Lack{Step: p.Step, Fragment: p.Fragment, Why: why}, nil)
+}
