@@ -55,7 +55,8 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	return tried
 }
 
-// Divide is Some for a test that calls it once: if the core has run, it returns the other cases, and counts all.
+// Divide is Some where no call is within a loop over the cases of another: if the core has run, it returns the other cases,
+// and counts all. Within a loop it would lose those of its cases that the core omits with the outer one.
 func Divide[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
 	if os.Getenv(Variable) != Others {
