@@ -17,11 +17,11 @@ import (
 const homesVariable = "GPUPIPE_HOMES"
 
 const (
-	homesPeriod = 32  // local steps
-	homesLate   = 16  // steps
-	homesFirst  = 64  // steps until all replicas train and exchange
-	homesSteps  = 192 // that are measured
-	homesTokens = 512 // of a step of one machine
+	homesPeriod = 16   // local steps
+	homesLate   = 6    // steps
+	homesFirst  = 32   // steps until all replicas train and exchange
+	homesSteps  = 64   // that are measured
+	homesTokens = 2048 // of a step of one machine
 )
 
 // How fast do two machines of one core each train together, whose links have 20 ms and 20 Mbit up? make homes measures that by
