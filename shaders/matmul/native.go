@@ -66,7 +66,8 @@ const (
 	leastBlocks    = 12 // blocks of a product that takes its k's in steps: fewer and larger ones read the operands less often
 	vectorGroups   = 48 // of a product with few rows
 	smallFlops     = 1 << 22
-	smallMatrix    = 1 << 15 // elements of B on the stack of a thread
+	smallMatrix    = 1 << 15 // elements of B and of sums on the stack of a thread
+	smallRows      = 4       // of a register tile
 )
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
@@ -314,17 +315,20 @@ func nativeVectorKernel(s Spec) Kernel {
 		Passes: []Pass{t.pass(nativeVector, s.Batch*ceilDiv(s.N, columns), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
-// small reports whether compiling the product would take longer than it ever saves, and its sums have one order only.
+// small reports whether compiling the product would take longer than it ever saves, and its sums have one order only. Of a
+// symmetric product of two matrices the other kernel computes half, whose bits may differ from those of all.
 func (n native) small() bool {
 	s := n.spec
-	return s.flops() <= smallFlops && roundUp(s.N, panelColumns)*s.K <= smallMatrix && n.splits == 1
+	return s.flops() <= smallFlops && roundUp(s.N, panelColumns)*(s.K+smallRows) <= smallMatrix && n.splits == 1 &&
+		(!s.Symmetric || s.Shared)
 }
 
 func (n native) smallKernel() Kernel {
 	s := n.spec
-	rows := roundUp(ceilDiv(s.M, s.wantedGroups(1)), 4)
+	rows := roundUp(ceilDiv(s.M, s.wantedGroups(1)), smallRows)
 	t := nativeText(s, true)
 	t.define("ROWS", rows)
+	t.define("HIGH", smallRows)
 	return Kernel{Name: "native small", Cost: 0.9 * s.flops(),
 		Passes: []Pass{t.pass(nativeSmall, s.Batch*ceilDiv(s.M, rows), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }

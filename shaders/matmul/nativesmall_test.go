@@ -36,7 +36,7 @@ func TestSmallProductsHaveTheBitsOfOthers(t *testing.T) {
 
 func smallSpecs() (out []Spec) {
 	for _, s := range nativeSpecs(nativeLimits) {
-		if s.Grouping == graph.Ungrouped && planNative(s.flat()).small() && (!s.Symmetric || s.Shared) {
+		if s.Grouping == graph.Ungrouped && planNative(s.flat()).small() {
 			out = append(out, s)
 		}
 	}
@@ -58,6 +58,11 @@ func TestWhichProductsAreSmall(t *testing.T) {
 	rounded := of(64, 64, 64)
 	rounded.TypeA, rounded.TypeB = BF16, BF16
 	assert.Equal(t, "native small", first(rounded, nativeLimits))
+	square := of(24, 24, 64)
+	square.Symmetric = true
+	assert.NotEqual(t, "native small", first(square, nativeLimits))
+	square.Shared = true
+	assert.Equal(t, "native small", first(square, nativeLimits))
 	for _, k := range Variants(rounded, target.Limits{Native: true, Cooperative: []target.CooperativeMatrix{target.AVX512}}) {
 		assert.NotEqual(t, "native small", k.Name)
 	}

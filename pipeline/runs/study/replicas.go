@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/optim/outer"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
 )
 
@@ -54,9 +55,12 @@ func parseLocal(name, wire string, rounded bool) (Mode, error) {
 // local reports whether replicas train on their own.
 func (m Mode) local() bool { return m.Local.Steps > 0 }
 
+// alone reports whether one replica trains, in its share of the batch.
+func (m Mode) alone() bool { return m.exact() == aloneMode }
+
 // seldom reports whether the grid compares replicas that seldom talk with one alone or with those that always do.
 func (s *Study) seldom() bool {
-	return slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.local() || m.Name == aloneMode })
+	return slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.local() || m.alone() })
 }
 
 // setReplicas sets how often replicas exchange what they have learned, and the batch of one alone.
@@ -70,7 +74,7 @@ func setReplicas(c *runs.Composer, m Mode, where string) {
 	if m.Local.Wire != "" {
 		c.Put(section+"outer.wire", m.Local.Wire, where)
 	}
-	if !m.local() && m.Name != aloneMode {
+	if !m.local() && !m.alone() {
 		return
 	}
 	resolved, err := c.Config()
@@ -80,10 +84,10 @@ func setReplicas(c *runs.Composer, m Mode, where string) {
 		return
 	case resolved.Pipeline.Replicas < 2:
 		c.Fail(fmt.Errorf("%s: modes: %s: found %d replicas, expected more (pipeline.replicas)", where, m.Name, resolved.Pipeline.Replicas))
-	case m.Name == aloneMode && len(resolved.Train.BatchSchedule) > 0:
+	case m.alone() && len(resolved.Train.BatchSchedule) > 0:
 		c.Fail(fmt.Errorf("%s: modes: %s: found train.batch_schedule, expected batches of one size", where, m.Name))
 	}
-	if m.Name == aloneMode {
+	if m.alone() {
 		one := resolved.OfReplica()
 		c.Put("train.batch_size", one.Train.BatchSize, where)
 		c.Put("train.microbatches", one.Train.Microbatches, where)
@@ -98,8 +102,12 @@ func (rep *Report) keepShares(s *Study) {
 		if !c.mode.local() || !slices.ContainsFunc(s.Modes, func(m Mode) bool { return m.Name == aloneMode }) {
 			continue
 		}
+		gaps := rep.find(c.Tuning, c.Stages, c.Optimizer, aloneMode).gaps
+		if slices.ContainsFunc(gaps, func(gap float64) bool { return gap <= 0 || !metrics.Finite(gap) }) {
+			continue // there is no gain to have a share of
+		}
 		var shares []float64
-		for seed, gap := range rep.find(c.Tuning, c.Stages, c.Optimizer, aloneMode).gaps {
+		for seed, gap := range gaps {
 			shares = append(shares, 1-c.gaps[seed]/gap)
 		}
 		kept := runs.NewEstimate(shares)

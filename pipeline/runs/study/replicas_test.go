@@ -1,6 +1,7 @@
 package study
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -96,6 +97,34 @@ Validation loss in nats per token: mean ± standard error over 3 seeds. A gap is
 - error feedback of local 8, late 2 lowers the loss of muon by 0.0100 ± 0.0058 (1.7 standard errors: these seeds do not settle it); it is lower in 2 of 3 seeds.
 - eager of local 8, late 2 raises the loss of muon by 0.1700 ± 0.0058 (29.4 standard errors); it is lower in 0 of 3 seeds.
 `, rep.Markdown(g))
+}
+
+// One alone may have a wire format between its stages, and is one replica then, too.
+func TestOneAloneInAWireFormat(t *testing.T) {
+	g, err := grid(t, smallBase+twoOptimizers+fourReplicas+"dir: s\nstages: [2]\nmodes: [alone, sync, alone@int8]\n")
+	require.NoError(t, err)
+	c, err := g.Config(Run{"adamw", "alone@int8", 2, 0.001, 1})
+	require.NoError(t, err)
+	assert.Equal(t, 1, c.Pipeline.Replicas)
+	assert.Equal(t, 2, c.Train.BatchSize)
+}
+
+// Where one alone diverges or is as good as all there is no gain to have a share of.
+func TestNoShareOfNoGain(t *testing.T) {
+	g, err := grid(t, smallBase+"optimizers: {muon: {lrs: [0.02]}}\n"+fourReplicas+"dir: "+t.TempDir()+"\n"+
+		"modes: [alone, sync, local-8]\n")
+	require.NoError(t, err)
+	for _, loss := range []float64{math.Inf(1), 2} {
+		rep := reported(t, g, func(r Run) float64 {
+			if r.Mode == "alone" && r.Seed == 2 {
+				return loss
+			}
+			return map[string]float64{"alone": 3, "local-8": 2.5, "sync": 2}[r.Mode]
+		})
+		for _, c := range rep.Cells {
+			assert.Nil(t, c.Kept, "%s, alone %v", c.Mode, loss)
+		}
+	}
 }
 
 // Losses of replicas are drawn from evaluations, which summaries have.

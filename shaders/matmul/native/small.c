@@ -2,7 +2,6 @@
 // There is one register tile, HIGH × NR; where rows or columns are left it computes some that nobody stores. So compilers
 // take a third of the time of product.c. Each sum adds its k's in order.
 
-#define HIGH 4
 #define WIDE ((N + NR - 1) / NR * NR)
 
 // mm_copy copies a matrix of B with its rows along k, and zeros up to WIDE.
