@@ -45,7 +45,7 @@ var budgets = map[string]int{
 	"pipeline/trace":      1400,
 	"pipeline/inference":  5100,
 	"pipeline/watch":      2100,
-	"pipeline/runs":       5650,
+	"pipeline/runs":       5700,
 	"internal":            13750,
 	"internal/testing":    8200,
 	"cmd":                 13700,
