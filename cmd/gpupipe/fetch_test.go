@@ -68,8 +68,9 @@ func TestNamesOfTheHub(t *testing.T) {
 	s.Add("models/o/m", "main", map[string][]byte{"config.json": []byte("{}")}) // the run keeps its commits
 	s.Add("datasets/o/d", "main", map[string][]byte{"train.jsonl": []byte("{}")})
 	before := len(s.Requests())
-	branch := []string{file, "--from", "step-2", "--set", "run.dir=" + filepath.Join(dir, "branch")}
-	for i, args := range [][]string{{tuned, "--resume"}, {file, "--resume"}, {"--config", file, "--resume"}, branch} {
+	branch := []string{"--from", "step-2", "--set", "run.dir=" + filepath.Join(dir, "branch")}
+	for i, args := range [][]string{{tuned, "--resume"}, {file, "--resume"}, {"--config", file, "--resume"}, append([]string{file}, branch...),
+		{"--config", tuned, "--resume"}, {"--config", tuned, "--from", "step-2"}} {
 		args = append(append([]string{"train"}, args...), "--device", "null", "--set", "data.val=[hf:datasets/o/d:validation]",
 			"--set", fmt.Sprint("train.steps=", 3+i))
 		code, _, errs = command(args...)

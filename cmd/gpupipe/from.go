@@ -50,10 +50,10 @@ func (f fromFlag) run(c trainCommand) (string, error) {
 	if dir := runOf(filepath.Clean(f.From)); dir != "" {
 		return dir, nil
 	}
-	if st, err := os.Stat(c.Path); err == nil && st.IsDir() {
-		return c.Path, nil
-	}
 	path := cmp.Or(c.Path, c.Config)
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		return path, nil
+	}
 	if f.From != "" {
 		set := slices.DeleteFunc(slices.Clone(c.Set), func(s string) bool { return strings.HasPrefix(s, "run.dir=") })
 		if dir, err := config.RunDir(path, set); err == nil && dir != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,7 +182,7 @@ func (c *trainCommand) load() (config.Config, error) {
 
 // commits are those of names of the Hub that a run has recorded: the one that the command continues, or whose folder it names.
 func (c *trainCommand) commits() hub.Commits {
-	if st, err := os.Stat(c.Path); !c.Resume && c.From == "" && (err != nil || !st.IsDir()) {
+	if st, err := os.Stat(cmp.Or(c.Path, c.Config)); !c.Resume && c.From == "" && (err != nil || !st.IsDir()) {
 		return nil
 	}
 	run, err := c.run(*c)
