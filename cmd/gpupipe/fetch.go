@@ -190,7 +190,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 	}
 	target := command.Target.Addr().Interface()
 	_, withoutText := target.(interface{ streams() })
-	commits := hub.Commits{}
+	commits, pins := hub.Commits{}, hub.Pins{}
 	if run, ok := target.(interface{ commits() hub.Commits }); ok {
 		maps.Copy(commits, run.commits())
 	}
@@ -209,7 +209,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 				set = append(outside(set, key), inValue(key, value, use)...)
 			default:
 				files = append(files, inFile(text, use)...)
-				maps.Copy(commits, runs.Recorded(text))
+				maps.Copy(pins, runs.PinsOf(text))
 			}
 		}
 	}
@@ -218,7 +218,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 	}
 	for _, k := range slices.Concat(named, files, set) {
 		if key, _, _ := strings.Cut(k.key, "["); !withoutText || key != trainingText {
-			k.Name = commits.KeepOf(k.Name)
+			k.Name = pins.Of(commits.KeepOf(k.Name))
 			requests = append(requests, k.Request)
 		}
 	}

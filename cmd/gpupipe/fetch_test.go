@@ -83,26 +83,41 @@ func TestNamesOfTheHub(t *testing.T) {
 	assert.Contains(t, errs, "has no weights", "a new run asks for the newest commit")
 }
 
-// The runs of a sweep that goes on have the commits of those before.
+// The runs of a sweep that goes on have the commits that it began with, each revision its own.
 func TestSweepKeepsCommits(t *testing.T) {
 	dir := t.TempDir()
 	config := small(t, dir)
 	s := onHub(t, "o/m", "o/d")
+	line := []byte(`{"text": "` + strings.Repeat("In the end. ", 200) + `"}` + "\n")
+	s.Add("datasets/o/d", "v1", map[string][]byte{"train.jsonl": line, "validation.jsonl": line})
 	file := filepath.Join(dir, "sweep.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("base: "+config+"\nset: {data.train: hf:datasets/o/d, data.val: ['hf:datasets/o/d:validation']}\n"+
-		"keys: {optimizer.lr: [0.01, 0.02]}\ndir: "+filepath.Join(dir, "sweep")+"\n"), 0o666))
-	sweep := []string{"sweep", file, "--device", "null"}
-	code, _, errs := command(sweep...)
+	require.NoError(t, os.WriteFile(file, []byte("base: "+config+"\nset: {data.val: ['hf:datasets/o/d:validation']}\n"+
+		"keys: {data.train: ['hf:datasets/o/d', 'hf:datasets/o/d@v1']}\ndir: "+filepath.Join(dir, "sweep")+"\n"), 0o666))
+	code, _, errs := command("sweep", file, "--device", "null")
 	require.Equal(t, exitOK, code, errs)
-	s.Add("datasets/o/d", "main", map[string][]byte{"train.jsonl": []byte("{}")})
+	configs := func() (texts []string) {
+		paths, err := filepath.Glob(filepath.Join(dir, "sweep", "runs", "*", "config.yaml"))
+		require.NoError(t, err)
+		require.Len(t, paths, 2)
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			texts = append(texts, string(text))
+		}
+		return texts
+	}
+	kept := configs()
 	before := len(s.Requests())
+	for _, revision := range []string{"main", "v1"} {
+		s.Add("datasets/o/d", revision, map[string][]byte{"train.jsonl": []byte("{}")})
+	}
 	runs, err := filepath.Glob(filepath.Join(dir, "sweep", "runs", "*"))
 	require.NoError(t, err)
-	require.Len(t, runs, 2)
-	require.NoError(t, os.RemoveAll(runs[1]))
-	for _, path := range []string{file, filepath.Join(dir, "sweep")} {
+	for i, path := range []string{file, filepath.Join(dir, "sweep")} {
+		require.NoError(t, os.RemoveAll(runs[i]))
 		code, _, errs = command("sweep", path, "--device", "null")
 		require.Equal(t, exitOK, code, errs)
+		assert.Equal(t, kept, configs())
 	}
 	assert.Len(t, s.Requests(), before)
 }

@@ -1,10 +1,13 @@
 package hub
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A run that goes on keeps the commit of a name, whatever branch or tag it has. A commit that is given is another wish.
@@ -33,4 +36,30 @@ func TestCommits(t *testing.T) {
 		assert.Equal(t, want, c.Keep(text), text)
 		assert.Equal(t, text, Commits(nil).Keep(text))
 	}
+}
+
+// Each revision of a name has a commit of its own, the first that it had.
+func TestPins(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	first, second := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	is := func(revision, commit string) {
+		at := filepath.Join(Cache(), "models--o--m")
+		require.NoError(t, os.MkdirAll(filepath.Join(at, "snapshots", commit), 0o777))
+		require.NoError(t, os.MkdirAll(filepath.Join(at, "refs"), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(at, "refs", revision), []byte(commit), 0o666))
+	}
+	is("main", first)
+	is("v2", second)
+	p := Pins{}
+	for range 2 {
+		for text, want := range map[string]string{"hf:o/m": "hf:o/m@" + first, "https://huggingface.co/o/m": "hf:o/m@" + first,
+			"hf:o/m@v2": "hf:o/m@" + second, "hf:o/m@" + second: "hf:o/m@" + second, "hf:o/absent": "hf:o/absent", "o/m": "o/m", "a.txt": "a.txt"} {
+			assert.Equal(t, want, p.Pin(text), text)
+		}
+		assert.Equal(t, Pins{"hf:o/m": first, "hf:o/m@v2": second}, p)
+		is("v2", first)
+		is("main", second)
+	}
+	assert.Equal(t, Name{ID: "o/m", Revision: second}, p.Of(Name{ID: "o/m", Revision: "v2"}))
+	assert.Equal(t, Name{ID: "o/m", Revision: "v3"}, p.Of(Name{ID: "o/m", Revision: "v3"}))
 }

@@ -207,6 +207,34 @@ func (c Commits) KeepOf(n Name) Name {
 	return n
 }
 
+// Pins are the commits of names of the Hub as they are given, by Name.Text: each revision of a repository has its own.
+type Pins map[string]string
+
+// Pin returns a name with its commit: the one that it has had, or else the one in the cache, which it has from now on. A name
+// that is not in the cache, and any other text, is returned as it is.
+func (p Pins) Pin(text string) string {
+	n, ok, err := Parse(text)
+	if !ok || err != nil || !IsAddress(text) || IsCommit(n.Revision) {
+		return text
+	}
+	if p[n.Text()] == "" {
+		commit, err := n.commit(n.Dir())
+		if err != nil {
+			return text
+		}
+		p[n.Text()] = commit
+	}
+	return p.Of(n).Text()
+}
+
+// Of returns a name with the commit that it has had, if it has.
+func (p Pins) Of(n Name) Name {
+	if commit := p[n.Text()]; commit != "" {
+		n.Revision = commit
+	}
+	return n
+}
+
 // withoutRevision is the name of the newest commit.
 func (n Name) withoutRevision() string {
 	n.Revision = ""

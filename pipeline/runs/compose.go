@@ -99,10 +99,10 @@ func (r Reserved) CheckOverrides(overrides []Override) error {
 
 // Composer makes the config of a run out of the common one. After an error it does nothing.
 type Composer struct {
-	doc     *strictyaml.Document
-	start   string      // folder that relative paths begin at; "": the working directory
-	commits hub.Commits // that runs of the set have recorded
-	err     error
+	doc   *strictyaml.Document
+	start string   // folder that relative paths begin at; "": the working directory
+	pins  hub.Pins // of the set; what is composed adds to them
+	err   error
 }
 
 // Put sets a key to a number, a truth value or text. where is the place that complaints name.
@@ -151,7 +151,7 @@ func (c *Composer) Config() (config.Config, error) {
 		return config.Config{}, c.err
 	}
 	d := c.doc.Clone()
-	d.Change(c.commits.Keep)
+	d.Change(c.pins.Pin)
 	return config.ResolveFrom(d, c.start)
 }
 

@@ -9,19 +9,18 @@ import (
 	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/userpath"
-	"github.com/gpupipe/gpupipe/pipeline/config"
 	"go.yaml.in/yaml/v3"
 )
 
 // File is a file of runs. Relative paths in it begin at the working directory of the command that began the set. The
 // set's folder records that, so that the set goes on from every folder.
 type File struct {
-	Path    string
-	Start   string      // folder that relative paths begin at, once Place has found the set; "": the working directory
-	Commits hub.Commits // that its runs have recorded, once Place has found the set
-	folder  string      // of the set, if the user has named that in place of the file; ""
-	begun   begun       // what folder records
-	now     []string
+	Path   string
+	Start  string   // folder that relative paths begin at, once Place has found the set; "": the working directory
+	Pins   hub.Pins // of names of the Hub, for all runs, once Place has found the set
+	folder string   // of the set, if the user has named that in place of the file; ""
+	begun  begun    // what folder records
+	now    []string
 }
 
 // begun is what the folder of a set records of the command that began it.
@@ -71,27 +70,6 @@ func OpenFile(path string) (*File, error) {
 	return f, nil
 }
 
-// Recorded returns the commits that runs of a set have recorded of names of the Hub. path is that of its file or folder; any
-// other file has none.
-func Recorded(path string) hub.Commits {
-	f, err := OpenFile(path)
-	if err != nil {
-		return nil
-	}
-	d, err := strictyaml.Load(f.Path)
-	if err != nil {
-		return nil
-	}
-	var dir string
-	if d.DecodeSection("dir", &dir) != nil || dir == "" {
-		return nil
-	}
-	if _, err := f.Place(dir); err != nil {
-		return nil
-	}
-	return f.Commits
-}
-
 // Place returns the folder of the set as this process uses it. dir is the one that the file has. A set that was begun
 // in another folder than the working directory is found if its folder is in one of those that the file is in, also if
 // that was moved.
@@ -100,12 +78,8 @@ func (f *File) Place(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	configs, err := filepath.Glob(filepath.Join(userpath.Literal(folder), "runs", "*", "config.yaml"))
-	f.Commits = hub.Commits{}
-	for _, path := range configs {
-		config.Record(path, f.Commits)
-	}
-	return folder, err
+	f.Pins = hub.Pins{}
+	return folder, f.readPins(folder)
 }
 
 func (f *File) place(dir string) (string, error) {
@@ -169,10 +143,11 @@ func (f *File) Note(noun, dir string, note func(format string, args ...any)) {
 	}
 }
 
-// keep records in the folder of a set how it is begun. Only a command in the folder where that was changes the record.
+// keep records in the folder of a set the commits of its names, and how it is begun. Only a command in the folder where that
+// was changes the record of the latter.
 func (f *File) keep(dir string) error {
-	if f == nil || f.folder != "" || f.Start != "" {
-		return nil
+	if err := f.writePins(dir); err != nil || f == nil || f.folder != "" || f.Start != "" {
+		return err
 	}
 	start, err := os.Getwd()
 	if err != nil {

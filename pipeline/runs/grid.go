@@ -46,7 +46,7 @@ func (g *Grid) Open(b Base) (err error) {
 
 // Composer begins with a copy of the config of the runs.
 func (g *Grid) Composer() *Composer {
-	return &Composer{doc: g.base.Clone(), start: g.File.Start, commits: g.File.Commits}
+	return &Composer{doc: g.base.Clone(), start: g.File.Start, pins: g.File.Pins}
 }
 
 // SetRun sets the seed and the folder of a run.

@@ -58,7 +58,8 @@ func (s *Set[R]) summarize(r R, c config.Config, o Outcome) error {
 	c.Run.StartedIn = "" // others read it
 	if err := errors.Join(
 		WriteFile(filepath.Join(dir, configFile), c.YAML()),
-		WriteFile(filepath.Join(dir, "metrics.jsonl"), losses.Bytes())); err != nil {
+		WriteFile(filepath.Join(dir, "metrics.jsonl"), losses.Bytes()),
+		s.File.writePins(s.Summaries)); err != nil {
 		return err
 	}
 	return WriteJSON(filepath.Join(dir, outcomeFile), out)

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
@@ -164,14 +163,8 @@ func (s *Study) findFolders(f studyFile) (err error) {
 	if err := s.Place(f.Dir); err != nil {
 		return err
 	}
-	if f.Summaries == "" {
-		return nil
-	}
-	if s.Summaries, err = userpath.Expand(f.Summaries); err != nil {
+	if s.Summaries, err = s.File.Summaries(f.Summaries); err != nil {
 		return s.Errorf("summaries", "%w", err)
-	}
-	if !userpath.Rooted(s.Summaries) {
-		s.Summaries = filepath.Join(filepath.Dir(s.File.Path), s.Summaries)
 	}
 	return nil
 }

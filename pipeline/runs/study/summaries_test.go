@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
+	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
@@ -47,6 +49,33 @@ func TestSummariesOfRunsContinueAStudyElsewhere(t *testing.T) {
 	assert.Equal(t, rep.Cells, again.Cells)
 	assert.Len(t, again.Files, len(rep.Files), "plots are drawn from summaries, too")
 	assert.DirExists(t, dir)
+}
+
+// A study that goes on by its summaries has the commits of those who began it.
+func TestSummariesKeepCommits(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	first := runtest.Cached(t, "datasets--o--d", "main", "1")
+	summaries := t.TempDir()
+	load := func() *Study {
+		g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nset: {train.microbatches: 2, data.train: 'hf:datasets/o/d'}\nsummaries: "+
+			summaries+"\n")
+		require.NoError(t, err)
+		return g
+	}
+	rep, err := execute(context.Background(), load(), runs.Options{Train: faked(truth).Train}, nil)
+	require.NoError(t, err)
+	runtest.Cached(t, "datasets--o--d", "main", "2")
+	require.NoError(t, os.RemoveAll(filepath.Join(summaries, filepath.Base(load().Folder(Run{"muon", SyncMode, 1, 0.02, 1})))))
+	f := faked(truth)
+	again, err := execute(context.Background(), load(), runs.Options{Train: f.Train}, nil)
+	require.NoError(t, err)
+	require.Len(t, f.Begun, 1)
+	assert.Equal(t, []string{"hf:datasets/o/d@" + first}, f.Begun[0].Data.Train)
+	assert.Equal(t, rep.Cells, again.Cells)
+
+	file := filepath.Join(t.TempDir(), "g.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("dir: "+t.TempDir()+"\nsummaries: "+summaries+"\n"), 0o666))
+	assert.Equal(t, hub.Pins{"hf:datasets/o/d": first}, runs.PinsOf(file), "which is asked for, too")
 }
 
 func TestSummariesOfAnotherConfigAreRefused(t *testing.T) {
