@@ -62,14 +62,14 @@ type fault struct {
 type spreading struct {
 	step   int
 	change replicas.Message
-	hops   map[address]*hop // of those that get it from others
+	hops   map[address]*hop // of those that get it in pieces
 }
 
-// hop is how a member gets a change from another.
+// hop is how a member gets a change: from another, or the head of a chain from the coordinator.
 type hop struct {
 	from     string
 	head     string // of the chain: the coordinator sends it the change
-	place    int    // in the chain, from 1
+	place    int    // in the chain; 0: it is the head
 	asked    int    // how often the member has asked in vain
 	answered bool
 }
@@ -86,9 +86,8 @@ func (r *Replicas) newOutgoing() *transport.Pacer[outgoing] {
 	older := func(a, b outgoing) int {
 		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Fragment, b.Fragment))
 	}
-	return transport.NewPacer(older, func(o outgoing) int64 { return int64(len(o.bytes)) }, r.waiting, func(o outgoing) {
-		o.pipeline.send(o.member, transport.Bulk, o.Piece, [][]byte{o.bytes})
-	})
+	return transport.NewPacer(older, func(o outgoing) string { return o.member }, func(o outgoing) int64 { return int64(len(o.bytes)) },
+		r.unacknowledged, func(o outgoing) { o.pipeline.send(o.member, transport.Bulk, o.Piece, [][]byte{o.bytes}) })
 }
 
 // recipient is a member and what it gets of a change.
@@ -221,9 +220,7 @@ func (r *Replicas) sendChains(x replicas.Exchange, change replicas.Message, all 
 	for _, chain := range chains {
 		from := identity.CoordinatorID
 		for i, to := range chain {
-			if i > 0 {
-				now.hops[to.address] = &hop{from: from, head: chain[0].member, place: i}
-			}
+			now.hops[to.address] = &hop{from: from, head: chain[0].member, place: i}
 			h := protocol.Promise{Step: x.Step, Fragment: x.Fragment, From: from, Next: next(chain, i), Sizes: to.pieces.Sizes}
 			to.pipeline.send(to.member, transport.Hot, h, to.pieces.Hashes)
 			from = to.member
@@ -252,7 +249,7 @@ func (r recipient) equals(other recipient) bool {
 // fast link serves all replicas, and a slow one as many as it can.
 func (r *Replicas) adapt(all []recipient) (copies int) {
 	s, mean := &r.spread, r.owner.MeanBytes()
-	switch waiting := r.waiting() + r.outgoing.Waiting(func(outgoing) bool { return true }); {
+	switch waiting := r.outgoing.Pending(func(string) bool { return true }); {
 	case waiting < mean/few:
 		s.copies = min(s.copies*moreCopies, float64(len(all)))
 	case waiting > mean:
@@ -260,14 +257,6 @@ func (r *Replicas) adapt(all []recipient) (copies int) {
 	}
 	copies = int(s.copies * float64(mean) / float64(max(all[0].size(), 1)))
 	return min(max(copies, 1), len(all), cmp.Or(r.options.Direct.most, len(all)))
-}
-
-// waiting is how many bytes of tensors are on their way to members with neighbors.
-func (r *Replicas) waiting() (bytes int64) {
-	for _, n := range r.unacknowledged() {
-		bytes += n
-	}
-	return bytes
 }
 
 // unacknowledged is how many bytes of tensors are on their way from the coordinator, by member with neighbors.
@@ -377,22 +366,28 @@ func (r *Replicas) answer() {
 }
 
 // patient reports whether a member that waits should go on waiting: those before it in its chain are asked for first, and what
-// the coordinator itself has not sent yet is nobody's fault.
+// the coordinator itself still sends is nobody's fault.
 func (r *Replicas) patient(x *hop, why protocol.Reason) bool {
 	if why != protocol.Overdue {
 		return false
 	}
 	x.asked++
-	comes := r.unacknowledged()[x.head] + r.outgoing.Waiting(func(o outgoing) bool { return o.member == x.head })
-	return x.asked < x.place || x.asked < x.place+mostAsked && comes > 0
+	return x.asked < x.place || x.asked < x.place+mostAsked && r.feeds(x)
 }
 
-// resend sends a member a change that another was to pass on.
+// feeds reports whether the coordinator still sends to the head of a chain, and the head acknowledges.
+func (r *Replicas) feeds(x *hop) bool {
+	return r.outgoing.Pending(func(peer string) bool { return peer == x.head }) > 0
+}
+
+// resend sends a member a whole change, in place of the pieces that it lacks.
 func (r *Replicas) resend(now *spreading, a address, x *hop, h protocol.Lack) {
 	x.answered = true
+	slow := h.Why == protocol.Overdue && r.feeds(x)
+	r.outgoing.Drop(func(o outgoing) bool { return o.address == a && o.Step == h.Step && o.Fragment == h.Fragment })
 	a.pipeline.send(a.member, transport.Bulk, protocol.Change{Step: h.Step, Fragment: h.Fragment},
 		r.owner.Encode(now.change, h.Fragment, a.pipeline.owns(a.member)))
-	if h.Why == protocol.Gone {
+	if h.Why == protocol.Gone || slow || x.place == 0 {
 		return
 	}
 	f := cmp.Or(r.spread.faults[pair{x.from, a.member}], &fault{})

@@ -171,3 +171,26 @@ func TestChains(t *testing.T) {
 	all[2].pieces = protocol.Cut([][]byte{{1}})
 	assert.Equal(t, []string{"013456", "2"}, texts(chainsOf(all, 0, 1, anyone)))
 }
+
+// The first of a chain that the coordinator's pieces do not reach asks for the change, too. Nobody is blamed.
+func TestHeadsAskForChanges(t *testing.T) {
+	overrides := []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"}
+	dir := t.TempDir()
+	one := run(t, independent(t, dir, "one", append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
+	n := slowlyConnected(t)
+	n.patience = time.Millisecond
+	for _, id := range []string{"a", "b", "c"} {
+		n.add(t, id)
+	}
+	n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
+		if _, ok := h.(protocol.Piece); ok && from == coordinatorID {
+			m.Epoch = 1 // it does not arrive
+		}
+	}
+	other := run(t, independent(t, dir, "run", overrides...), n.replicas([]string{"a"}, []string{"b"}, []string{"c"}))
+	for file := range one {
+		assert.True(t, one[file] == other[file], file)
+	}
+	assert.Positive(t, n.sent["protocol.Lack"])
+	assert.Empty(t, n.expels)
+}

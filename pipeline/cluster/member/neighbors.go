@@ -53,7 +53,7 @@ type outgoing struct {
 
 func newNeighbors(e *epoch) *neighbors {
 	n := &neighbors{epoch: e, epochs: map[string]uint64{}, promised: map[int]*promise{}, early: map[source]*pieces{}, taken: map[int]int{}}
-	n.outgoing = transport.NewPacer(func(a, b outgoing) int { return a.Compare(b.Piece) },
+	n.outgoing = transport.NewPacer(func(a, b outgoing) int { return a.Compare(b.Piece) }, func(o outgoing) string { return o.to },
 		func(o outgoing) int64 { return int64(len(o.payload[0])) }, n.unacknowledged, n.send)
 	return n
 }
@@ -63,16 +63,17 @@ func (n *neighbors) send(o outgoing) {
 	_ = n.epoch.member.node.Send(o.to, transport.Message{Class: transport.Bulk, Header: protocol.Encode(o.Piece), Payload: o.payload})
 }
 
-// unacknowledged is how many bytes are on their way to neighbors.
-func (n *neighbors) unacknowledged() (bytes int64) {
+// unacknowledged is how many bytes are on their way to each neighbor.
+func (n *neighbors) unacknowledged() map[string]int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	waiting := map[string]int64{}
 	for _, l := range n.epoch.member.node.Links() {
-		if l.Class == transport.Bulk && l.Connected && n.epochs[l.Peer] != 0 {
-			bytes += l.Unacknowledged
+		if l.Class == transport.Bulk && n.epochs[l.Peer] != 0 {
+			waiting[l.Peer] = l.Unacknowledged
 		}
 	}
-	return bytes
+	return waiting
 }
 
 // meet takes the neighbors that the coordinator names.
@@ -90,10 +91,11 @@ func (n *neighbors) meet(payload [][]byte) error {
 		peers = append(peers, transport.Neighbor{Peer: transport.Peer{ID: x.ID, Addresses: x.Addresses}, Epoch: x.Epoch})
 	}
 	for s := range n.early {
-		if n.epochs[s.member] == 0 {
+		if n.epochs[s.member] == 0 && s.member != n.epoch.member.options.Coordinator {
 			delete(n.early, s)
 		}
 	}
+	n.outgoing.Drop(func(o outgoing) bool { return n.epochs[o.to] == 0 })
 	for _, p := range n.promised {
 		if !n.ofCoordinator(p) && n.epochs[p.From] != p.epoch {
 			n.lack(p, protocol.Gone)
@@ -122,6 +124,7 @@ func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
 		return err
 	}
 	n.promised[h.Fragment] = p
+	n.outgoing.Drop(func(o outgoing) bool { return o.Fragment == h.Fragment && o.Step < h.Step })
 	s := source{h.From, h.Fragment}
 	came := n.early[s]
 	delete(n.early, s)
@@ -243,7 +246,7 @@ func (n *neighbors) overdue(fragment int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.promised[fragment]
-	if p == nil || n.ofCoordinator(p) {
+	if p == nil {
 		return
 	}
 	before := p.received

@@ -47,25 +47,40 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// A Pacer sends the first of its order first, and no more than a few at once.
+// A Pacer sends the first of its order first, and no more than a few at once to a peer. One that acknowledges nothing, or has
+// much else to get, holds up no other.
 func TestPacer(t *testing.T) {
-	var sent []int
-	underWay := int64(1000)
-	p := NewPacer(func(a, b int) int { return a/10 - b/10 }, func(int) int64 { return 10 }, func() int64 { return underWay },
-		func(m int) {
+	const piece = 1 << 20 // so that a window is four
+	var sent []string
+	left := map[string]int64{}
+	p := NewPacer(func(a, b string) int { return int(a[1]) - int(b[1]) }, func(m string) string { return m[:1] },
+		func(string) int64 { return piece }, func() map[string]int64 { return left },
+		func(m string) {
 			sent = append(sent, m)
-			underWay += 20
+			left[m[:1]] += piece
 		})
-	for _, m := range []int{21, 10, 22, 30, 11} {
+	left["a"] = 100 * piece // of something else
+	for _, m := range []string{"a2", "b1", "a3", "a1", "a1", "b2", "a4", "b3"} {
 		p.Add(m)
 	}
-	assert.EqualValues(t, 20, p.Waiting(func(m int) bool { return m < 20 }))
-	assert.True(t, p.sendNext())
+	assert.True(t, p.sendAll())
+	assert.Equal(t, []string{"b1", "a1", "a1", "a2", "b2", "a3", "b3"}, sent)
+	p.Add("b5")
+	p.Add("b6")
+	assert.EqualValues(t, 10*piece, p.Pending(func(string) bool { return true }))
+	sent, left["b"] = nil, 1*piece
+	assert.True(t, p.sendAll())
+	assert.Equal(t, []string{"b5", "b6"}, sent, "a is stuck")
+	p.flows["a"].fell = p.flows["a"].fell.Add(-pacerStuck)
+	assert.EqualValues(t, 3*piece, p.Pending(func(string) bool { return true }))
+	sent, left["a"] = nil, 3*piece
+	assert.True(t, p.sendAll())
+	assert.Equal(t, []string{"a4"}, sent)
+	assert.EqualValues(t, 4*piece, p.Pending(func(peer string) bool { return peer == "a" }))
+	sent = nil
+	p.Add("a5")
+	p.Drop(func(m string) bool { return m == "a5" })
+	clear(left)
+	assert.False(t, p.sendAll())
 	assert.Empty(t, sent)
-	underWay = 0
-	assert.True(t, p.sendNext())
-	assert.Equal(t, []int{10, 11, 21}, sent)
-	underWay = 0
-	assert.False(t, p.sendNext())
-	assert.Equal(t, []int{10, 11, 21, 22, 30}, sent)
 }
