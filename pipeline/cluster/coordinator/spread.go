@@ -234,8 +234,10 @@ func (r *Replicas) sendChains(x replicas.Exchange, change replicas.Message, all 
 
 // recipientOf is a member that gets a change. Equal changes of other recipients are cut once.
 func recipientOf(a address, payload [][]byte, others []recipient) recipient {
-	if n := len(others); n > 0 && slices.EqualFunc(others[n-1].payload, payload, bytes.Equal) {
-		return recipient{a, others[n-1].payload, others[n-1].pieces}
+	for _, x := range slices.Backward(others) {
+		if slices.EqualFunc(x.payload, payload, bytes.Equal) {
+			return recipient{a, x.payload, x.pieces}
+		}
 	}
 	return recipient{a, payload, protocol.Cut(payload)}
 }
@@ -338,7 +340,10 @@ func (r *Replicas) lacked(s *slot, from string, h protocol.Lack) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lacks[lack{address{s, from}, h.Fragment}] = h
+	key := lack{address{s, from}, h.Fragment}
+	if before := r.lacks[key]; before.Step != h.Step || before.Why == protocol.Overdue { // the other reasons are given once
+		r.lacks[key] = h
+	}
 	signal(r.wake)
 	return nil
 }

@@ -125,12 +125,16 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
 }
 
+// mostAddresses is how many of a member's addresses others learn.
+const mostAddresses = 16
+
 // neighbor describes a member for those of other replicas. The one in this process and browser tabs pass nothing on: it would
 // use the coordinator's link.
 func (h *Host) neighbor(member string) (protocol.Peer, bool) {
 	info, ok := h.roster.info(member)
 	local := h.services.local != nil && h.services.local.ID() == member
-	return protocol.Peer{ID: member, Addresses: info.Addresses}, ok && !local && info.Tab == ""
+	addresses := info.Addresses[:min(len(info.Addresses), mostAddresses)]
+	return protocol.Peer{ID: member, Addresses: addresses}, ok && !local && info.Tab == ""
 }
 
 // openReplica opens the pipeline of a replica on its members; nil: it has none.

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -25,10 +26,11 @@ type neighbors struct {
 type promise struct {
 	protocol.Promise
 	protocol.Pieces
-	epoch    uint64 // of the link
-	received int64  // bytes from the neighbor, when it was last looked at
-	looked   int    // how often the replica has waited for it in vain
-	altered  bool   // something else has come
+	epoch   uint64 // of the link
+	came    int64  // bytes of its pieces
+	before  int64  // of these: when it was last looked at
+	looked  int    // how often the replica has waited for it in vain
+	altered bool   // something else has come
 }
 
 // source is a sender and a fragment.
@@ -119,7 +121,7 @@ func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
 	if h.Step <= n.taken[h.Fragment] {
 		return nil
 	}
-	p := &promise{Promise: h, epoch: n.epochs[h.From], received: n.receivedFrom(h.From)}
+	p := &promise{Promise: h, epoch: n.epochs[h.From]}
 	if p.Pieces, err = h.Expect(payload); err != nil {
 		return err
 	}
@@ -178,15 +180,16 @@ func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error
 	if p := n.promised[h.Fragment]; p != nil && p.From == from && p.Step == h.Step {
 		return n.arrived(p, h.Number, payload)
 	}
+	most := n.epoch.course.MessageBytes(h.Fragment) // what is held of a sender is a message of each fragment
+	if most == 0 || !h.Fits(payload) {
+		return nil
+	}
 	s := source{from, h.Fragment}
 	if e := n.early[s]; e == nil || e.step != h.Step {
 		n.early[s] = &pieces{step: h.Step, all: map[int][][]byte{}}
 	}
 	e := n.early[s]
-	for _, tensor := range payload {
-		e.bytes += int64(len(tensor))
-	}
-	if e.bytes <= n.epoch.course.MessageBytes(h.Fragment) && len(payload) == 1 { // what is held of a sender is a message of each fragment
+	if e.bytes += int64(len(payload[0])); e.bytes <= most {
 		e.all[h.Number] = payload
 	}
 	return nil
@@ -203,6 +206,7 @@ func (n *neighbors) arrived(p *promise, number int, payload [][]byte) error {
 	if !added {
 		return nil
 	}
+	p.came += int64(len(payload[0]))
 	n.pass(p, number, payload)
 	if !p.Complete() {
 		return nil
@@ -235,10 +239,10 @@ func (n *neighbors) take(step, fragment int, payload [][]byte) error {
 }
 
 const (
-	// steady is the share of a change that has to come in Options.Patience from a neighbor that sends.
+	// steady is the share of a change that has to come in Options.Patience.
 	steady = 1. / 16
-	// mostLooks bounds how long a neighbor may send.
-	mostLooks = 16
+	// mostLooks bounds how long it may come.
+	mostLooks = 3
 )
 
 // overdue asks for a change for which the replica waits, unless it is coming.
@@ -249,22 +253,21 @@ func (n *neighbors) overdue(fragment int) {
 	if p == nil {
 		return
 	}
-	before := p.received
-	p.received = n.receivedFrom(p.From)
+	came := p.came - p.before
+	p.before = p.came
 	p.looked++
-	if comes := float64(p.received-before) >= steady*float64(n.epoch.course.MessageBytes(fragment)); !comes || p.looked > mostLooks {
+	if n.broken(p) {
+		n.lack(p, protocol.Gone)
+	} else if float64(came) < steady*float64(n.epoch.course.MessageBytes(fragment)) || p.looked > mostLooks {
 		n.lack(p, protocol.Overdue)
 	}
 }
 
-// receivedFrom is how many bytes a neighbor has sent.
-func (n *neighbors) receivedFrom(member string) (bytes int64) {
-	for _, l := range n.epoch.member.node.Links() {
-		if l.Peer == member {
-			bytes += l.BytesReceived
-		}
-	}
-	return bytes
+// broken reports whether there is no connection with the neighbor that is to pass a change on.
+func (n *neighbors) broken(p *promise) bool {
+	return !n.ofCoordinator(p) && slices.ContainsFunc(n.epoch.member.node.Links(), func(l transport.Link) bool {
+		return l.Peer == p.From && !l.Connected
+	})
 }
 
 // lack asks the coordinator for a change.

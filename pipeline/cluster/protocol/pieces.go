@@ -51,6 +51,11 @@ func (h Promise) Expect(payload [][]byte) (Pieces, error) {
 	return Pieces{h.Sizes, payload, make([][]byte, n)}, nil
 }
 
+// Fits reports whether any change may have such a piece.
+func (h Piece) Fits(payload [][]byte) bool {
+	return h.Number >= 0 && h.Number < mostPieces && len(payload) == 1 && len(payload[0]) > 0
+}
+
 // Add adds a piece. It returns an error if it is another one than was promised, and reports whether it is new.
 func (p Pieces) Add(number int, payload [][]byte) (added bool, err error) {
 	if number < 0 || number >= len(p.All) || len(payload) != 1 {
