@@ -16,14 +16,23 @@ import (
 // Write replaces the file at path by the bytes that write writes to a buffered writer. On any error the old file stays
 // and nothing else is left. A later Write removes what a killed process left, after a day.
 func Write(path string, write func(io.Writer) error) error {
-	return writeMode(path, 0o666, write)
+	return writeMode(filepath.Dir(path), path, 0o666, write)
+}
+
+// WriteAside is Write with its temporary file in another folder of the same file system.
+func WriteAside(folder, path string, write func(io.Writer) error) error {
+	return writeMode(folder, path, 0o666, write)
 }
 
 // WriteBytes is Write of data.
-func WriteBytes(path string, data []byte) error { return writeMode(path, 0o666, bytesOf(data)) }
+func WriteBytes(path string, data []byte) error {
+	return writeMode(filepath.Dir(path), path, 0o666, bytesOf(data))
+}
 
 // WritePrivate is WriteBytes for secrets: only the file's owner may read it, from its first byte on.
-func WritePrivate(path string, data []byte) error { return writeMode(path, 0o600, bytesOf(data)) }
+func WritePrivate(path string, data []byte) error {
+	return writeMode(filepath.Dir(path), path, 0o600, bytesOf(data))
+}
 
 func bytesOf(data []byte) func(io.Writer) error {
 	return func(w io.Writer) error {
@@ -32,13 +41,13 @@ func bytesOf(data []byte) func(io.Writer) error {
 	}
 }
 
-func writeMode(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
+func writeMode(aside, path string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	if err := CheckName(path); err != nil {
 		return err
 	}
 	dir, base := filepath.Split(path)
-	sweep(dir, base, "tmp")
-	tmp := side(dir, base, "tmp")
+	sweep(aside, base, "tmp")
+	tmp := side(aside, base, "tmp")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -294,21 +294,15 @@ func link(blob, path string) error {
 }
 
 // copyTo copies a blob into a snapshot, which has the whole of it or nothing: a process that is killed leaves what it has
-// copied beside the blob, where the next copy begins again.
+// copied beside the blob.
 func copyTo(blob, path string) error {
 	from, err := os.Open(blob)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	part := blob + ".copy"
-	to, err := os.Create(part)
-	if err != nil {
+	return atomicfile.WriteAside(filepath.Dir(blob), path, func(to io.Writer) error {
+		_, err := io.Copy(to, from)
 		return err
-	}
-	_, err = io.Copy(to, from)
-	if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
-		return errors.Join(err, os.Remove(part))
-	}
-	return atomicfile.Rename(part, path)
+	})
 }

@@ -153,3 +153,24 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		s.Close()
 	}
 }
+
+// Where there are no links, a snapshot gets the whole of a copy or nothing, and copies do not share a file on their way.
+func TestCopies(t *testing.T) {
+	blobs, snapshot := t.TempDir(), t.TempDir()
+	blob, path := filepath.Join(blobs, "b"), filepath.Join(snapshot, "model.safetensors")
+	content := random(1, 3_000_000)
+	require.NoError(t, os.WriteFile(blob, content, 0o666))
+	other := filepath.Join(blobs, "b.copy")
+	require.NoError(t, os.WriteFile(other, []byte("of another process"), 0o666))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { assert.NoError(t, copyTo(blob, path)) })
+	}
+	wg.Wait()
+	assert.Equal(t, map[string][]byte{"model.safetensors": content}, cached(t, snapshot))
+	folder := filepath.Join(snapshot, "folder")
+	require.NoError(t, os.Mkdir(folder, 0o777))
+	assert.Error(t, copyTo(blob, folder))
+	assert.Error(t, copyTo(filepath.Join(blobs, "none"), path))
+	assert.Equal(t, map[string][]byte{"b": content, "b.copy": []byte("of another process")}, cached(t, blobs), "nothing is left")
+}
