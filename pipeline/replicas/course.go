@@ -123,6 +123,14 @@ func (c *Course) MessageBytes(fragment int) int64 {
 	return c.config.Bytes(blocks)
 }
 
+// MostBytes is the size of the largest message of a fragment.
+func (c *Course) MostBytes() (bytes int64) {
+	for i := range c.fragments {
+		bytes = max(bytes, c.MessageBytes(i))
+	}
+	return bytes
+}
+
 // ErrStopped is the error of an exchange that waits for a change when the replica is stopped.
 var ErrStopped = errors.New("replicas: stopped while waiting for an exchange")
 

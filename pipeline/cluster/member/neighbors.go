@@ -90,7 +90,8 @@ func (n *neighbors) meet(payload [][]byte) error {
 	var peers []transport.Neighbor
 	for _, x := range all {
 		n.epochs[x.ID] = x.Epoch
-		peers = append(peers, transport.Neighbor{Peer: transport.Peer{ID: x.ID, Addresses: x.Addresses}, Epoch: x.Epoch})
+		peers = append(peers, transport.Neighbor{Peer: transport.Peer{ID: x.ID, Addresses: x.Addresses}, Epoch: x.Epoch,
+			Limit: max(1, n.epoch.course.MostBytes())})
 	}
 	for s := range n.early {
 		if n.epochs[s.member] == 0 && s.member != n.epoch.member.options.Coordinator {

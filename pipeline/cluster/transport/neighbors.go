@@ -10,6 +10,9 @@ import (
 type Neighbor struct {
 	Peer
 	Epoch uint64 // of these two alone, greater than any epoch before it
+	// Limit is the most bytes of the payload of a message that the neighbor sends. It is of class Bulk: others have no payload.
+	// 0: Options.MaxMessage, of any class.
+	Limit int64
 }
 
 const (
@@ -33,6 +36,9 @@ func (n *Node) Neighbors(all []Neighbor) error {
 		if l == nil || l.epoch != p.Epoch {
 			l = newLink(n, p.Peer, p.Epoch, len(p.Addresses) > 0)
 			l.neighbor = true
+			if p.Limit > 0 {
+				l.in[Urgent], l.in[Hot], l.in[Bulk] = newInbox(Urgent, 0), newInbox(Hot, 0), newInbox(Bulk, p.Limit)
+			}
 			begun = append(begun, l)
 		}
 		links[p.ID] = l

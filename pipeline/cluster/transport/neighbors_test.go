@@ -3,6 +3,7 @@ package transport
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -10,7 +11,7 @@ import (
 
 // Nodes in different epochs have links as neighbors: one of them is dialed, or only dials. The end of such a link is no loss.
 func TestNeighbors(t *testing.T) {
-	for _, addresses := range []bool{true, false} { // of a
+	for i, addresses := range []bool{true, false} { // of a
 		ca := newAuthority(t, "run")
 		address := "127.0.0.1:0"
 		if !addresses {
@@ -19,7 +20,7 @@ func TestNeighbors(t *testing.T) {
 		a, b := start(t, ca, "a", address), start(t, ca, "b", "127.0.0.1:0")
 		require.NoError(t, a.Connect(1, nil))
 		require.NoError(t, b.Connect(3, nil))
-		ofA, ofB := Neighbor{Peer{ID: "a"}, 5}, Neighbor{Peer{ID: "b", Addresses: []string{b.address()}}, 5}
+		ofA, ofB := Neighbor{Peer: Peer{ID: "a"}, Epoch: 5}, Neighbor{Peer: Peer{ID: "b", Addresses: []string{b.address()}}, Epoch: 5}
 		if addresses {
 			ofA.Addresses = []string{a.address()}
 		}
@@ -34,11 +35,13 @@ func TestNeighbors(t *testing.T) {
 		require.NoError(t, a.Neighbors([]Neighbor{ofB}), "the link goes on")
 		require.NoError(t, a.Send("b", Message{Class: Bulk, Payload: [][]byte{{3}}}))
 		assert.Equal(t, [][]byte{{3}}, b.awaitMessages(2)[1].Payload)
-		ofA.Epoch, ofB.Epoch = 7, 7
+		ofA.Epoch, ofB.Epoch, ofA.Limit = 7, 7, 1
 		require.NoError(t, a.Neighbors([]Neighbor{ofB}), "another link")
 		require.NoError(t, b.Neighbors([]Neighbor{ofA}))
 		require.NoError(t, a.Send("b", Message{Class: Bulk, Payload: [][]byte{{4}}}))
 		assert.Equal(t, uint64(7), b.awaitMessages(3)[2].Epoch)
+		require.NoError(t, a.Send("b", Message{Class: []Class{Hot, Bulk}[i], Payload: [][]byte{{5}, {6}}[:1+i]}))
+		require.Eventually(t, func() bool { return b.Send("a", Message{}) != nil }, waitLimit, time.Millisecond, "it sends too much")
 		require.NoError(t, a.Connect(9, nil))
 		assert.Error(t, a.Send("b", Message{}), "its epoch has ended")
 		require.NoError(t, a.Close())
