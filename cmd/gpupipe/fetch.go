@@ -216,9 +216,12 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 	for _, key := range overridden {
 		files = outside(files, key)
 	}
-	for _, k := range slices.Concat(named, files, set) {
+	for i, k := range slices.Concat(files, named, set) {
 		if key, _, _ := strings.Cut(k.key, "["); !withoutText || key != trainingText {
-			k.Name = pins.Of(commits.KeepOf(k.Name))
+			if i < len(files) || !k.Name.Revised() { // one on the command line is another wish
+				k.Name = commits.KeepOf(k.Name)
+			}
+			k.Name = pins.Of(k.Name)
 			requests = append(requests, k.Request)
 		}
 	}

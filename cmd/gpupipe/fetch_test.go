@@ -78,6 +78,12 @@ func TestNamesOfTheHub(t *testing.T) {
 	}
 	assert.Len(t, s.Requests(), before, "what is in the cache under its commit is not asked for")
 	assert.Empty(t, s.Leaks())
+	v2 := s.Add("datasets/o/d", "v2", map[string][]byte{"validation.jsonl": []byte(`{"text": "` + strings.Repeat("In the end. ", 200) + `"}`)})
+	code, _, errs = command("train", file, "--resume", "--device", "null", "--set", "data.val=[hf:datasets/o/d@v2:validation]", "--set", "train.steps=9")
+	require.Equal(t, exitOK, code, errs)
+	text, err = os.ReadFile(filepath.Join(tuned, "config.yaml"))
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "hf:datasets/o/d@"+v2+":validation", "a revision on the command line is meant")
 	code, _, errs = command("train", file, "--device", "null", "--set", "run.dir="+filepath.Join(dir, "new"))
 	require.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "has no weights", "a new run asks for the newest commit")

@@ -35,6 +35,10 @@ func TestCommits(t *testing.T) {
 	} {
 		assert.Equal(t, want, c.Keep(text), text)
 		assert.Equal(t, text, Commits(nil).Keep(text))
+		if strings.Contains(text, "@") {
+			want = text
+		}
+		assert.Equal(t, want, c.KeepNewest(text), text)
 	}
 }
 

@@ -235,6 +235,17 @@ func (p Pins) Of(n Name) Name {
 	return n
 }
 
+// KeepNewest is Keep of names without a revision: others stay as they are.
+func (c Commits) KeepNewest(text string) string {
+	if n, ok, err := Parse(text); !ok || err != nil || n.Revised() {
+		return text
+	}
+	return c.Keep(text)
+}
+
+// Revised reports whether the name has a revision of its own.
+func (n Name) Revised() bool { return n.Revision != "" && n.Revision != mainRevision }
+
 // withoutRevision is the name of the newest commit.
 func (n Name) withoutRevision() string {
 	n.Revision = ""

@@ -143,13 +143,13 @@ func defaults() Config {
 // Load reads a config file (none if path is empty) and calls Parse. All its errors are marked by usererror.
 func Load(path string, overrides []string) (Config, error) { return LoadKept(path, overrides, nil) }
 
-// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded.
+// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded, but for those of
+// overrides with a revision.
 func LoadKept(path string, overrides []string, commits hub.Commits) (Config, error) {
-	d, note, err := open(path, overrides)
+	d, note, err := open(path, overrides, commits)
 	if err != nil {
 		return Config{}, usererror.New(err)
 	}
-	d.Change(commits.Keep)
 	c, err := Resolve(d)
 	if note != "" {
 		c.replaced = append(c.replaced, note)
@@ -159,7 +159,7 @@ func LoadKept(path string, overrides []string, commits hub.Commits) (Config, err
 
 // RunDir is the run.dir of the config that Load would read. Other keys may be wrong.
 func RunDir(path string, overrides []string) (string, error) {
-	d, _, err := open(path, overrides)
+	d, _, err := open(path, overrides, nil)
 	if err != nil {
 		return "", usererror.New(err)
 	}
@@ -170,8 +170,9 @@ func RunDir(path string, overrides []string) (string, error) {
 	return c.Run.Dir, usererror.New(err)
 }
 
-// open reads a config file (none if path is empty) and applies overrides to it. The note is that of withoutStart.
-func open(path string, overrides []string) (d *strictyaml.Document, note string, err error) {
+// open reads a config file (none if path is empty), and applies overrides and commits to it as LoadKept does. The note is that
+// of withoutStart.
+func open(path string, overrides []string, commits hub.Commits) (d *strictyaml.Document, note string, err error) {
 	file, text := "config", []byte(nil)
 	if path != "" {
 		if text, err = strictyaml.ReadSmall(path); err != nil {
@@ -187,7 +188,15 @@ func open(path string, overrides []string) (d *strictyaml.Document, note string,
 			return nil, "", err
 		}
 	}
-	return d, note, apply(d, overrides)
+	return d, note, applyKept(d, overrides, commits)
+}
+
+// applyKept applies overrides, and gives names of the Hub their commits.
+func applyKept(d *strictyaml.Document, overrides []string, commits hub.Commits) error {
+	d.Change(commits.Keep)
+	err := apply(d, overrides)
+	d.Change(commits.KeepNewest)
+	return err
 }
 
 // Parse applies overrides of the form section.key=value to a text and calls Resolve. Errors name the text as file.

@@ -40,8 +40,7 @@ func LoadRun(dir, file string, overrides []string) (Config, error) {
 	commits := hub.Commits{}
 	saved.record(commits)
 	var c Config
-	if err = apply(d, overrides); err == nil {
-		d.Change(commits.Keep)
+	if err = applyKept(d, overrides, commits); err == nil {
 		c, err = Resolve(d)
 	}
 	if unread != nil {

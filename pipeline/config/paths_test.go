@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/stretchr/testify/assert"
@@ -223,4 +224,40 @@ func TestHomeAndVariablesInPaths(t *testing.T) {
 	saved, err := ParseSaved("saved", []byte("data: {train: [$UNSET/a.txt]}"))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"$UNSET/a.txt"}, saved.Data.Train)
+}
+
+// A run that goes on has the commits that it has recorded. A revision on the command line is another wish.
+func TestRevisionsOnTheCommandLine(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	first, second := strings.Repeat("1", 40), strings.Repeat("2", 40)
+	at := filepath.Join(os.Getenv("HF_HUB_CACHE"), "datasets--o--d")
+	require.NoError(t, os.MkdirAll(filepath.Join(at, "refs"), 0o777))
+	for _, commit := range []string{first, second} {
+		require.NoError(t, os.MkdirAll(filepath.Join(at, "snapshots", commit), 0o777))
+	}
+	for _, revision := range []string{"main", "dev", "v2"} { // all have moved
+		require.NoError(t, os.WriteFile(filepath.Join(at, "refs", revision), []byte(second), 0o666))
+	}
+	run := t.TempDir()
+	file := filepath.Join(run, "config.yaml")
+	text := "model: {vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}\nrun: {dir: " + run + "}\n"
+	kept := func(commits hub.Commits, names string, overrides ...string) Config {
+		require.NoError(t, os.WriteFile(file, []byte(text+"data: {train: ["+names+"]}\n"), 0o666))
+		c, err := LoadKept(file, overrides, commits)
+		if commits == nil {
+			c, err = LoadRun(run, file, overrides)
+		}
+		require.NoError(t, err)
+		return c
+	}
+	recorded := hub.Commits{"hf:datasets/o/d": first, "hf:datasets/o/d:validation": first}
+	newest := kept(recorded, "hf:datasets/o/d@dev", "data.val=[hf:datasets/o/d:validation]")
+	assert.Equal(t, []string{"hf:datasets/o/d@" + first}, newest.Data.Train)
+	assert.Equal(t, []string{"hf:datasets/o/d@" + first + ":validation"}, newest.Data.Val)
+	for name, commits := range map[string]hub.Commits{"file": recorded, "run": nil} {
+		c := kept(commits, "hf:datasets/o/d@"+first, "data.train=hf:datasets/o/d@v2")
+		assert.Equal(t, []string{"hf:datasets/o/d@" + second}, c.Data.Train, name)
+		c = kept(commits, "hf:datasets/o/d@"+first, "data.train=[hf:datasets/o/d]")
+		assert.Equal(t, []string{"hf:datasets/o/d@" + first}, c.Data.Train, name)
+	}
 }
