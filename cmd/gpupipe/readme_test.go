@@ -80,6 +80,14 @@ GPUPIPE_TEST_COMMAND=1 exec "$GPUPIPE" "$@"
 // make only checks that there is a rule for the target.
 const dryMake = "#!/bin/bash\nexec /usr/bin/env PATH=\"$REAL_PATH\" make --no-print-directory -C \"$REPOSITORY\" -n \"$@\" >/dev/null\n"
 
+// python3 makes a virtual environment whose pip installs nothing: .ci/wheel-test.sh installs wheels.
+const emptyPython = `#!/bin/bash
+set -euo pipefail
+[ "$1 $2" = "-m venv" ]
+mkdir -p "$3/bin"
+ln -s /bin/true "$3/bin/pip"
+`
+
 // The commands of the README run in their order, in a folder that has what a fresh clone has after set-up.
 func TestReadmeRunsInOrder(t *testing.T) {
 	tier.Rest(t)
@@ -97,6 +105,7 @@ func TestReadmeRunsInOrder(t *testing.T) {
 	write("build/demo/text.txt", strings.Repeat("In the beginning the cat sat on the mat, and a dog ran to the cat.\n", 400), 0o666)
 	write("bin/gpupipe", smaller, 0o777)
 	write("stubs/make", dryMake, 0o777)
+	write("stubs/python3", emptyPython, 0o777)
 	for i, block := range blocks(t, "sh") {
 		t.Run(fmt.Sprint("block ", i+1), func(t *testing.T) {
 			cmd := exec.Command("bash", "-euxo", "pipefail", "-c", block)
