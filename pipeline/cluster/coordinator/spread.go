@@ -52,6 +52,13 @@ type acquaintance struct {
 	epochFrom, epochThen uint64
 }
 
+func acquaintanceOf(a, b address) acquaintance {
+	if a.member > b.member {
+		a, b = b, a
+	}
+	return acquaintance{a.member, b.member, a.pipeline.group.epoch, b.pipeline.group.epoch}
+}
+
 // fault is why a member passes nothing on to another for some time.
 type fault struct {
 	count int
@@ -154,10 +161,7 @@ func (r *Replicas) meet() {
 
 // acquaint makes two members neighbors, if they may be. Their link stays if they are.
 func (r *Replicas) acquaint(a, b address, pairs map[acquaintance]uint64, lists map[address][]protocol.Neighbor) {
-	if a.member > b.member {
-		a, b = b, a
-	}
-	key := acquaintance{a.member, b.member, a.pipeline.group.epoch, b.pipeline.group.epoch}
+	key := acquaintanceOf(a, b)
 	one, ok := r.options.Direct.Peer(a.member)
 	other, both := r.options.Direct.Peer(b.member)
 	if pairs[key] != 0 || !ok || !both {
@@ -265,19 +269,12 @@ func (r *Replicas) adapt(all []recipient) (copies int) {
 func (r *Replicas) unacknowledged() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	waiting := map[string]int64{}
 	for _, s := range r.slots {
-		if s == nil {
-			continue
+		if s != nil { // all pipelines have the same node
+			return transport.Unacknowledged(s.pipeline.group.node.Links(), func(peer string) bool { return r.met[peer] })
 		}
-		for _, l := range s.pipeline.group.node.Links() {
-			if l.Class == transport.Bulk && r.met[l.Peer] {
-				waiting[l.Peer] = l.Unacknowledged
-			}
-		}
-		break // all pipelines have the same node
 	}
-	return waiting
+	return nil
 }
 
 // reachable returns a function that reports whether a member can pass something on to another, as it has reported.
@@ -298,10 +295,7 @@ func (r *Replicas) reachable(all []recipient) func(from, to recipient) bool {
 
 // neighbors reports whether two members have a link.
 func (s *spread) neighbors(a, b address) bool {
-	if a.member > b.member {
-		a, b = b, a
-	}
-	return s.pairs[acquaintance{a.member, b.member, a.pipeline.group.epoch, b.pipeline.group.epoch}] != 0
+	return s.pairs[acquaintanceOf(a, b)] != 0
 }
 
 // chainsOf divides members into some chains, or more where members do not reach each other. All members of a chain get the

@@ -69,13 +69,7 @@ func (n *neighbors) send(o outgoing) {
 func (n *neighbors) unacknowledged() map[string]int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	waiting := map[string]int64{}
-	for _, l := range n.epoch.member.node.Links() {
-		if l.Class == transport.Bulk && n.epochs[l.Peer] != 0 {
-			waiting[l.Peer] = l.Unacknowledged
-		}
-	}
-	return waiting
+	return transport.Unacknowledged(n.epoch.member.node.Links(), func(peer string) bool { return n.epochs[peer] != 0 })
 }
 
 // meet takes the neighbors that the coordinator names.

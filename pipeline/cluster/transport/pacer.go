@@ -36,6 +36,17 @@ func NewPacer[M any](compare func(a, b M) int, peer func(M) string, bytes func(M
 		wake: make(chan struct{}, 1), flows: map[string]*flow{}}
 }
 
+// Unacknowledged is how many bytes of tensors are on their way to each peer that counts, for NewPacer.
+func Unacknowledged(links []Link, counts func(peer string) bool) map[string]int64 {
+	bytes := map[string]int64{}
+	for _, l := range links {
+		if l.Class == Bulk && counts(l.Peer) {
+			bytes[l.Peer] = l.Unacknowledged
+		}
+	}
+	return bytes
+}
+
 // Add takes a message.
 func (p *Pacer[M]) Add(message M) {
 	p.mu.Lock()
