@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares training on one software GPU, Mesa's lavapipe, with meganeura: `make peers-lavapipe`.
+"""Compares training on one software GPU, Mesa's lavapipe, with programs in Rust and JavaScript: `make peers-lavapipe`.
 
-    adapters.py [--works A-512 B-512] [--peers NAME...] [--turns N] [--seconds S]
+    adapters.py [--works A B A-512 B-512] [--peers NAME...] [--turns N] [--seconds S]
 
-All train in f32 from the same weights on the same tokens, by turns, as in peers.py. meganeura has graphs of one
-sequence, so works end in -512: one sequence of 512 tokens. Its optimizer is Adam, gpupipe's AdamW. So the losses of the
-first step must be equal, and later ones are near. A peer that fails is named, with its message. Rust and Mesa's
-lavapipe must be installed; crates are fetched.
+All train in f32 from the same weights on the same tokens with AdamW, by turns, as in peers.py. The losses of the first
+three steps must be equal, else the exit code is 1. meganeura's optimizer is Adam, so its first loss alone must be equal.
+Its graphs have one sequence: works that end in -512 are one sequence of 512 tokens. A peer that fails is named, with its
+message. Rust, Node.js and Mesa's lavapipe must be installed; crates and packages of npm are fetched.
 """
 import argparse
 import json
@@ -21,17 +21,19 @@ import work
 HERE = peers.HERE / "adapters"
 BUILD = peers.BUILD / "adapters"
 DRIVER = "/usr/share/vulkan/icd.d/lvp_icd.json"
-PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura"]
-LOSS_TOLERANCE = 1e-3  # relative, of the first step
+SCRIPTS = {"jax-js": "jax-js.mjs", "TensorFlow.js": "tfjs.mjs"}
+PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura", *SCRIPTS]
+LOSS_TOLERANCE = 1e-4  # relative, of each step that is compared
+COMPARED_STEPS = {"meganeura": 1}  # of other peers all that peers.py has compared
 
 
 def write_job(name, weights):
-    """Writes what peers in Rust read: job.json, weights.f32 and tokens.u16."""
+    """Writes what the other peers read: job.json, weights.f32 and tokens.u16."""
     folder = BUILD / name
     folder.mkdir(parents=True, exist_ok=True)
     w = work.WORKS[name]
     job = {"model": json.loads((weights / "config.json").read_text()), "batch_size": w["batch_size"], "seq_len": w["seq_len"],
-           "tensors": []}
+           "adamw": work.ADAMW, "weight_decay": work.WEIGHT_DECAY, "grad_clip": work.GRAD_CLIP, "tensors": []}
     at = 0
     with open(folder / "weights.f32", "wb") as f:
         for key, x in work.load_file(str(weights / "model.safetensors")).items():
@@ -51,6 +53,14 @@ def built(peer):
     return folder / "target" / "release" / f"{peer}-peer"
 
 
+def scripts():
+    """The folder of the peers in JavaScript, beside the packages that they import."""
+    folder = BUILD / "js"
+    shutil.copytree(HERE / "js", folder, dirs_exist_ok=True)
+    peers.run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder], BUILD / "npm.log")
+    return folder
+
+
 def start(peer, name, weights):
     folder, w = BUILD / name, work.WORKS[name]
     if peer.startswith("gpupipe"):
@@ -58,6 +68,8 @@ def start(peer, name, weights):
         more = {"train.steps": 10_000_000, "run.dir": peers.fresh(folder / device), "init.from": weights}
         command = [peers.GPUPIPE, "train", "--device", device, "--json",
                    *peers.settings(name, peers.BUILD / name / "tokens.bin", "adamw", **more)]
+    elif peer in SCRIPTS:
+        command = ["node", scripts() / SCRIPTS[peer], folder]
     else:
         command = [built(peer), folder]
     return peers.Peer(peer, [str(c) for c in command], folder / f"{peer}.log".replace(", ", "-"), w["batch_size"] * w["seq_len"])
@@ -87,6 +99,12 @@ def measure(name, o):
     return running, failed
 
 
+def losses_differ(peer, reference):
+    """Returns the largest relative difference between the losses of the compared steps of two peers."""
+    pairs = list(zip(peer.losses, reference.losses))[:COMPARED_STEPS.get(peer.name)]
+    return max(abs(x / y - 1) for x, y in pairs)
+
+
 def last_line(message):
     """The last line of a log that says something, without peers.py's own."""
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("peers:")]
@@ -103,7 +121,7 @@ def main():
     o = a.parse_args()
     os.environ |= {"VK_ICD_FILENAMES": DRIVER, "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "/tmp")}
     BUILD.mkdir(parents=True, exist_ok=True)
-    print("| work | peer | tokens/s: min | median | max | to gpupipe | loss of the first step |\n"
+    print("| work | peer | tokens/s: min | median | max | to gpupipe | losses of the first steps |\n"
           "| --- | --- | --- | --- | --- | --- | --- |")
     differ = False
     for name in o.works:
@@ -112,12 +130,15 @@ def main():
         for p in running:
             median = statistics.median(p.rates)
             ratio = f"{median / best:.2f}" if best else ""
-            differ = differ or abs(p.losses[0] / running[0].losses[0] - 1) > LOSS_TOLERANCE
-            print(f"| {name} | {p.name} | {min(p.rates):,.0f} | {median:,.0f} | {max(p.rates):,.0f} | {ratio} | {p.losses[0]:.5f} |")
+            difference = losses_differ(p, running[0])
+            differ = differ or difference > LOSS_TOLERANCE
+            peers.say(f"{name}: losses of {p.name} differ by {difference:.1e}, at most {LOSS_TOLERANCE:.0e}")
+            rates = " | ".join(f"{x:,.0f}" for x in (min(p.rates), median, max(p.rates)))
+            print(f"| {name} | {p.name} | {rates} | {ratio} | {', '.join(f'{x:.5f}' for x in p.losses)} |")
         for peer, message in failed.items():
             print(f"| {name} | {peer} | fails: {message} | | | | |")
     if differ:
-        sys.exit("adapters: the losses of the first step differ, so the peers have not computed the same")
+        sys.exit("adapters: the losses differ, so the peers have not computed the same")
 
 
 if __name__ == "__main__":
