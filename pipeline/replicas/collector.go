@@ -9,7 +9,7 @@ import (
 type Exchange struct{ Step, Fragment int }
 
 // Expect refuses an exchange that is not the next one of its fragment after a step. A replica sends nothing else of the
-// fragment before that is done, since it waits for the change: what is held for it has the size of the model at most.
+// fragment before that is done, since it waits for the change: messages that are held for it have the size of the model at most.
 func (o *Owner) Expect(x Exchange, after int) error {
 	why := ""
 	switch {

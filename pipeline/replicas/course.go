@@ -22,7 +22,7 @@ type Course struct {
 	copying []copying // by fragment
 	waited  func(fragment string, since time.Time)
 	overdue func(fragment int)
-	patient time.Duration // between two calls of overdue
+	timeout time.Duration // between two calls of overdue
 }
 
 // change is what a replica awaits of a fragment.
@@ -41,18 +41,18 @@ type CourseOptions struct {
 	Copies  Copies                  // nil: no rank of another process holds what one of this process does
 	// Waited is told how long the replica has waited for an exchange of a fragment; nil: nobody is.
 	Waited func(fragment string, since time.Time)
-	// Overdue is called each Patience while the replica waits for an exchange that is due; nil: nothing is.
-	Overdue  func(fragment int)
-	Patience time.Duration // 0: 5 s
+	// Overdue is called each ChangeTimeout while the replica waits for an exchange that is due; nil: nothing is.
+	Overdue       func(fragment int)
+	ChangeTimeout time.Duration // 0: 5 s
 }
 
-const defaultPatience = 5 * time.Second
+const defaultTimeout = 5 * time.Second
 
 // NewCourse makes the course of a replica. Its base is zero.
 func NewCourse(o CourseOptions) *Course {
 	fragments := fragmentsOf(o.Model)
 	c := &Course{plan: o.plan(fragments), flights: flights{}, waited: o.Waited, overdue: o.Overdue,
-		patient: cmp.Or(o.Patience, defaultPatience)}
+		timeout: cmp.Or(o.ChangeTimeout, defaultTimeout)}
 	var base [][]byte
 	for i, f := range fragments {
 		fragments[i] = f.of(o.Owns)
@@ -189,7 +189,7 @@ func (c *Course) await(f int, stopped <-chan struct{}) error {
 		return nil
 	}
 	var payload [][]byte
-	since, tick := time.Now(), time.NewTicker(c.patient)
+	since, tick := time.Now(), time.NewTicker(c.timeout)
 	defer tick.Stop()
 	for waits := true; waits; {
 		select {

@@ -127,7 +127,7 @@ func TestLateness(t *testing.T) {
 	}
 }
 
-// What replicas pass on leaves them, and not the owner. It takes longer for each of a chain, by a piece.
+// What replicas forward leaves them, and not the owner. It takes longer for each of a chain, by a piece.
 func TestExchangesThatArePassedOn(t *testing.T) {
 	c := star(3, 5, Site{Up: 1, Latency: 1}, Site{Up: 1})
 	c.Bytes, c.Copies = []float64{10}, 1.5

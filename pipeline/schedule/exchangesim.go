@@ -47,7 +47,7 @@ type FlightResult struct {
 
 // SimulateExchanges runs exchanges at given costs for a number of steps, after validating them. Replicas compute step after
 // step, and wait only where a result has to land that has not arrived. Messages occupy the sender, the connections of both
-// sites and the receiver, each of which passes them on one after the other in the order in which they were ready.
+// sites and the receiver, each of which forwards them one after the other in the order in which they were ready.
 func SimulateExchanges(e Exchanges, c ExchangeCosts, steps int) (*ExchangeResult, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ type siteState struct {
 	training, owned float64
 }
 
-// pipe passes on one message at a time.
+// pipe forwards one message at a time.
 type pipe struct {
 	rate float64 // 0: any
 	free float64
@@ -348,7 +348,7 @@ func (sim *exchangeSimulation) answer(o int, fl *flight) {
 	sim.deliver(fl, fl.back, owns)
 	come := sim.across(fl.back, 1)
 	sim.at(max(sim.now, come.first), func() {
-		sim.deliver(fl, sim.pass(bytes, come), func(s siteState) bool { return !owns(s) })
+		sim.deliver(fl, sim.forward(bytes, come), func(s siteState) bool { return !owns(s) })
 	})
 }
 
@@ -376,16 +376,16 @@ func (sim *exchangeSimulation) deliver(fl *flight, back span, to func(siteState)
 	}
 }
 
-// passedPieces is in how many pieces a result is passed on: a replica passes on the first while others come.
-const passedPieces = 16
+// forwardedPieces is in how many pieces a result is forwarded: a replica forwards the first while others come.
+const forwardedPieces = 16
 
-// passedSlower is how much longer it takes to pass a result on than to send it: what the replica itself sends meanwhile has the
+// forwardingSlower is how much longer it takes to forward a result than to send it: what the replica itself sends meanwhile has the
 // other half of the connection.
-const passedSlower = 2
+const forwardingSlower = 2
 
-// pass passes a result on that comes to the first replicas of all chains in a span of time. It returns the span in which it leaves
-// the last but one: the slowest connection counts, and a piece for each hop.
-func (sim *exchangeSimulation) pass(bytes float64, come span) span {
+// forward forwards a result that comes to the heads of all chains in a span of time. It returns the span in which it leaves the
+// last but one: the slowest connection counts, and a piece for each hop.
+func (sim *exchangeSimulation) forward(bytes float64, come span) span {
 	last, piece, share := come.last, 0.0, sim.costs.share()
 	for g := range sim.sites {
 		site := &sim.sites[g]
@@ -393,8 +393,8 @@ func (sim *exchangeSimulation) pass(bytes float64, come span) span {
 			continue
 		}
 		gone := site.up.pass(bytes*site.training*share, come)
-		last = max(last, gone.first+passedSlower*bytes/site.up.rate)
-		piece = max(piece, bytes/site.up.rate/passedPieces)
+		last = max(last, gone.first+forwardingSlower*bytes/site.up.rate)
+		piece = max(piece, bytes/site.up.rate/forwardedPieces)
 	}
 	return span{come.first, last + sim.costs.hops()*(piece+sim.latency) - sim.latency}
 }

@@ -151,7 +151,7 @@ func (s *clientSession) end() {
 	}
 }
 
-// of returns what is known of a session; nil: it has ended.
+// of returns the state of a session; nil: it has ended.
 func (c *Client) of(session *transport.Session) *clientSession {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -220,7 +220,7 @@ func (s *Server) member(id string) (*memberSession, error) {
 	return nil, fmt.Errorf("member %.60q: %w", id, ErrUnknownMember)
 }
 
-// of returns what is known of a session; nil: it has ended.
+// of returns the state of a session; nil: it has ended.
 func (s *Server) of(session *transport.Session) *memberSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()

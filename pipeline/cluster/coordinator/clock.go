@@ -40,7 +40,7 @@ const clockMoves = time.Second // the least time in which the offset in use chan
 //
 //	aged = e₀ + r (t₁ − t₀)        how far o(t₁) is from the true offset at most, by the measurement before
 //	d ≤ e + aged                   both measurements may be right; otherwise the member's clock has been set
-//	e ≥ aged                       the measurement is no better than what is known, and nothing changes
+//	e ≥ aged                       the measurement is no better than the known offset, and nothing changes
 //	min(aged, d + e)               how far o(t₁) is at most by both: the true offset is within e of m
 //
 // From start = now on, o moves to m in a straight line, during T = max(1 s, 2 |m − o(start)|). Its slope is at most a
@@ -60,7 +60,7 @@ func (c *memberClock) take(m transport.Clock, now time.Time) time.Duration {
 	difference := (m.Offset - time.Duration(used)).Abs()
 	if difference <= m.Error+aged { // the clock has not been set
 		if m.Error >= aged {
-			return max(aged, c.moving) // a worse measurement than what is known
+			return max(aged, c.moving) // a worse measurement than the known one
 		}
 		aged = min(aged, difference+m.Error)
 	} else {

@@ -19,10 +19,12 @@ type exchanges struct {
 	taken    map[int]int   // by fragment: the step of its newest exchange that is complete
 	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
 	progress chan struct{} // closed and replaced when that changes
+	wake     chan struct{} // has room for one: an exchange may be complete, or a member has requested a change
 }
 
 func newExchanges() exchanges {
-	return exchanges{map[replicas.Exchange]map[*slot]*arrival{}, map[int]int{}, map[int]int{}, make(chan struct{})}
+	return exchanges{arrivals: map[replicas.Exchange]map[*slot]*arrival{}, taken: map[int]int{}, stepped: map[int]int{},
+		progress: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // arrival is what a replica has sent for an exchange.
@@ -61,13 +63,13 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	x := replicas.Exchange{Step: h.Step, Fragment: h.Fragment}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.slots[s.number] != s {
+	if r.places.slots[s.number] != s {
 		return nil // it is lost
 	}
 	if err := r.owner.Expect(x, max(s.from, r.exchanges.taken[x.Fragment])); err != nil {
 		return err
 	}
-	if begun := r.limit.first(); x.Step > begun {
+	if begun := r.rounds.limit.first(); x.Step > begun {
 		return fmt.Errorf("fragment %d after step %d: only %d steps have begun", x.Fragment, x.Step, begun)
 	}
 	a := r.exchanges.arrivals[x][s]
@@ -85,7 +87,7 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	if s.heard = time.Now(); a.complete {
 		s.last = x
 	}
-	signal(r.wake)
+	signal(r.exchanges.wake)
 	return nil
 }
 
@@ -95,12 +97,12 @@ func (r *Replicas) stepAll() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-r.wake:
+		case <-r.exchanges.wake:
 		case <-r.changed:
-			r.meet()
+			r.forwarding.neighbors.connect(r.present())
 		case <-tick.C:
 			r.loseHung()
-		case <-r.failing:
+		case <-r.failure.happened:
 			return
 		}
 		for {
@@ -113,7 +115,7 @@ func (r *Replicas) stepAll() {
 				return
 			}
 		}
-		r.answer()
+		r.forwarding.answer()
 	}
 }
 
@@ -145,7 +147,7 @@ func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 
 // complete are the messages of an exchange in the order of replicas; nil: some have not arrived. The caller holds the lock.
 func (r *Replicas) complete(x replicas.Exchange, arrived map[*slot]*arrival) (all []sent) {
-	for _, s := range r.slots {
+	for _, s := range r.places.slots {
 		if s != nil && s.from < x.Step && !arrived[s].done() {
 			return nil
 		}
@@ -188,8 +190,8 @@ func (r *Replicas) loseHung() {
 	carried := carriedBytes(r.present())
 	r.mu.Lock()
 	var hung []*slot
-	for _, s := range r.slots {
-		if s == nil || !r.round.waitsFor(s) && !r.exchanges.waitFor(s) {
+	for _, s := range r.places.slots {
+		if s == nil || !r.rounds.current.waitsFor(s) && !r.exchanges.waitFor(s) {
 			continue
 		}
 		if now := s.carriedOf(carried); now < s.carried || now-s.carried >= leastCarried {
@@ -218,7 +220,7 @@ func (e *exchanges) waitFor(s *slot) bool {
 // leastCarried is how many bytes show progress: members that hang still report their links, in some hundred bytes at a time.
 const leastCarried = 1 << 20
 
-// carriedBytes are the bytes that went to and came from each member, without those of requests. All pipelines have the same
+// carriedBytes are the bytes that went to and came from each member, without bytes of requests. All pipelines have the same
 // node.
 func carriedBytes(slots []*slot) map[string]int64 {
 	all := map[string]int64{}
@@ -251,23 +253,23 @@ func (r *Replicas) progressed(s *slot) {
 
 // step takes an outer step and sends the change to all replicas.
 func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	began := time.Now()
 	change, err := r.owner.Step(x.Fragment, x.Step, messages)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	tracer, joining := r.tracer, r.joining
+	joining := r.places.joining
 	r.mu.Unlock()
 	took := time.Since(began)
 	all := r.present()
 	if joining != nil && joining.follows {
 		all = append(all, joining)
 	}
-	copies := r.send(x, change, all)
-	r.owner.Trace(tracer, x.Fragment, x.Step, began, took, copies)
+	copies := r.forwarding.send(x, change, all)
+	r.owner.Trace(r.owner.tracer, x.Fragment, x.Step, began, took, copies)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exchanges.stepped[x.Fragment] = x.Step
@@ -280,7 +282,7 @@ func (r *Replicas) settle(step int) error {
 	planned := r.owner.Planned(0, step)
 	for {
 		r.mu.Lock()
-		progress, err := r.exchanges.progress, r.failure
+		progress, err := r.exchanges.progress, r.failure.get()
 		done := !slices.ContainsFunc(planned, r.comes)
 		r.mu.Unlock()
 		if done || err != nil {
@@ -288,7 +290,7 @@ func (r *Replicas) settle(step int) error {
 		}
 		select {
 		case <-progress:
-		case <-r.failing:
+		case <-r.failure.happened:
 		}
 	}
 }
@@ -308,5 +310,5 @@ func (r *Replicas) comes(x replicas.Exchange) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.slots, func(s *slot) bool { return s != nil && s.from < x.Step })
+	return slices.ContainsFunc(r.places.slots, func(s *slot) bool { return s != nil && s.from < x.Step })
 }

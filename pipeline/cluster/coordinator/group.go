@@ -106,13 +106,17 @@ func (g *group) request(ctx context.Context, member, name string, q, a any) erro
 // memberError is the error of a request. Errors that the member knows to be the user's stay so. Otherwise the member, or
 // one of its devices, is lost.
 func memberError(member, name string, err error) error {
-	if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && remote.Kind == control.RemoteUser {
-		return fmt.Errorf("%s: %w", member, err)
-	}
-	if lost := (*control.LostError)(nil); errors.As(err, &lost) {
+	var remote *control.RemoteError
+	var lost *control.LostError
+	switch {
+	case errors.As(err, &lost):
 		return fmt.Errorf("%s: %s (%w)", member, lost.Reason, device.ErrLost)
+	case !errors.As(err, &remote):
+		return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
+	case remote.Kind == control.RemoteUser:
+		return err // it names the member
 	}
-	return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
+	return fmt.Errorf("%w (%w)", err, device.ErrLost)
 }
 
 // abort makes the work in progress and all later work fail.

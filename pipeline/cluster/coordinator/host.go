@@ -329,7 +329,7 @@ type running interface {
 	linkUses(member string) []protocol.LinkUse
 }
 
-// running is what is running; nil: nothing is.
+// running returns the pipeline that members train; nil: none.
 func (h *Host) running() running {
 	if p := h.pipeline.Load(); p != nil {
 		return *p

@@ -40,16 +40,16 @@ func (r *linkReports) of(member string) []protocol.LinkUse {
 
 // receiveLinks keeps the newest report of a member's links.
 func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
-	most, met := len(p.group.members)+1, func(string) bool { return false }
+	most, neighbor := len(p.group.members)+1, func(string) bool { return false }
 	if p.replica != nil {
-		most, met = most+2*reach, p.replica.met
+		most, neighbor = most+2*reach, p.replica.neighbor
 	}
 	links, err := protocol.DecodeLinks(payload, most)
 	if err != nil {
 		return err
 	}
 	for _, l := range links {
-		if l.Peer != identity.CoordinatorID && !p.group.has(l.Peer) && !met(l.Peer) {
+		if l.Peer != identity.CoordinatorID && !p.group.has(l.Peer) && !neighbor(l.Peer) {
 			return fmt.Errorf("a report of a link to %.60q, which is not a member", l.Peer)
 		}
 	}

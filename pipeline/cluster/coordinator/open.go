@@ -49,7 +49,7 @@ func (o Options) peersOf(epoch uint64, member string) []protocol.Peer {
 	return o.PeersOf(epoch, member, o.Peers)
 }
 
-// Open plans a task's pipeline on members. The user's errors are marked by usererror; those of a lost member wrap
+// Open plans a task's pipeline on members. The user's errors are marked by usererror; errors of a lost member wrap
 // device.ErrLost.
 func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error) {
 	c := t.Config

@@ -200,11 +200,11 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 			return errors.New("a move of a replica that does not train on its own")
 		}
 		return p.replica.moved(from, h, payload)
-	case protocol.Lack:
+	case protocol.Missing:
 		if p.replica == nil {
-			return errors.New("a change is lacking of a replica that does not train on its own")
+			return errors.New("a request for a change of a replica that does not train on its own")
 		}
-		return p.replica.lacked(from, h)
+		return p.replica.missing(from, h)
 	case protocol.Result:
 		if s := p.inProgress(h.Segment); s != nil {
 			return s.receive(from, h, payload)

@@ -53,7 +53,7 @@ type network struct {
 	ahead    map[string]time.Duration                                       // by member: its clock minus that of the coordinator
 	direct   bool                                                           // members of different replicas have links
 	apart    map[string]bool                                                // pairs, as in "a b": the first does not reach the second
-	patience time.Duration                                                  // of members added later
+	timeout  time.Duration                                                  // of members added later
 	pairs    map[string]uint64                                              // epochs of neighbors, as in "a b"
 }
 
@@ -65,7 +65,7 @@ func newNetwork() *network {
 
 // add adds a member.
 func (n *network) add(t *testing.T, id string) {
-	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: testdevice.Open, Patience: n.patience, Note: t.Logf})
+	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: testdevice.Open, ChangeTimeout: n.timeout, Note: t.Logf})
 	m.Use(node{n, id})
 	n.members[id] = m
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })

@@ -18,9 +18,9 @@ type ofReplica struct {
 	owner  *replicas.Owner
 	// moved takes a message for an exchange. An error means that it is malformed.
 	moved func(from string, h protocol.Move, payload [][]byte) error
-	// lacked takes that a member lacks a change. An error means that the message is malformed.
-	lacked func(from string, h protocol.Lack) error
-	met    func(member string) bool // reports whether a member may have links with those of other replicas
+	// missing takes a member's request for a change. An error means that the message is malformed.
+	missing  func(from string, h protocol.Missing) error
+	neighbor func(member string) bool // reports whether a member may have neighbors
 }
 
 // kinds are the variables for exchanges that a replica has of a parameter.

@@ -132,7 +132,7 @@ func TestReplicasThatCannotJoin(t *testing.T) {
 	}
 	events, err := n.elastically(t, offers, wait, "train.steps=20", "train.eval_every=10", "train.save_every=0")
 	require.NoError(t, err)
-	assert.Contains(t, events, "replica 1 could not join on c: c: member c: too little memory")
+	assert.Contains(t, events, "replica 1 could not join on c: member c: too little memory")
 	assert.Regexp(t, `replica 1 could not join on d: (d: plan: )?its members took more than 100ms to plan and load it`, events)
 	assert.Contains(t, events, "replica 1 begins after step 10 on e")
 	assert.Equal(t, []int{1, 1, 1}, failed)

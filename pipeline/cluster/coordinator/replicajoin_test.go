@@ -140,5 +140,5 @@ func TestReplicasJoinWhatIsRestored(t *testing.T) {
 func (r *Replicas) joinerWaits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.joining != nil && r.joining.waits
+	return r.places.joining != nil && r.places.joining.waits
 }

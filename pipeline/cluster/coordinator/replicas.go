@@ -21,33 +21,39 @@ import (
 // outer weights: replicas send it how far they have moved, and it sends back what all have learned, see package replicas.
 // None of them waits for another, as long as messages arrive by the step at which they land.
 type Replicas struct {
-	options  ReplicaOptions
-	owner    *replicas.Owner
-	device   device.Device // of the outer optimizer
-	failing  chan struct{} // closed when no replica is left, or Abort is called
-	stepping sync.WaitGroup
-	closing  sync.WaitGroup // of replicas that are lost
-	wake     chan struct{}  // has room for one: an exchange may be complete
-	fills    sync.Once
-	filling  sync.WaitGroup // fillAll
-	vacant   chan struct{}  // has room for one: a replica is away
-	changed  chan struct{}  // has room for one: other replicas are here
-	spread   spread
-	outgoing *transport.Pacer[outgoing]
-	owning   sync.Mutex // the state of the owner; locked before mu
+	options    ReplicaOptions
+	owner      owner // locked before mu
+	forwarding *forwarding
+	filler     filler
+	events     events
+	failure    *failure       // no replica is left, or Abort was called
+	stepping   sync.WaitGroup // outer steps, and their messages
+	changed    chan struct{}  // has room for one: other replicas are here
 
 	mu        sync.Mutex
-	tracer    engine.Tracer
-	slots     []*slot // by number; nil: the replica is away
-	joining   *slot   // a replica that is about to begin; nil: none is
-	fill      filling
-	round     *round     // in progress; nil: none is
-	limit     *commonEnd // of the newest round; nil: there was none
+	places    places
+	rounds    rounds
 	exchanges exchanges
-	lacks     map[lack]protocol.Lack // that are not answered
-	met       map[string]bool        // members that have, or had, neighbors
-	events    []event                // that are not recorded yet
-	failure   error                  // why failing is closed
+}
+
+// owner has the outer weights, and steps them.
+type owner struct {
+	sync.Mutex
+	*replicas.Owner
+	device device.Device // of the outer optimizer
+	tracer engine.Tracer
+}
+
+// places are the replicas.
+type places struct {
+	slots   []*slot // by number; nil: the replica is away
+	joining *slot   // a replica that is about to begin; nil: none is
+}
+
+// rounds are the trainings of all replicas, one after the other.
+type rounds struct {
+	current *round     // nil: none is in progress
+	limit   *commonEnd // of the newest; nil: there was none
 }
 
 // ReplicaOptions describe where replicas are opened.
@@ -68,7 +74,7 @@ type ReplicaOptions struct {
 	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and pipeline.watchdog.
 	OpenTimeout time.Duration
 	Execute     engine.Executor // of the outer optimizer; nil: runtime/exec
-	Direct      *Direct         // nil: replicas pass nothing on to each other
+	Direct      *Direct         // nil: members have no neighbors
 }
 
 // slot is a replica that is here.
@@ -90,15 +96,14 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	if o.Execute == nil {
 		o.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
-	r := &Replicas{options: o, owner: replicas.NewOwner(o.Task.Replicas), failing: make(chan struct{}), wake: make(chan struct{}, 1),
-		vacant: make(chan struct{}, 1), changed: make(chan struct{}, 1), spread: newSpread(),
-		lacks: map[lack]protocol.Lack{}, met: map[string]bool{},
-		slots: make([]*slot, c.Pipeline.Replicas), exchanges: newExchanges(), fill: filling{closing: map[int]bool{}}}
-	r.outgoing = r.newOutgoing()
+	r := &Replicas{options: o, owner: owner{Owner: replicas.NewOwner(o.Task.Replicas)}, failure: newFailure(),
+		changed: make(chan struct{}, 1), places: places{slots: make([]*slot, c.Pipeline.Replicas)}, exchanges: newExchanges()}
+	r.forwarding = newForwarding(o.Direct, r.owner.Owner, r.present, r.events.add, r.exchanges.wake)
+	r.filler = newFiller(r)
 	o.Opened(r)
-	errs := make([]error, len(r.slots))
+	errs := make([]error, c.Pipeline.Replicas)
 	var opening sync.WaitGroup
-	for i := range r.slots {
+	for i := range errs {
 		opening.Go(func() { errs[i] = r.open(ctx, i) })
 	}
 	opening.Wait()
@@ -122,17 +127,17 @@ func (r *Replicas) planned(ctx context.Context, errs []error) error {
 
 // open opens a replica, if there are members for it.
 func (r *Replicas) open(ctx context.Context, number int) error {
-	return r.openSlot(ctx, &slot{number: number}, func(s *slot) { r.slots[number] = s })
+	return r.openSlot(ctx, &slot{number: number}, func(s *slot) { r.places.slots[number] = s })
 }
 
 // openSlot opens the pipeline of a replica. keep is called with the lock, before any member may speak to it.
 func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) error {
 	t := r.options.Task
-	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner}
+	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner.Owner}
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
-	of.lacked = func(from string, h protocol.Lack) error { return r.lacked(s, from, h) }
-	of.met = r.hasMet
+	of.missing = func(from string, h protocol.Missing) error { return r.forwarding.request(s, from, h) }
+	of.neighbor = r.forwarding.neighbors.recent.has
 	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -145,11 +150,21 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 	return err
 }
 
+// close releases the programs of the outer optimizer, and its device.
+func (o *owner) close() error {
+	err := o.Owner.Close()
+	if o.device != nil {
+		err = errors.Join(err, o.device.Close())
+		o.device = nil
+	}
+	return err
+}
+
 // present are the replicas that are here.
 func (r *Replicas) present() (all []*slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range r.slots {
+	for _, s := range r.places.slots {
 		if s != nil {
 			all = append(all, s)
 		}
@@ -162,8 +177,8 @@ func (r *Replicas) known() []*slot {
 	all := r.present()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.joining != nil {
-		all = append(all, r.joining)
+	if joining := r.places.joining; joining != nil {
+		all = append(all, joining)
 	}
 	return all
 }
@@ -190,10 +205,10 @@ func (s *slot) failing() error { return s.pipeline.group.failing() }
 
 // Load implements train.Pipeline.
 func (r *Replicas) Load() (err error) {
-	if r.device, err = r.options.Device(); err != nil {
+	if r.owner.device, err = r.options.Device(); err != nil {
 		return fmt.Errorf("the device of the outer optimizer: %w", err)
 	}
-	if err := r.owner.Load(r.device, r.options.Execute); err != nil {
+	if err := r.owner.Load(r.owner.device, r.options.Execute); err != nil {
 		return fmt.Errorf("the outer optimizer: %w", err)
 	}
 	if err := r.each(func(s *slot) error { return s.pipeline.Load() }); err != nil {
@@ -203,7 +218,7 @@ func (r *Replicas) Load() (err error) {
 		go r.watch(s)
 	}
 	r.stepping.Go(r.stepAll)
-	r.stepping.Go(func() { r.outgoing.Run(r.failing) })
+	r.stepping.Go(func() { r.forwarding.outgoing.Run(r.failure.happened) })
 	signal(r.changed)
 	return nil
 }
@@ -218,53 +233,63 @@ func (r *Replicas) watch(s *slot) {
 // more work.
 func (r *Replicas) lose(s *slot, err error) {
 	r.mu.Lock()
-	if r.joining == s && s.waits {
-		r.joining = nil
-		r.end(s)
+	if r.places.joining == s && s.waits {
+		r.places.joining = nil
+		r.filler.end(s)
 	}
-	if r.slots[s.number] != s || r.failure != nil {
+	if r.places.slots[s.number] != s || r.failure.get() != nil {
 		r.mu.Unlock()
 		return
 	}
 	err = fmt.Errorf("%s: %w", name(s.number), err)
-	others := slices.ContainsFunc(r.slots, func(other *slot) bool { return other != nil && other != s })
+	others := slices.ContainsFunc(r.places.slots, func(other *slot) bool { return other != nil && other != s })
 	if others {
-		r.slots[s.number] = nil
-		r.end(s)
+		r.places.slots[s.number] = nil
+		r.filler.end(s)
 	} else {
-		r.fail(err)
+		r.failure.set(err)
 	}
 	last := s.last
 	r.exchanges.forget(s)
 	r.exchanges.advance()
 	r.mu.Unlock()
 	if others {
-		r.note(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
+		r.events.add(last.Step, fmt.Sprintf("%v; the others go on without it; %s", err, r.describeLast(last)))
 	}
-	signal(r.wake)
+	signal(r.exchanges.wake)
 	signal(r.changed)
 }
 
-// event is what has happened to a replica.
+// events are what has happened to replicas, until the goroutine of the run records it.
+type events struct {
+	mu  sync.Mutex
+	all []event
+}
+
 type event struct {
 	step int
 	text string
 }
 
-// note keeps an event for the goroutine of the run.
-func (r *Replicas) note(step int, text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, event{step, text})
+// add adds an event.
+func (e *events) add(step int, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, event{step, text})
+}
+
+// take returns the events since it was last called.
+func (e *events) take() []event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	return all
 }
 
 // record records the events so far. The goroutine of the run calls it.
 func (r *Replicas) record() {
-	r.mu.Lock()
-	all := r.events
-	r.events = nil
-	r.mu.Unlock()
-	for _, e := range all {
+	for _, e := range r.events.take() {
 		r.options.Task.Event(train.EventReplica, e.step, "%s", e.text)
 	}
 }
@@ -277,20 +302,35 @@ func (r *Replicas) describeLast(x replicas.Exchange) string {
 	return fmt.Sprintf("its last exchange was that of %s after step %d", r.owner.Name(x.Fragment), x.Step)
 }
 
-// fail ends all work. The caller holds the lock.
-func (r *Replicas) fail(err error) {
-	if r.failure == nil {
-		r.failure = err
-		close(r.failing)
+// failure is an error that ends all work.
+type failure struct {
+	happened chan struct{} // closed by the first
+
+	mu  sync.Mutex
+	err error
+}
+
+func newFailure() *failure { return &failure{happened: make(chan struct{})} }
+
+// set ends all work, unless an earlier error has.
+func (f *failure) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+		close(f.happened)
 	}
 }
 
-// Failed is why no work goes on; nil: it does.
-func (r *Replicas) Failed() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failure
+// get returns the first error; nil: there was none.
+func (f *failure) get() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }
+
+// Failed is why no work goes on; nil: it does.
+func (r *Replicas) Failed() error { return r.failure.get() }
 
 // Ranks implements train.Pipeline.
 func (r *Replicas) Ranks() (all []engine.RankPlan) {
@@ -328,9 +368,9 @@ func (r *Replicas) linkUses(member string) []protocol.LinkUse {
 
 // SetTrace implements train.Pipeline.
 func (r *Replicas) SetTrace(t engine.Tracer) {
-	r.mu.Lock()
-	r.tracer = t
-	r.mu.Unlock()
+	r.owner.Lock()
+	r.owner.tracer = t
+	r.owner.Unlock()
 	_ = r.each(func(s *slot) error { // no error
 		s.pipeline.SetTrace(t)
 		return nil
@@ -342,9 +382,7 @@ func (r *Replicas) SetProfile(engine.Profiler) {}
 
 // Abort implements train.Pipeline.
 func (r *Replicas) Abort(cause error) {
-	r.mu.Lock()
-	r.fail(cause)
-	r.mu.Unlock()
+	r.failure.set(cause)
 	for _, s := range r.known() {
 		s.pipeline.Abort(cause)
 	}
@@ -353,19 +391,13 @@ func (r *Replicas) Abort(cause error) {
 // Close implements train.Pipeline.
 func (r *Replicas) Close() error {
 	r.Abort(device.ErrClosed)
-	r.filling.Wait()
-	var errs []error
+	r.filler.wait()
 	for _, s := range r.known() {
-		r.closing.Go(func() { _ = s.pipeline.Close() }) // it always succeeds
+		r.filler.closing.Go(func() { _ = s.pipeline.Close() }) // it always succeeds
 	}
 	r.stepping.Wait()
-	r.closing.Wait()
-	errs = append(errs, r.owner.Close())
-	if r.device != nil {
-		errs = append(errs, r.device.Close())
-		r.device = nil
-	}
-	return errors.Join(errs...)
+	r.filler.closing.Wait()
+	return r.owner.close()
 }
 
 // Lost ends the replica that a member has ranks of.
@@ -373,13 +405,6 @@ func (r *Replicas) Lost(member string, err error) {
 	for _, s := range r.known() {
 		s.pipeline.Lost(member, err)
 	}
-}
-
-// hasMet reports whether a member has, or had, links with those of other replicas.
-func (r *Replicas) hasMet(member string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.met[member]
 }
 
 // Receive takes a message of a member.

@@ -364,7 +364,7 @@ func TestMovesAreHeldWithinBounds(t *testing.T) {
 func TestExchangesAreOfReplicasNotOfNumbers(t *testing.T) {
 	x := replicas.Exchange{Step: 3}
 	before, after, other := &slot{number: 1}, &slot{number: 1}, &slot{}
-	r := &Replicas{exchanges: newExchanges(), slots: []*slot{other, after}}
+	r := &Replicas{exchanges: newExchanges(), places: places{slots: []*slot{other, after}}}
 	arrived := map[*slot]*arrival{before: {message: &replicas.Message{}}, other: {message: &replicas.Message{}, complete: true}}
 	r.exchanges.arrivals[x] = arrived
 	assert.Nil(t, r.complete(x, arrived))
@@ -378,7 +378,7 @@ func TestExchangesAreOfReplicasNotOfNumbers(t *testing.T) {
 	got, all := r.due()
 	assert.Equal(t, x, got)
 	assert.Len(t, all, 2)
-	r.slots = []*slot{{from: 3}, {number: 1, from: 3}} // both were lost meanwhile
+	r.places.slots = []*slot{{from: 3}, {number: 1, from: 3}} // both were lost meanwhile
 	assert.True(t, r.comes(x), "its outer step is being taken")
 	r.exchanges.stepped[0] = 3
 	assert.False(t, r.comes(x))

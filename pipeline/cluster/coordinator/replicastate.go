@@ -12,15 +12,15 @@ func (r *Replicas) Evaluated() engine.Version { return engine.Newest }
 
 // ReadWeights implements train.Pipeline: it reads the outer weights.
 func (r *Replicas) ReadWeights(param string, v engine.Version) (device.Pending, error) {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	return r.owner.ReadWeights(param, v)
 }
 
 // WriteWeights implements train.Pipeline: it writes the outer weights, which Restore brings to the replicas.
 func (r *Replicas) WriteWeights(param string, v engine.Version, data []byte) error {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	return r.owner.WriteWeights(param, v, data)
 }
 
@@ -34,7 +34,7 @@ func (r *Replicas) WriteState(name string, data []byte) error {
 
 // holders are the replicas by number; those that are away are nil.
 func (r *Replicas) holders(of func(*Pipeline) replicas.Holder) []replicas.Holder {
-	all := make([]replicas.Holder, len(r.slots))
+	all := make([]replicas.Holder, len(r.places.slots))
 	for _, s := range r.present() {
 		all[s.number] = of(s.pipeline)
 	}
@@ -45,22 +45,22 @@ func onMembers(p *Pipeline) replicas.Holder { return holder{p} }
 
 // Position is where the replicas are after their last step.
 func (r *Replicas) Position() *replicas.Position {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	return r.owner.Position(r.holders(onMembers))
 }
 
 // State lists the state beside the outer weights.
 func (r *Replicas) State() []replicas.Variable {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	return r.owner.State(r.holders(onMembers))
 }
 
 // Restore brings the weights that were written, and the state of a checkpoint, to the replicas.
 func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, err error) {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	if fresh, err = r.owner.Restore(s, at, r.holders(onMembers)); err != nil {
 		return fresh, err
 	}
@@ -73,8 +73,8 @@ func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, 
 
 // Snapshot implements train.Snapshotter.
 func (r *Replicas) Snapshot() train.Variables {
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	copies := r.holders(func(p *Pipeline) replicas.Holder { return copied{snapshot: snapshot{p, p.ask()}, holder: holder{p}} })
 	return &replicasSnapshot{r.owner.Snapshot(), copies}
 }

@@ -3,6 +3,9 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
@@ -32,13 +35,13 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 		}
 	}
 	r.mu.Lock()
-	r.round = nil
+	r.rounds.current = nil
 	r.mu.Unlock()
 	reached, err := round.end(from)
 	err = errors.Join(err, declined, r.settle(reached))
-	r.owning.Lock()
+	r.owner.Lock()
 	r.owner.Landed(reached)
-	r.owning.Unlock()
+	r.owner.Unlock()
 	r.record()
 	return reached, err
 }
@@ -47,31 +50,84 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 // the state of a checkpoint may not be complete.
 func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 	if r.options.Offer != nil {
-		r.fills.Do(func() { r.filling.Go(r.fillAll) })
+		r.filler.start()
 	}
-	r.owning.Lock()
-	defer r.owning.Unlock()
+	r.owner.Lock()
+	defer r.owner.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	round.cancel = cancel
 	r.exchanges.begin(round.next, r.owner.Plan.Fragments)
-	r.round, r.limit = round, round.limit
-	for _, s := range r.slots {
+	r.rounds = rounds{round, round.limit}
+	for _, s := range r.places.slots {
 		if s != nil {
 			go r.train(round.enter(s, round.next), work{from: round.next}) // none has ended yet
 		}
 	}
-	if s := r.joining; s != nil && s.waits {
+	if s := r.places.joining; s != nil && s.waits {
 		r.enter(round, s, round.next)
 	}
 	signal(round.changed)
+}
+
+// begin begins a replica that has the base: in the round in progress, or with the next.
+func (r *Replicas) begin(s *slot) error {
+	r.owner.Lock()
+	defer r.owner.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := s.pipeline.group.failing(); err != nil {
+		return err
+	}
+	if r.rounds.current == nil || !r.enter(r.rounds.current, s, r.rounds.limit.first()) {
+		s.waits = true
+	}
+	return nil
+}
+
+// enter adds a replica to a round, from a batch on. It reports whether it can. The caller holds the locks.
+func (r *Replicas) enter(round *round, s *slot, from int) bool {
+	if s.pipeline.group.failing() != nil || from >= round.to {
+		return false
+	}
+	p := round.enter(s, from)
+	if p == nil {
+		return false
+	}
+	s.from, s.waits, s.heard = from, false, time.Now()
+	r.places.joining, r.places.slots[s.number] = nil, s
+	r.events.add(from, fmt.Sprintf("%s begins after step %d on %s, at the shared weights, with a fresh optimizer",
+		name(s.number), from, strings.Join(s.pipeline.group.members, ", ")))
+	signal(r.filler.vacant)
+	signal(r.changed)
+	signal(round.changed)
+	go func() {
+		if err := r.settle(from); err != nil {
+			p.leave(from, err, true)
+			return
+		}
+		r.owner.Lock()
+		flights := r.owner.Flights(from)
+		s.flights, s.follows = &flights, false
+		r.owner.Unlock()
+		r.progressed(s)
+		r.train(p, work{from: from})
+	}()
+	return true
+}
+
+// begun is the first batch that no replica has been granted.
+func (r *Replicas) begun() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rounds.limit.first()
 }
 
 // train trains a replica.
 func (r *Replicas) train(p *participant, w work) {
 	s, round := p.slot, p.round
 	w.to, w.commonEnd, w.losses, w.microbatches = round.to, round.limit, 1, s.pipeline.plan.microbatches
-	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.slots))
+	w.flights, w.source = s.takeFlights(), replicas.Share(round.source, s.number, len(r.places.slots))
 	r.progressed(s)
 	end, err := s.pipeline.work(round.stop, w, func(m engine.Measured) error {
 		r.progressed(s)

@@ -108,7 +108,7 @@ func (r *roster) memberChanged(c control.MemberChange) {
 }
 
 // replaces reports whether a member is the process of another that was started again: it answers, it has no rank, and
-// its computer and devices are those of the other. It need not be waited for, then. The caller holds the lock.
+// its computer and devices are the other's. It need not be waited for, then. The caller holds the lock.
 func (r *roster) replaces(m, other *hostMember) bool {
 	placed := slices.ContainsFunc(r.placed, func(p protocol.Place) bool { return p.Member == m.ID })
 	return m != other && m.lost == nil && !placed && m.Info.SameComputer(other.Info) && m.Info.DeviceNames() == other.Info.DeviceNames()

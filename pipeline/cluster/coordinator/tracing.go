@@ -211,7 +211,7 @@ func (t *tracing) take(m *tracedMember, h protocol.Events, all []protocol.Event)
 	return m.received + traceAhead, nil
 }
 
-// write records an event. An arrow waits for the slice where it begins, which may be that of another member. The caller
+// write records an event. An arrow waits for the slice where it begins, which may be another member's. The caller
 // holds the lock.
 func (t *tracing) write(m *tracedMember, e protocol.Event) {
 	if e.From != "" {

@@ -34,7 +34,7 @@ func (a *Authority) refresh() error {
 	return err
 }
 
-// merge adds what the file says to what is known. Nothing is taken back: a token stays revoked, a member expelled. The
+// merge adds the content of the file to the state. Nothing is taken back: a token stays revoked, a member expelled. The
 // caller holds a.mu or the only reference.
 func (a *Authority) merge() error {
 	file, err := ReadAuthority(a.path)

@@ -77,7 +77,7 @@ func (c *copies) take(from string, h protocol.Copy, payload [][]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case c.epoch.course == nil || c.epoch.plan.Ranks[owner].Member != from || !c.Receives(h.Param):
+	case c.epoch.replica == nil || c.epoch.plan.Ranks[owner].Member != from || !c.Receives(h.Param):
 		return fmt.Errorf("a copy of parameter %q, which it does not own or no rank here holds", h.Param)
 	case h.Version != engine.Older && h.Version != engine.Newest || len(payload) != 1:
 		return fmt.Errorf("a copy of parameter %q in version %d and %d tensors", h.Param, h.Version, len(payload))

@@ -20,30 +20,40 @@ import (
 
 // epoch is a layout of ranks on members, and the work of this member's.
 type epoch struct {
-	member    *Member
-	plan      protocol.PlanRequest
-	work      *workload
-	devices   []device.Device // by rank; nil: the rank is elsewhere
-	engine    *engine.Engine
-	course    *replicas.Course // nil: no replicas train on their own
-	copies    *copies
-	neighbors *neighbors     // nil: no replicas train on their own
-	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
-	reporting sync.WaitGroup // of links
-	failed    sync.Once
-	over      chan struct{} // closed by the first failure
-	using     sync.RWMutex  // held to read while a message is handled, to write by close
-	times     timestamps
-	segments  segments
+	member   *Member
+	plan     protocol.PlanRequest
+	work     *workload
+	devices  []device.Device // by rank; nil: the rank is elsewhere
+	engine   *engine.Engine
+	replica  *replica // nil: no replicas train on their own
+	lifetime lifetime
+	times    timestamps
+	segments segments
 
 	mu     sync.Mutex
 	steps  int        // of training that are finished
 	events *recording // of the ranks; nil: none is wanted
 }
 
+// replica is what a replica that trains on its own needs besides its ranks.
+type replica struct {
+	course    *replicas.Course
+	copies    *copies
+	neighbors *neighbors
+}
+
+// lifetime is the end of an epoch: a failure, or close.
+type lifetime struct {
+	failed    sync.Once
+	over      chan struct{}  // closed by the first failure
+	pending   sync.WaitGroup // reads of variables for the coordinator, and ends of segments
+	reporting sync.WaitGroup // of links
+	using     sync.RWMutex   // held to read while a message is handled, to write by close
+}
+
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
-	e = &epoch{member: m, plan: q, over: make(chan struct{}), segments: newSegments()}
+	e = &epoch{member: m, plan: q, lifetime: lifetime{over: make(chan struct{})}, segments: newSegments()}
 	if e.work, err = m.open(ctx, q.Task); err != nil {
 		return nil, err
 	}
@@ -78,10 +88,11 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 		return e, context.Cause(ctx)
 	}
 	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
-		e.copies, e.neighbors = newCopies(e), newNeighbors(e)
+		r := &replica{copies: newCopies(e), neighbors: newNeighbors(e)}
 		e.work.replica.Weights, e.work.replica.Owns, e.work.replica.Waited = e.engine, e.owns, e.waited
-		e.work.replica.Copies, e.work.replica.Overdue, e.work.replica.Patience = e.copies, e.neighbors.overdue, m.options.Patience
-		e.course = replicas.NewCourse(*e.work.replica)
+		e.work.replica.Copies, e.work.replica.Overdue, e.work.replica.ChangeTimeout = r.copies, r.neighbors.overdue, m.options.ChangeTimeout
+		r.course = replicas.NewCourse(*e.work.replica)
+		e.replica = r
 	}
 	return e, err
 }
@@ -133,8 +144,8 @@ func (e *epoch) load() (protocol.LoadReply, error) {
 	if err := e.engine.Load(); err != nil {
 		return a, err
 	}
-	if e.course != nil {
-		if err := e.course.Load(e.devices[e.ranks()[0]], e.execute()); err != nil {
+	if e.replica != nil {
+		if err := e.replica.course.Load(e.devices[e.ranks()[0]], e.execute()); err != nil {
 			return a, err
 		}
 	}
@@ -149,18 +160,16 @@ func (e *epoch) load() (protocol.LoadReply, error) {
 func (e *epoch) close() error {
 	var errs []error
 	if e.engine != nil {
-		e.failed.Do(func() { close(e.over) })
+		e.lifetime.failed.Do(func() { close(e.lifetime.over) })
 		e.engine.Abort(errors.New("the epoch has ended"))
-		e.using.Lock() // and never unlocked
-		e.pending.Wait()
-		e.reporting.Wait()
+		e.lifetime.using.Lock() // and never unlocked
+		e.lifetime.pending.Wait()
+		e.lifetime.reporting.Wait()
 		errs = append(errs, e.engine.Close())
 	}
-	if e.neighbors != nil {
-		e.neighbors.close()
-	}
-	if e.course != nil {
-		errs = append(errs, e.course.Close())
+	if e.replica != nil {
+		e.replica.neighbors.close()
+		errs = append(errs, e.replica.course.Close())
 	}
 	var devices []device.Device
 	for _, rank := range e.ranks() {
@@ -171,8 +180,8 @@ func (e *epoch) close() error {
 
 // fail reports the first failure to the coordinator and stops the ranks.
 func (e *epoch) fail(err error) {
-	e.failed.Do(func() {
-		close(e.over)
+	e.lifetime.failed.Do(func() {
+		close(e.lifetime.over)
 		var lost *lostError
 		e.engine.Abort(err)
 		// A member that leaves is lost: the run goes on without it.
@@ -214,8 +223,8 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 	if h, ok := h.(protocol.Stage); ok {
 		return e.receiveStage(from, h, payload)
 	}
-	if h, ok := h.(protocol.Copy); ok && e.copies != nil {
-		return e.copies.take(from, h, payload)
+	if h, ok := h.(protocol.Copy); ok && e.replica != nil {
+		return e.replica.copies.take(from, h, payload)
 	}
 	if from != e.member.options.Coordinator {
 		return fmt.Errorf("a %T, which only the coordinator sends", h)
@@ -224,17 +233,17 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 	case protocol.Write:
 		return e.write(h, payload)
 	case protocol.Change:
-		if e.course == nil {
+		if e.replica == nil {
 			return errors.New("a change for replicas that do not train on their own")
 		}
 		if !h.Before {
-			return e.neighbors.change(h, payload)
+			return e.replica.neighbors.change(h, payload)
 		}
-		if err := e.course.Follow(h.Fragment, payload); err != nil {
+		if err := e.replica.course.Follow(h.Fragment, payload); err != nil {
 			return err
 		}
 		return e.wrote()
-	case protocol.Neighbors, protocol.Promise, protocol.Piece:
+	case protocol.Neighbors, protocol.Forward, protocol.Piece:
 		return e.receiveOfNeighbors(h, payload)
 	case protocol.Begin:
 		return e.begin(h)
@@ -250,24 +259,24 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 
 // receiveOfNeighbors takes what the coordinator says of neighbors.
 func (e *epoch) receiveOfNeighbors(h protocol.Header, payload [][]byte) error {
-	if e.neighbors == nil {
+	if e.replica == nil {
 		return fmt.Errorf("a %T for replicas that do not train on their own", h)
 	}
 	switch h := h.(type) {
-	case protocol.Promise:
-		return e.neighbors.promise(h, payload)
+	case protocol.Forward:
+		return e.replica.neighbors.announce(h, payload)
 	case protocol.Piece:
-		return e.neighbors.piece(e.member.options.Coordinator, h, payload)
+		return e.replica.neighbors.piece(e.member.options.Coordinator, h, payload)
 	}
-	return e.neighbors.meet(payload)
+	return e.replica.neighbors.connect(payload)
 }
 
 // receiveOther takes a message that is not of the epoch: of a neighbor, or of an epoch that has ended.
 func (e *epoch) receiveOther(from string, m transport.Message) {
-	if e.neighbors == nil {
+	if e.replica == nil {
 		return
 	}
-	if err := e.neighbors.receive(from, m); err != nil {
+	if err := e.replica.neighbors.receive(from, m); err != nil {
 		e.fail(err)
 	}
 }
@@ -297,12 +306,12 @@ func (e *epoch) write(h protocol.Write, payload [][]byte) error {
 	}
 	var err error
 	switch {
-	case (h.Begins || v.Exchange != "") && e.course == nil:
+	case (h.Begins || v.Exchange != "") && e.replica == nil:
 		err = fmt.Errorf("variable %q of replicas that do not train on their own", v.Name)
 	case h.Begins:
-		err = e.course.Begin(v.Name, payload[0])
+		err = e.replica.course.Begin(v.Name, payload[0])
 	case v.Exchange != "":
-		err = e.course.WriteExchange(v.Exchange, v.Name, payload[0])
+		err = e.replica.course.WriteExchange(v.Exchange, v.Name, payload[0])
 	case v.State:
 		err = e.engine.WriteState(v.Name, payload[0])
 	default:
@@ -327,7 +336,7 @@ func (e *epoch) begin(h protocol.Begin) error {
 	if !e.segments.ready(h) {
 		return nil
 	}
-	e.pending.Wait()
+	e.lifetime.pending.Wait()
 	s, err := newSegment(e, h)
 	if err != nil {
 		return err
@@ -354,8 +363,8 @@ func (e *epoch) read(h protocol.Read, payload [][]byte) error {
 	if err := json.Unmarshal(payload[0], &all); err != nil {
 		return fmt.Errorf("a list of variables: %w", err)
 	}
-	e.pending.Go(func() {
-		if !e.segments.await(nil, e.over, func(written int64, _ uint64) bool { return written >= h.Writes }) {
+	e.lifetime.pending.Go(func() {
+		if !e.segments.await(nil, e.lifetime.over, func(written int64, _ uint64) bool { return written >= h.Writes }) {
 			return
 		}
 		for _, v := range all {
@@ -375,10 +384,10 @@ func (e *epoch) readOne(v protocol.Variable) ([]byte, error) {
 	var p device.Pending
 	var err error
 	switch {
-	case v.Exchange != "" && e.course == nil:
+	case v.Exchange != "" && e.replica == nil:
 		err = fmt.Errorf("variable %q of replicas that do not train on their own", v.Name)
 	case v.Exchange != "":
-		p, err = e.course.ReadExchange(v.Exchange, v.Name)
+		p, err = e.replica.course.ReadExchange(v.Exchange, v.Name)
 	case v.State:
 		p, err = e.engine.ReadState(v.Name)
 	default:

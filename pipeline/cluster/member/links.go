@@ -20,7 +20,7 @@ func (e *epoch) reportLinks() {
 			if links := usesOf(e.member.node.Links()); len(links) > 0 {
 				e.send(e.member.options.Coordinator, transport.Bulk, protocol.LinkReport{}, protocol.EncodeLinks(links))
 			}
-		case <-e.over:
+		case <-e.lifetime.over:
 			return
 		}
 	}

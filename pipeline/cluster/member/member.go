@@ -40,8 +40,9 @@ type Options struct {
 	Costs       *measure.Cache                   // measured times of units; nil: none are kept
 	HookCache   string                           // folder for compiled hooks; "" keeps none
 	Note        func(format string, args ...any) // messages for the user of this machine
-	Patience    time.Duration                    // how long a replica waits for a change before it asks for it; 0: 5 s
 	Local       bool                             // the coordinator is in this process: it reports failures of epochs
+	// ChangeTimeout is how long a replica waits for a change before it requests it; 0: 5 s.
+	ChangeTimeout time.Duration
 }
 
 // Member is safe for concurrent use.
@@ -177,9 +178,9 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 	if err := m.node.Connect(q.Epoch, TransportPeers(q.Peers)); err != nil {
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
-	e.reporting.Go(e.reportLinks)
-	if e.neighbors != nil {
-		e.reporting.Go(func() { e.neighbors.outgoing.Run(e.over) })
+	e.lifetime.reporting.Go(e.reportLinks)
+	if e.replica != nil {
+		e.lifetime.reporting.Go(func() { e.replica.neighbors.outgoing.Run(e.lifetime.over) })
 	}
 	return e.describe(), nil
 }
@@ -224,7 +225,7 @@ func (m *Member) returnLent(ctx context.Context, q protocol.AtRest) (struct{}, e
 		defer cancel()
 		go func() {
 			select {
-			case <-e.over:
+			case <-e.lifetime.over:
 				cancel()
 			case <-ctx.Done():
 			}
@@ -239,14 +240,14 @@ func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replica
 	if err != nil {
 		return err
 	}
-	if e.course == nil {
+	if e.replica == nil {
 		return errors.New("no replica that trains on its own is planned")
 	}
-	if !e.segments.await(ctx.Done(), e.over, func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }) {
+	if !e.segments.await(ctx.Done(), e.lifetime.over, func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }) {
 		return cmp.Or(context.Cause(ctx), errors.New("the epoch has ended"))
 	}
-	e.pending.Wait()
-	return do(e.course, e)
+	e.lifetime.pending.Wait()
+	return do(e.replica.course, e)
 }
 
 // Interrupt cancels a request in progress and makes the work of the epoch fail.
@@ -276,10 +277,10 @@ func (m *Member) Close() error {
 // Receive takes a message of the coordinator or of another member.
 func (m *Member) Receive(from string, msg transport.Message) {
 	e := m.current.get()
-	if e == nil || !e.using.TryRLock() {
+	if e == nil || !e.lifetime.using.TryRLock() {
 		return // an epoch that has ended
 	}
-	defer e.using.RUnlock()
+	defer e.lifetime.using.RUnlock()
 	if msg.Epoch != e.plan.Epoch {
 		e.receiveOther(from, msg)
 		return

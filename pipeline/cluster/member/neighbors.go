@@ -8,23 +8,23 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
-// neighbors are the members of other replicas that this one has links with. They pass pieces of changes of the base on to each
-// other as the coordinator says. The coordinator itself sends a hash of each piece. What has not come, or is something else, the
-// coordinator is asked for: a neighbor can delay a change, and nothing more.
+// neighbors are the members of other replicas that this one has links with. They forward pieces of changes of the base to each
+// other as the coordinator says, which itself announces each change with a hash of each piece. The member requests from the
+// coordinator what has not come, or is something else: a neighbor can delay a change, and nothing more.
 type neighbors struct {
 	epoch    *epoch
 	outgoing *transport.Pacer[outgoing]
 
-	mu       sync.Mutex
-	epochs   map[string]uint64  // of the links, by member
-	promised map[int]*promise   // by fragment: what is to come in pieces
-	early    map[source]*pieces // what came before its promise
-	taken    map[int]int        // by fragment: the step of the newest change
+	mu        sync.Mutex
+	epochs    map[string]uint64  // of the links, by member
+	announced map[int]*announced // by fragment: the change that comes in pieces
+	early     map[source]*pieces // what came before its announcement
+	taken     map[int]int        // by fragment: the step of the newest change
 }
 
-// promise is a change that comes in pieces.
-type promise struct {
-	protocol.Promise
+// announced is a change that comes in pieces.
+type announced struct {
+	protocol.Forward
 	protocol.Pieces
 	epoch   uint64 // of the link
 	came    int64  // bytes of its pieces
@@ -54,7 +54,7 @@ type outgoing struct {
 }
 
 func newNeighbors(e *epoch) *neighbors {
-	n := &neighbors{epoch: e, epochs: map[string]uint64{}, promised: map[int]*promise{}, early: map[source]*pieces{}, taken: map[int]int{}}
+	n := &neighbors{epoch: e, epochs: map[string]uint64{}, announced: map[int]*announced{}, early: map[source]*pieces{}, taken: map[int]int{}}
 	n.outgoing = transport.NewPacer(func(a, b outgoing) int { return a.Compare(b.Piece) }, func(o outgoing) string { return o.to },
 		func(o outgoing) int64 { return int64(len(o.payload[0])) }, n.unacknowledged, n.send)
 	return n
@@ -72,8 +72,8 @@ func (n *neighbors) unacknowledged() map[string]int64 {
 	return transport.Unacknowledged(n.epoch.member.node.Links(), func(peer string) bool { return n.epochs[peer] != 0 })
 }
 
-// meet takes the neighbors that the coordinator names.
-func (n *neighbors) meet(payload [][]byte) error {
+// connect takes the neighbors that the coordinator names.
+func (n *neighbors) connect(payload [][]byte) error {
 	all, err := protocol.DecodeNeighbors(payload)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (n *neighbors) meet(payload [][]byte) error {
 	for _, x := range all {
 		n.epochs[x.ID] = x.Epoch
 		peers = append(peers, transport.Neighbor{Peer: transport.Peer{ID: x.ID, Addresses: x.Addresses}, Epoch: x.Epoch,
-			Limit: max(1, n.epoch.course.MostBytes())})
+			Limit: max(1, n.epoch.replica.course.MostBytes())})
 	}
 	for s := range n.early {
 		if n.epochs[s.member] == 0 && s.member != n.epoch.member.options.Coordinator {
@@ -93,9 +93,9 @@ func (n *neighbors) meet(payload [][]byte) error {
 		}
 	}
 	n.outgoing.Drop(func(o outgoing) bool { return n.epochs[o.to] == 0 })
-	for _, p := range n.promised {
+	for _, p := range n.announced {
 		if !n.ofCoordinator(p) && n.epochs[p.From] != p.epoch {
-			n.lack(p, protocol.Gone)
+			n.request(p, protocol.Gone)
 		}
 	}
 	return n.epoch.member.node.Neighbors(peers)
@@ -105,22 +105,22 @@ func (n *neighbors) meet(payload [][]byte) error {
 func (n *neighbors) close() { _ = n.epoch.member.node.Neighbors(nil) }
 
 // ofCoordinator reports whether the coordinator sends the pieces.
-func (n *neighbors) ofCoordinator(p *promise) bool {
+func (n *neighbors) ofCoordinator(p *announced) bool {
 	return p.From == n.epoch.member.options.Coordinator
 }
 
-// promise takes the announcement of a change.
-func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
+// announce takes the announcement of a change.
+func (n *neighbors) announce(h protocol.Forward, payload [][]byte) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h.Step <= n.taken[h.Fragment] {
 		return nil
 	}
-	p := &promise{Promise: h, epoch: n.epochs[h.From]}
+	p := &announced{Forward: h, epoch: n.epochs[h.From]}
 	if p.Pieces, err = h.Expect(payload); err != nil {
 		return err
 	}
-	n.promised[h.Fragment] = p
+	n.announced[h.Fragment] = p
 	n.outgoing.Drop(func(o outgoing) bool { return o.Fragment == h.Fragment && o.Step < h.Step })
 	s := source{h.From, h.Fragment}
 	came := n.early[s]
@@ -133,7 +133,7 @@ func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
 		}
 	}
 	if p.epoch == 0 && !n.ofCoordinator(p) {
-		n.lack(p, protocol.Gone)
+		n.request(p, protocol.Gone)
 	}
 	return nil
 }
@@ -142,17 +142,17 @@ func (n *neighbors) promise(h protocol.Promise, payload [][]byte) (err error) {
 func (n *neighbors) change(h protocol.Change, payload [][]byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if p := n.promised[h.Fragment]; p != nil && p.Step == h.Step {
+	if p := n.announced[h.Fragment]; p != nil && p.Step == h.Step {
 		for number, piece := range protocol.Cut(payload).All {
 			if number < len(p.All) && p.All[number] == nil {
-				n.pass(p, number, [][]byte{piece})
+				n.forward(p, number, [][]byte{piece})
 			}
 		}
 	}
 	return n.take(h.Step, h.Fragment, payload)
 }
 
-// receive takes a message of a neighbor. What no promise fits is dropped. An error is not the neighbor's.
+// receive takes a message of a neighbor. What was not announced is dropped. An error is not the neighbor's.
 func (n *neighbors) receive(from string, m transport.Message) error {
 	h, err := protocol.Decode(m.Header)
 	x, ok := h.(protocol.Piece)
@@ -165,17 +165,17 @@ func (n *neighbors) receive(from string, m transport.Message) error {
 	return n.piece(from, x, m.Payload)
 }
 
-// piece takes a piece of a change, or keeps it until it is promised.
+// piece takes a piece of a change, or keeps it until it is announced.
 func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h.Step <= n.taken[h.Fragment] {
 		return nil
 	}
-	if p := n.promised[h.Fragment]; p != nil && p.From == from && p.Step == h.Step {
+	if p := n.announced[h.Fragment]; p != nil && p.From == from && p.Step == h.Step {
 		return n.arrived(p, h.Number, payload)
 	}
-	most := n.epoch.course.MessageBytes(h.Fragment) // what is held of a sender is a message of each fragment
+	most := n.epoch.replica.course.MessageBytes(h.Fragment) // a message of each fragment is held for a sender
 	if most == 0 || !h.Fits(payload) {
 		return nil
 	}
@@ -190,19 +190,19 @@ func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error
 	return nil
 }
 
-// arrived takes a piece, if it is what was promised, passes it on, and takes the change when all are there. The caller holds the
+// arrived takes a piece, if it is what was announced, forwards it, and takes the change when all are there. The caller holds the
 // lock.
-func (n *neighbors) arrived(p *promise, number int, payload [][]byte) error {
+func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 	added, err := p.Add(number, payload)
 	if err != nil && !p.altered {
 		p.altered = true
-		n.lack(p, protocol.Altered)
+		n.request(p, protocol.Altered)
 	}
 	if !added {
 		return nil
 	}
 	p.came += int64(len(payload[0]))
-	n.pass(p, number, payload)
+	n.forward(p, number, payload)
 	if !p.Complete() {
 		return nil
 	}
@@ -213,8 +213,8 @@ func (n *neighbors) arrived(p *promise, number int, payload [][]byte) error {
 	return n.take(p.Step, p.Fragment, whole)
 }
 
-// pass passes a piece on. The caller holds the lock.
-func (n *neighbors) pass(p *promise, number int, payload [][]byte) {
+// forward forwards a piece. The caller holds the lock.
+func (n *neighbors) forward(p *announced, number int, payload [][]byte) {
 	if n.epochs[p.Next] != 0 {
 		n.outgoing.Add(outgoing{p.Next, protocol.Piece{Step: p.Step, Fragment: p.Fragment, Number: number}, payload})
 	}
@@ -225,26 +225,26 @@ func (n *neighbors) take(step, fragment int, payload [][]byte) error {
 	if step <= n.taken[fragment] {
 		return nil
 	}
-	if err := n.epoch.course.Take(fragment, step, payload); err != nil {
+	if err := n.epoch.replica.course.Take(fragment, step, payload); err != nil {
 		return err
 	}
 	n.taken[fragment] = step
-	delete(n.promised, fragment)
+	delete(n.announced, fragment)
 	return nil
 }
 
 const (
-	// steady is the share of a change that has to come in Options.Patience.
+	// steady is the share of a change that has to come in Options.ChangeTimeout.
 	steady = 1. / 16
 	// mostLooks bounds how long it may come.
 	mostLooks = 3
 )
 
-// overdue asks for a change for which the replica waits, unless it is coming.
+// overdue requests a change for which the replica waits, unless it is coming.
 func (n *neighbors) overdue(fragment int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.promised[fragment]
+	p := n.announced[fragment]
 	if p == nil {
 		return
 	}
@@ -252,20 +252,20 @@ func (n *neighbors) overdue(fragment int) {
 	p.before = p.came
 	p.looked++
 	if n.broken(p) {
-		n.lack(p, protocol.Gone)
-	} else if float64(came) < steady*float64(n.epoch.course.MessageBytes(fragment)) || p.looked > mostLooks {
-		n.lack(p, protocol.Overdue)
+		n.request(p, protocol.Gone)
+	} else if float64(came) < steady*float64(n.epoch.replica.course.MessageBytes(fragment)) || p.looked > mostLooks {
+		n.request(p, protocol.Overdue)
 	}
 }
 
-// broken reports whether there is no connection with the neighbor that is to pass a change on.
-func (n *neighbors) broken(p *promise) bool {
+// broken reports whether there is no connection with the neighbor that is to forward a change.
+func (n *neighbors) broken(p *announced) bool {
 	return !n.ofCoordinator(p) && slices.ContainsFunc(n.epoch.member.node.Links(), func(l transport.Link) bool {
 		return l.Peer == p.From && !l.Connected
 	})
 }
 
-// lack asks the coordinator for a change.
-func (n *neighbors) lack(p *promise, why protocol.Reason) {
-	n.epoch.send(n.epoch.member.options.Coordinator, transport.Hot, protocol.Lack{Step: p.Step, Fragment: p.Fragment, Why: why}, nil)
+// request requests a change from the coordinator.
+func (n *neighbors) request(p *announced, why protocol.Reason) {
+	n.epoch.send(n.epoch.member.options.Coordinator, transport.Hot, protocol.Missing{Step: p.Step, Fragment: p.Fragment, Why: why}, nil)
 }

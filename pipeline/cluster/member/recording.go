@@ -151,7 +151,7 @@ func (r *recording) permit(limit int) {
 	r.pump()
 }
 
-// end sends what is left.
+// end sends the remaining events.
 func (r *recording) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

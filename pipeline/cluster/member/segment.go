@@ -49,7 +49,7 @@ func (s *segment) start() error {
 		return err
 	}
 	s.part = p
-	s.epoch.pending.Go(func() {
+	s.epoch.lifetime.pending.Go(func() {
 		end, err := p.Wait()
 		if err != nil {
 			s.epoch.fail(err)
@@ -66,11 +66,11 @@ func (s *segment) start() error {
 // beginPart begins the work: of a replica that trains on its own, up to its first exchange.
 func (s *segment) beginPart(w engine.Work) (part, error) {
 	e := s.epoch
-	if e.course == nil || w.Evaluates {
+	if e.replica == nil || w.Evaluates {
 		return e.engine.Begin(w)
 	}
 	if all := s.begin.Flights; all != nil {
-		if err := e.course.Resume(*all); err != nil {
+		if err := e.replica.course.Resume(*all); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func (s *segment) take(m message) error {
 	select {
 	case <-s.ready:
 		return s.handle(m)
-	case <-s.epoch.over: // the segment could not begin
+	case <-s.epoch.lifetime.over: // the segment could not begin
 		return nil
 	}
 }

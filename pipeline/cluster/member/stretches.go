@@ -52,7 +52,7 @@ func beginStretches(e *epoch, w engine.Work, shares bool) *stretches {
 func (s *stretches) run(shares bool) (int, error) {
 	at := s.work.From
 	if shares {
-		if err := s.epoch.course.Share(s.epoch.over); err != nil {
+		if err := s.epoch.replica.course.Share(s.epoch.lifetime.over); err != nil {
 			return at, err
 		}
 	}
@@ -66,7 +66,7 @@ func (s *stretches) run(shares bool) (int, error) {
 			return at, err
 		}
 		if end > at {
-			if err := s.epoch.course.Exchange(end, s.send(end), s.epoch.over); err != nil {
+			if err := s.epoch.replica.course.Exchange(end, s.send(end), s.epoch.lifetime.over); err != nil {
 				return at, err
 			}
 		}
@@ -86,7 +86,7 @@ func (s *stretches) next(from int) (*engine.Part, error) {
 		return nil, nil
 	}
 	w := s.work
-	w.From, w.To = from, s.epoch.course.Next(from, s.work.To)
+	w.From, w.To = from, s.epoch.replica.course.Next(from, s.work.To)
 	p, err := s.epoch.engine.Begin(w)
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ type Read struct {
 	Writes int64  `json:"writes,omitempty"` // of the epoch before it
 }
 
-// Record asks for a trace, in Messages messages of Events in all. With Last it asks for what is left, and no more.
+// Record asks for a trace, in Messages messages of Events in all. With Last it asks for the remaining events, and no more.
 // Coordinator → member.
 type Record struct {
 	Messages int  `json:"messages,omitempty"`
@@ -146,12 +146,13 @@ type Change struct {
 // a JSON list of Neighbor. Coordinator → member.
 type Neighbors struct{}
 
-// Promise announces a change that comes in pieces. The payload is their hashes, see Cut. Coordinator → member.
-type Promise struct {
+// Forward announces a change that comes in pieces, and to whom the member forwards them. The payload is their hashes, see Cut.
+// Coordinator → member.
+type Forward struct {
 	Step     int     `json:"step"`
 	Fragment int     `json:"fragment"`
-	From     string  `json:"from"`           // the neighbor that passes it on, or the coordinator
-	Next     string  `json:"next,omitempty"` // the neighbor to which the member passes it on; "": none
+	From     string  `json:"from"`           // the neighbor that forwards it, or the coordinator
+	Next     string  `json:"next,omitempty"` // the neighbor to which the member forwards it; "": none
 	Sizes    []int64 `json:"sizes"`          // of the change's tensors
 }
 
@@ -162,8 +163,8 @@ type Piece struct {
 	Number   int `json:"number"`
 }
 
-// Lack asks for a Change that was promised and has not come. Member → coordinator.
-type Lack struct {
+// Missing requests a Change that was announced and has not come. Member → coordinator.
+type Missing struct {
 	Step     int    `json:"step"`
 	Fragment int    `json:"fragment"`
 	Why      Reason `json:"why"`
@@ -208,9 +209,9 @@ const (
 	kindChange
 	kindCopy
 	kindNeighbors
-	kindPromise
+	kindForward
 	kindPiece
-	kindLack
+	kindMissing
 )
 
 func (Write) kind() kind      { return kindWrite }
@@ -232,9 +233,9 @@ func (Move) kind() kind       { return kindMove }
 func (Change) kind() kind     { return kindChange }
 func (Copy) kind() kind       { return kindCopy }
 func (Neighbors) kind() kind  { return kindNeighbors }
-func (Promise) kind() kind    { return kindPromise }
+func (Forward) kind() kind    { return kindForward }
 func (Piece) kind() kind      { return kindPiece }
-func (Lack) kind() kind       { return kindLack }
+func (Missing) kind() kind    { return kindMissing }
 
 // decoders decode the headers of each kind.
 var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
@@ -243,8 +244,8 @@ var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], 
 	kindTensor: decode[Tensor],
 	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
 	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change],
-	kindCopy: decode[Copy], kindNeighbors: decode[Neighbors], kindPromise: decode[Promise], kindPiece: decode[Piece],
-	kindLack: decode[Lack]}
+	kindCopy: decode[Copy], kindNeighbors: decode[Neighbors], kindForward: decode[Forward], kindPiece: decode[Piece],
+	kindMissing: decode[Missing]}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {

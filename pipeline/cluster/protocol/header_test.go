@@ -36,9 +36,9 @@ func FuzzDecode(f *testing.F) {
 		protocol.Change{Step: 3, Fragment: 1},
 		protocol.Copy{Param: "w", Version: engine.Newest},
 		protocol.Neighbors{},
-		protocol.Promise{Step: 3, Fragment: 1, From: "a", Next: "b", Sizes: []int64{4}},
+		protocol.Forward{Step: 3, Fragment: 1, From: "a", Next: "b", Sizes: []int64{4}},
 		protocol.Piece{Step: 3, Fragment: 1, Number: 2},
-		protocol.Lack{Step: 3, Fragment: 1, Why: protocol.Overdue},
+		protocol.Missing{Step: 3, Fragment: 1, Why: protocol.Overdue},
 	} {
 		text := protocol.Encode(h)
 		again, err := protocol.Decode(text)

@@ -11,12 +11,12 @@ type Neighbor struct {
 	Epoch uint64 `json:"epoch"` // of the link
 }
 
-// Reason is why a member lacks a change.
+// Reason is why a change is missing.
 type Reason string
 
 // The reasons. Of Gone, nobody is at fault.
 const (
-	Gone    Reason = "gone"    // the member has no link with the one that was to pass it on
+	Gone    Reason = "gone"    // the member has no link with the one that was to forward it
 	Overdue Reason = "overdue" // the replica waits for it
 	Altered Reason = "altered" // what has come is something else
 )

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Pieces are a change, cut into pieces of about the same size, so that a member passes on the first while others are on their
+// Pieces are a change, cut into pieces of about the same size, so that a member forwards the first while others are on their
 // way to it.
 type Pieces struct {
 	Sizes  []int64  // of the change's tensors
@@ -43,10 +43,10 @@ func (h Piece) Compare(other Piece) int {
 }
 
 // Expect returns pieces that have not come.
-func (h Promise) Expect(payload [][]byte) (Pieces, error) {
+func (h Forward) Expect(payload [][]byte) (Pieces, error) {
 	n := len(payload)
 	if n == 0 || n > mostPieces || slices.ContainsFunc(payload, func(hash []byte) bool { return len(hash) != sha256.Size }) {
-		return Pieces{}, fmt.Errorf("a promise of %d pieces, expected 1 to %d with hashes of %d bytes", n, mostPieces, sha256.Size)
+		return Pieces{}, fmt.Errorf("a change in %d pieces, expected 1 to %d with hashes of %d bytes", n, mostPieces, sha256.Size)
 	}
 	return Pieces{h.Sizes, payload, make([][]byte, n)}, nil
 }
@@ -56,7 +56,7 @@ func (h Piece) Fits(payload [][]byte) bool {
 	return h.Number >= 0 && h.Number < mostPieces && len(payload) == 1 && len(payload[0]) > 0
 }
 
-// Add adds a piece. It returns an error if it is another one than was promised, and reports whether it is new.
+// Add adds a piece. It returns an error if its hash is another one than was announced, and reports whether it is new.
 func (p Pieces) Add(number int, payload [][]byte) (added bool, err error) {
 	if number < 0 || number >= len(p.All) || len(payload) != 1 {
 		return false, errors.New("no such piece")

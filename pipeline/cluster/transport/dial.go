@@ -33,9 +33,9 @@ func (l *link) dial() {
 	})
 	longest := t.maxBackoff
 	if l.neighbor {
-		longest = neighborPatience
+		longest = neighborBackOff
 	}
-	for backoff := t.minBackoff; !l.neighbor || l.turn(ctx); backoff = min(2*backoff, longest) {
+	for backoff := t.minBackoff; !l.neighbor || l.awaitDial(ctx); backoff = min(2*backoff, longest) {
 		begin := time.Now()
 		connected, err := l.connectOnce(ctx)
 		if ctx.Err() != nil {

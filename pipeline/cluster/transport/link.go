@@ -36,7 +36,7 @@ type link struct {
 	node        *Node
 	peer        Peer
 	session     *Session // that the link is of; nil: it is of an epoch
-	neighbor    bool     // the epoch is that of two neighbors
+	neighbor    bool     // the epoch belongs to two neighbors
 	greeting    []byte   // of a session that this side begins
 	epoch       uint64
 	dials       bool

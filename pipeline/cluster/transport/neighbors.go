@@ -16,12 +16,12 @@ type Neighbor struct {
 }
 
 const (
-	yieldFor         = 3 * time.Second  // how long the neighbor with the lesser ID leaves dialing to the other
-	neighborLook     = time.Second      // between two looks at whether a neighbor has dialed
-	neighborPatience = 30 * time.Second // the longest time between two attempts to dial a neighbor
+	yieldFor        = 3 * time.Second  // how long the neighbor with the lesser ID leaves dialing to the other
+	neighborLook    = time.Second      // between two looks at whether a neighbor has dialed
+	neighborBackOff = 30 * time.Second // the longest time between two attempts to dial a neighbor
 )
 
-// Neighbors sets the peers with which the node has links besides those of its epoch. A link goes on while its neighbor and
+// Neighbors sets the peers with which the node has links besides its epoch's. A link goes on while its neighbor and
 // their epoch stay the same, and ends with the node's own epoch. Either side may dial, whichever reaches the other; neighbors
 // that do not reach each other stay without a connection, and a link that fails is no loss: Options.Lost is not called.
 func (n *Node) Neighbors(all []Neighbor) error {
@@ -60,9 +60,9 @@ func (n *Node) endNeighbors(but map[string]*link) {
 	}
 }
 
-// turn waits until this side should dial a neighbor: while there is no connection and, with the lesser ID, after the other
+// awaitDial waits until this side should dial a neighbor: while there is no connection and, with the lesser ID, after the other
 // side has had time to dial. It returns false if ctx ends before.
-func (l *link) turn(ctx context.Context) bool {
+func (l *link) awaitDial(ctx context.Context) bool {
 	wait := time.Duration(0)
 	if l.node.listener != nil && l.node.options.Self < l.peer.ID {
 		wait = yieldFor

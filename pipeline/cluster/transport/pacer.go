@@ -18,7 +18,7 @@ type Pacer[M any] struct {
 
 	mu      sync.Mutex
 	waiting []M
-	flows   map[string]*flow // by peer: what is under way
+	flows   map[string]*flow // by peer: messages under way
 }
 
 // flow is what a Pacer has sent to a peer and the peer has not acknowledged.
@@ -91,7 +91,7 @@ func (p *Pacer[M]) Pending(counts func(peer string) bool) (bytes int64) {
 }
 
 const (
-	// pacerLook is the time between two looks at what is under way.
+	// pacerLook is the time between two looks at the messages under way.
 	pacerLook = 20 * time.Millisecond
 	// A peer gets the next message while less than pacerWindow of that size are under way to it, or less than pacerBytes:
 	// acknowledgments take their time, too.

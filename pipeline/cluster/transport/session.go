@@ -14,7 +14,7 @@ import (
 // Sessions says how a node has sessions. A session is a link that outlives epochs: from the first hello until one side
 // ends it, over any number of connections. A member opens one with its coordinator ([Node.Open]); the coordinator takes
 // those that Begin accepts. Its messages of class Urgent belong to no epoch. Those of the other classes belong to the
-// epoch in which they were sent, as those of other links do.
+// epoch in which they were sent, as messages of other links do.
 //
 // The functions are called while no lock of the node is held. None of them may close the node.
 type Sessions struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// slowlyConnected is a network whose coordinator sends one copy of a change, which members pass on.
+// slowlyConnected is a network whose coordinator sends one copy of a change, which members forward.
 func slowlyConnected(t *testing.T, members ...string) *network {
 	n := newNetwork()
 	n.direct = true
@@ -29,21 +29,21 @@ func slowlyConnected(t *testing.T, members ...string) *network {
 	return n
 }
 
-// Replicas that pass changes of the base on to each other, as far as they reach each other, have the bits of one process.
-func TestReplicasThatPassChangesOnEqualOneProcess(t *testing.T) {
-	type passing struct {
+// Replicas that forward changes of the base to each other, as far as they reach each other, have the bits of one process.
+func TestReplicasThatForwardChangesEqualOneProcess(t *testing.T) {
+	type forwarded struct {
 		members   [][]string
 		apart     []string
 		overrides []string
 	}
-	for i, x := range tier.Divide(t, []passing{
+	for i, x := range tier.Divide(t, []forwarded{
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.outer={wire: int4, late: 2}", "optimizer.name=muon"}},
 		{[][]string{{"a"}, {"b"}, {"c"}, {"d"}}, []string{"a b", "b a", "b c", "c d"}, []string{"pipeline.outer={wire: int8, late: 1}"}},
 		{[][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}, []string{"a c"}, []string{"pipeline.stages=2", "pipeline.outer={late: 3}",
 			"model.tie_embeddings=true"}},
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.outer={wire: bf16, late: 1, correction: eager}"}},
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.local_steps=1", "pipeline.outer={wire: int2}"}},
-	}, tier.First[passing](2)) {
+	}, tier.First[forwarded](2)) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			dir := t.TempDir()
 			overrides := append(x.overrides, fmt.Sprint("pipeline.replicas=", len(x.members)))
@@ -52,28 +52,28 @@ func TestReplicasThatPassChangesOnEqualOneProcess(t *testing.T) {
 			for _, pair := range x.apart {
 				n.apart[pair] = true
 			}
-			passed := map[string]int{}
+			pieces := map[string]int{}
 			n.forge = func(from, to string, h protocol.Header, _ *transport.Message) {
 				if _, ok := h.(protocol.Piece); ok && from != coordinatorID {
-					passed[from+" "+to]++
+					pieces[from+" "+to]++
 				}
 			}
 			other := run(t, independent(t, dir, "other", overrides...), n.replicas(x.members...))
 			for file := range one {
 				assert.True(t, one[file] == other[file], file)
 			}
-			assert.Greater(t, len(passed), 1, "members take turns")
+			assert.Greater(t, len(pieces), 1, "each member has been the head of a chain")
 			for _, pair := range x.apart {
-				assert.Zero(t, passed[pair], pair)
+				assert.Zero(t, pieces[pair], pair)
 			}
-			assert.Zero(t, n.sent["protocol.Lack"])
+			assert.Zero(t, n.sent["protocol.Missing"])
 		})
 	}
 }
 
-// A member that alters what it passes on, sends nothing, or says that it is something else, costs a moment: the coordinator
+// A member that alters what it forwards, sends nothing, or says that it is something else, costs a moment: the coordinator
 // sends the change. Nobody is expelled for what another says of it.
-func TestChangesThatAreNotPassedOnComeFromTheCoordinator(t *testing.T) {
+func TestChangesThatAreNotForwardedComeFromTheCoordinator(t *testing.T) {
 	overrides := []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"}
 	dir := t.TempDir()
 	one := run(t, independent(t, dir, "one", append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
@@ -93,7 +93,7 @@ func TestChangesThatAreNotPassedOnComeFromTheCoordinator(t *testing.T) {
 	}, tier.First[lie](2)) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			n := slowlyConnected(t)
-			n.patience = time.Millisecond
+			n.timeout = time.Millisecond
 			for _, id := range []string{"a", "b", "c"} {
 				n.add(t, id)
 			}
@@ -117,8 +117,8 @@ func TestChangesThatAreNotPassedOnComeFromTheCoordinator(t *testing.T) {
 	}
 }
 
-// A member that dies while it passes a change on: its replica is away, and the others have the change.
-func TestMemberDiesWhilePassingOn(t *testing.T) {
+// A member that dies while it forwards a change: its replica is away, and the others have the change.
+func TestMemberDiesWhileForwarding(t *testing.T) {
 	n := slowlyConnected(t, "a", "b", "c")
 	dying := false
 	n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
@@ -172,13 +172,13 @@ func TestChains(t *testing.T) {
 	assert.Equal(t, []string{"013456", "2"}, texts(chainsOf(all, 0, 1, anyone)))
 }
 
-// The first of a chain that the coordinator's pieces do not reach asks for the change, too. Nobody is blamed.
-func TestHeadsAskForChanges(t *testing.T) {
+// The first of a chain that the coordinator's pieces do not reach requests the change, too. Nobody is blamed.
+func TestHeadsRequestChanges(t *testing.T) {
 	overrides := []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"}
 	dir := t.TempDir()
 	one := run(t, independent(t, dir, "one", append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
 	n := slowlyConnected(t)
-	n.patience = time.Millisecond
+	n.timeout = time.Millisecond
 	for _, id := range []string{"a", "b", "c"} {
 		n.add(t, id)
 	}
@@ -191,6 +191,6 @@ func TestHeadsAskForChanges(t *testing.T) {
 	for file := range one {
 		assert.True(t, one[file] == other[file], file)
 	}
-	assert.Positive(t, n.sent["protocol.Lack"])
+	assert.Positive(t, n.sent["protocol.Missing"])
 	assert.Empty(t, n.expels)
 }
