@@ -54,9 +54,7 @@ const (
 
 // Array is an argument of a hook.
 //
-// Its bytes are in the module's memory during the call. If Data is not nil, the call copies inputs from Data and outputs
-// to Data. If Data is nil nothing is copied: the caller has written an input to the view that [Instance.Reserve]
-// returned, and the call sets the Data of an output to a view, valid until the instance is used again.
+// Its bytes are in the module's memory during the call, which copies inputs from Data and outputs to Data.
 type Array struct {
 	DType DType
 	Dir   Direction
@@ -95,11 +93,6 @@ func Of[T number](dir Direction, data []T, dims ...int) *Array {
 	return &Array{DType: dtypeOf[T](), Dir: dir, Dims: dims, Data: bytesOf(data)}
 }
 
-// InPlace returns an array whose bytes stay in the module's memory.
-func InPlace[T number](dir Direction, dims ...int) *Array {
-	return &Array{DType: dtypeOf[T](), Dir: dir, Dims: dims}
-}
-
 func bytesOf[T number](s []T) []byte {
 	if len(s) == 0 {
 		return []byte{}
@@ -110,7 +103,7 @@ func bytesOf[T number](s []T) []byte {
 // Elements views an array's bytes as a slice of its element type, which must be T.
 func Elements[T number](a *Array) []T { return As[T](a.Data) }
 
-// As views bytes, such as Reserve's, as a slice of T.
+// As views bytes as a slice of T.
 func As[T number](b []byte) []T {
 	var z T
 	if len(b) == 0 {

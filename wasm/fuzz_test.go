@@ -60,7 +60,7 @@ func act(t testing.TB, m *Module, script []byte) (kinds []Kind) {
 		i, err := m.Open(ctx, Options{Seed: 3})
 		require.NoError(t, err)
 		for batch := range 2 {
-			out := InPlace[float32](Out, 4, 8)
+			out := Of(Out, make([]float32, 32), 4, 8)
 			_, err := i.Call(ctx, "act", batch, Of(In, script), out)
 			if err == nil {
 				require.Len(t, out.Data, 4*out.Dims[0]*out.Dims[1])

@@ -31,7 +31,7 @@ func TestGoGuest(t *testing.T) {
 	options := Options{Hook: "go", Config: []byte(`{"Greeting": "hello"}`), Seed: 5, Log: func(s string) { lines = append(lines, s) }}
 	run := func() string {
 		i := open(t, m, options)
-		out := InPlace[uint8](Out, 64)
+		out := Of(Out, make([]uint8, 64))
 		year, err := i.Call(ctx, "run", 3, out)
 		require.NoError(t, err)
 		assert.EqualValues(t, 2000, year)
@@ -50,7 +50,7 @@ func TestGoGuest(t *testing.T) {
 		"spin":  {Budget, "took more than 300000000 units of work"},
 		"hoard": {Memory, "asked for more than 1024 pages of memory, then: "},
 	} {
-		_, err := open(t, m, options).Call(ctx, name, 0, InPlace[uint8](Out, 64))
+		_, err := open(t, m, options).Call(ctx, name, 0, Of(Out, make([]uint8, 64)))
 		var e *Error
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, want.kind, e.Kind, "%v", err)

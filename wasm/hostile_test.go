@@ -69,7 +69,7 @@ func TestHostileModules(t *testing.T) {
 func (h hostile) run(t *testing.T, r *Runtime) {
 	set(&h.limits, smallLimits)
 	if h.array == nil {
-		h.array = InPlace[float32](InOut, 16)
+		h.array = Of(InOut, make([]float32, 16))
 	}
 	i, err := h.open(r)
 	if err == nil {
@@ -91,7 +91,7 @@ func (h hostile) run(t *testing.T, r *Runtime) {
 		return
 	}
 	assert.Equal(t, 12, e.Batch)
-	_, again := i.Call(context.Background(), "h", 13, InPlace[float32](InOut, 16))
+	_, again := i.Call(context.Background(), "h", 13, Of(InOut, make([]float32, 16)))
 	if h.kind == Failed {
 		assert.True(t, i.Alive())
 		return

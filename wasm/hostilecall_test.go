@@ -87,11 +87,11 @@ func hostileCalls() []hostile {
 		{name: "shape larger than its buffer", module: descriptor(3, 17), kind: Shape,
 			says: "array 0: found the shape [17] after the call, expected at most the f32 elements of [16]"},
 		{name: "shape of four billion", module: descriptor(3, -1), kind: Shape, says: "array 0"},
-		{name: "shape whose product overflows", array: InPlace[float32](InOut, 2, 2, 2, 2), kind: Shape, says: "array 0",
+		{name: "shape whose product overflows", array: Of(InOut, make([]float32, 16), 2, 2, 2, 2), kind: Shape, says: "array 0",
 			module: misbehaves(
 				w.Get(0), w.Const(1<<16), w.Store(12), w.Get(0), w.Const(1<<16), w.Store(16), w.Get(0), w.Const(1<<16), w.Store(20),
 				w.Get(0), w.Const(1<<16), w.Store(24), w.Const(0))},
-		{name: "empty shape of four billion", array: InPlace[float32](InOut, 4, 4), kind: Shape, module: misbehaves(
+		{name: "empty shape of four billion", array: Of(InOut, make([]float32, 16), 4, 4), kind: Shape, module: misbehaves(
 			w.Get(0), w.Const(0), w.Store(12), w.Get(0), w.Const(-1), w.Store(16), w.Const(0))},
 		{name: "another dtype", module: descriptor(0, 6), kind: Shape, says: "found dtype 6 after the call, expected 1"},
 		{name: "other flags", module: descriptor(1, 2), kind: Shape, says: "found flags 2 after the call, expected 3"},

@@ -197,7 +197,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		}
 	}
 	for a, arg := range args { // after all allocations, since they may move the memory
-		if arg.Dir&In != 0 && arg.Data != nil {
+		if arg.Dir&In != 0 {
 			copyPieces(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
 		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
@@ -215,34 +215,9 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		if arg.Dir&Out == 0 {
 			continue
 		}
-		if view := i.view(slotArrays+a, n); arg.Data == nil {
-			arg.Data = view
-		} else {
-			arg.Data = arg.Data[:copyPieces(arg.Data, view)]
-		}
+		arg.Data = arg.Data[:copyPieces(arg.Data, i.view(slotArrays+a, n))]
 	}
 	return result, nil
-}
-
-// Reserve allocates memory in the module for the arrays of the next calls, and returns views of it. An input that is
-// written to its view need not be copied. The views are valid until the instance is used again.
-func (i *Instance) Reserve(ctx context.Context, sizes ...int) ([][]byte, error) {
-	views := make([][]byte, len(sizes))
-	err := i.guard(ctx, exportAlloc, -1, func() error {
-		for a, n := range sizes {
-			if int64(n) > 1<<32-1 || n < 0 {
-				return halted(Memory, "array %d has %d bytes, expected 0 to %d", a, n, uint32(1<<32-1))
-			}
-			if err := i.reserve(slotArrays+a, uint32(n)); err != nil {
-				return err
-			}
-		}
-		for a, n := range sizes {
-			views[a] = i.view(slotArrays+a, uint32(n))
-		}
-		return nil
-	})
-	return views, err
 }
 
 // Save returns the module's state, nil if it keeps none.

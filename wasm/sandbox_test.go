@@ -58,23 +58,6 @@ func TestCall(t *testing.T) {
 	})
 }
 
-func TestCallInPlace(t *testing.T) {
-	i := open(t, load(t, newRuntime(t, Config{}), guestModule(double()), Limits{}), Options{})
-	views, err := i.Reserve(context.Background(), 4000, 8000)
-	require.NoError(t, err)
-	in := As[float32](views[0])
-	for k := range in {
-		in[k] = float32(k)
-	}
-	out := InPlace[float32](Out, 2000)
-	_, err = i.Call(context.Background(), "double", 0, InPlace[float32](In, 1000), out)
-	require.NoError(t, err)
-	require.Len(t, Elements[float32](out), 1000)
-	for k, v := range Elements[float32](out) {
-		require.Equal(t, 2*float32(k), v)
-	}
-}
-
 // The work of a call is the same every time, on both engines, and for every size of the quantum.
 func TestWorkIsDeterministic(t *testing.T) {
 	var work []int64

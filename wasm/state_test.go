@@ -72,7 +72,7 @@ func TestSeedAndBatchDecide(t *testing.T) {
 		w.Const(0), w.ConstI64(1), arg(0, 7), w.Const(64), w.I32Add, w.Call(fnClock), w.I32Add,
 		w.Const(0), w.ConstI64(1), arg(0, 7), w.Const(72), w.I32Add, w.Call(fnClock), w.I32Add)), Limits{})
 	ask := func(i *Instance, batch int) string {
-		out := InPlace[uint8](Out, 80)
+		out := Of(Out, make([]uint8, 80))
 		got, err := i.Call(ctx, "h", batch, out)
 		require.NoError(t, err)
 		require.Zero(t, got)
@@ -127,11 +127,11 @@ func TestImportsOfTheOwner(t *testing.T) {
 		m.Imports = append(m.Imports, w.Import{Module: "gpupipe", Name: "op", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}})
 	}), Limits{})
 	i := open(t, m, Options{})
-	got, err := i.Call(context.Background(), "h", 5, InPlace[uint8](In, 8))
+	got, err := i.Call(context.Background(), "h", 5, Of(In, make([]uint8, 8)))
 	require.NoError(t, err)
 	assert.EqualValues(t, 99, got)
 	assert.Equal(t, []int{5, 8}, seen)
-	_, err = i.Call(context.Background(), "h", 6, InPlace[uint8](In, 3))
+	_, err = i.Call(context.Background(), "h", 6, Of(In, make([]uint8, 3)))
 	assert.ErrorIs(t, err, mistake)
 	assert.EqualError(t, err, "hook test.wasm: h: batch 6: failed: op: no such thing")
 	assert.False(t, i.Alive(), "the module was in the middle of something")

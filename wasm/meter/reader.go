@@ -9,7 +9,7 @@ import (
 type Error struct {
 	Offset int    // byte of the module at which it was noticed
 	Where  string // the section, and within the code section the function
-	What   string // the fault: what was found, and what is allowed
+	What   string // the fault: the finding, and the allowed value
 }
 
 func (e *Error) Error() string {
