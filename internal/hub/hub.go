@@ -3,7 +3,7 @@
 // and snapshots/COMMIT, which holds the files as links to blobs. It also chooses the files of a repository that a use needs.
 //
 // This package uses no network: package client downloads into the cache, and uploads. Locate and Files
-// take what is in the cache.
+// read the cache alone.
 package hub
 
 import (
@@ -172,7 +172,8 @@ func Pinned(text string) string {
 	return n.Text()
 }
 
-// Commits are those that a run has recorded of names of the Hub, by the names without a revision.
+// Commits are the commits that a run has recorded of names of the Hub, by the names without a revision: a run has one commit of
+// a repository, whatever branch or tag named it. A set of runs may compare revisions: it has Pins.
 type Commits map[string]string
 
 // Record adds the commit of a name. A name with two commits has none. Other texts have none, either.
@@ -188,9 +189,14 @@ func (c Commits) Record(name string) {
 }
 
 // Keep returns a name with its commit in place of a branch or tag. A name without one, and any other text, stay as they are.
-func (c Commits) Keep(text string) string {
+func (c Commits) Keep(text string) string { return c.keep(text, false) }
+
+// KeepNewest is Keep of names without a revision: others stay as they are.
+func (c Commits) KeepNewest(text string) string { return c.keep(text, true) }
+
+func (c Commits) keep(text string, newest bool) string {
 	n, ok, err := Parse(text)
-	if !ok || err != nil || !IsAddress(text) {
+	if !ok || err != nil || !IsAddress(text) || newest && n.Revised() {
 		return text
 	}
 	if kept := c.KeepOf(n); kept != n {
@@ -233,14 +239,6 @@ func (p Pins) Of(n Name) Name {
 		n.Revision = commit
 	}
 	return n
-}
-
-// KeepNewest is Keep of names without a revision: others stay as they are.
-func (c Commits) KeepNewest(text string) string {
-	if n, ok, err := Parse(text); !ok || err != nil || n.Revised() {
-		return text
-	}
-	return c.Keep(text)
 }
 
 // Revised reports whether the name has a revision of its own.
