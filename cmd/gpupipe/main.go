@@ -69,38 +69,63 @@ Exit codes: 0 done; 1 failed or diverged; 2 bad input; 130 interrupted, after
 saving.
 `
 
+// commands are the commands in the order of the help.
 type commands struct {
 	Version kong.VersionFlag `help:"Print the version and the revision."`
+	trainingCommands
+	modelCommands
+	preparationCommands
+	studyCommands
+	programCommands
+}
 
-	Init       initCommand       `cmd:"" help:"Write a YAML file to start from."`
-	Config     configCommand     `cmd:"" help:"List the keys of a run's YAML file."`
-	Train      trainCommand      `cmd:"" help:"Train a model."`
-	Host       hostCommand       `cmd:"" help:"Train on several computers, which join."`
-	Join       joinCommand       `cmd:"" help:"Compute for a run on another computer."`
-	Members    membersCommand    `cmd:"" help:"Show the computers of a run."`
-	Eval       evalCommand       `cmd:"" help:"Measure a model's loss on a text."`
-	Generate   generateCommand   `cmd:"" help:"Continue a text with a model."`
-	Serve      serveCommand      `cmd:"" help:"Answer requests of OpenAI's API with a model, and show a page."`
-	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder or a GGUF file."`
-	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
-	Fetch      fetchCommand      `cmd:"" help:"Download models and data sets of the Hugging Face Hub."`
-	Push       pushCommand       `cmd:"" help:"Upload a model to the Hugging Face Hub, with a model card."`
-	Devices    devicesCommand    `cmd:"" help:"List available devices."`
-	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`
-	Tokenizer  tokenizerCommand  `cmd:"" help:"Train and check tokenizers."`
-	Selftest   selftestCommand   `cmd:"" help:"Check that a device computes correctly."`
-	Verify     verifyCommand     `cmd:"" help:"Check that pipelines compute what one device computes."`
-	Schedule   scheduleCommand   `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
-	Plan       planCommand       `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
-	Kernels    kernelsCommand    `cmd:"" help:"Print the kernels that a config generates, without a device."`
-	Sweep      sweepCommand      `cmd:"" help:"Search for good values of a config's keys with many runs."`
-	LRRange    lrRangeCommand    `cmd:"" name:"lr-range" help:"Find a learning rate with one short run."`
-	Study      studyCommand      `cmd:"" help:"Compare optimizers with and without delayed updates."`
-	Bench      benchCommand      `cmd:"" help:"Measure kernels and training steps."`
-	Report     reportCommand     `cmd:"" help:"Test and measure every device, and write a report to send."`
-	Hook       hookCommand       `cmd:"" help:"Create, check and measure WebAssembly hooks."`
-	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
-	Watch      watchCommand      `cmd:"" help:"Show runs on a page while they train."`
+// trainingCommands train models.
+type trainingCommands struct {
+	Init    initCommand    `cmd:"" help:"Write a YAML file to start from."`
+	Config  configCommand  `cmd:"" help:"List the keys of a run's YAML file."`
+	Train   trainCommand   `cmd:"" help:"Train a model."`
+	Host    hostCommand    `cmd:"" help:"Train on several computers, which join."`
+	Join    joinCommand    `cmd:"" help:"Compute for a run on another computer."`
+	Members membersCommand `cmd:"" help:"Show the computers of a run."`
+}
+
+// modelCommands use trained models.
+type modelCommands struct {
+	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
+	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
+	Serve    serveCommand    `cmd:"" help:"Answer requests of OpenAI's API with a model, and show a page."`
+	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder or a GGUF file."`
+	Topk     topKCommand     `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
+	Fetch    fetchCommand    `cmd:"" help:"Download models and data sets of the Hugging Face Hub."`
+	Push     pushCommand     `cmd:"" help:"Upload a model to the Hugging Face Hub, with a model card."`
+}
+
+// preparationCommands prepare training: devices, data, and how a pipeline is laid out.
+type preparationCommands struct {
+	Devices   devicesCommand   `cmd:"" help:"List available devices."`
+	Data      dataCommand      `cmd:"" help:"Turn text into token shards."`
+	Tokenizer tokenizerCommand `cmd:"" help:"Train and check tokenizers."`
+	Selftest  selftestCommand  `cmd:"" help:"Check that a device computes correctly."`
+	Verify    verifyCommand    `cmd:"" help:"Check that pipelines compute what one device computes."`
+	Schedule  scheduleCommand  `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
+	Plan      planCommand      `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
+	Kernels   kernelsCommand   `cmd:"" help:"Print the kernels that a config generates, without a device."`
+}
+
+// studyCommands search, measure and watch.
+type studyCommands struct {
+	Sweep   sweepCommand   `cmd:"" help:"Search for good values of a config's keys with many runs."`
+	LRRange lrRangeCommand `cmd:"" name:"lr-range" help:"Find a learning rate with one short run."`
+	Study   studyCommand   `cmd:"" help:"Compare optimizers with and without delayed updates."`
+	Bench   benchCommand   `cmd:"" help:"Measure kernels and training steps."`
+	Report  reportCommand  `cmd:"" help:"Test and measure every device, and write a report to send."`
+	Hook    hookCommand    `cmd:"" help:"Create, check and measure WebAssembly hooks."`
+	Trace   traceCommand   `cmd:"" help:"Show stage utilization of a run."`
+	Watch   watchCommand   `cmd:"" help:"Show runs on a page while they train."`
+}
+
+// programCommands are about the program itself, or for other programs.
+type programCommands struct {
 	Help       helpCommand       `cmd:"" help:"Show the help of the program, or of a command."`
 	Release    versionCommand    `cmd:"" name:"version" help:"Print the version and the revision."`
 	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`

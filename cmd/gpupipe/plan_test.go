@@ -123,7 +123,7 @@ func TestSettingsOfReplicas(t *testing.T) {
 	require.NoError(t, err, printed)
 	assert.Equal(t, devices, c.Pipeline.Devices)
 
-	p := &layout.Comparison{Replicas: 2, Ranks: devices}
+	p := &layout.Comparison{Batch: layout.Batch{Replicas: 2}, Ranks: devices}
 	assert.Equal(t, []string{"null:1", "null:0", "null:0", "null:2"}, p.DevicesOf(&partition.Plan{Devices: []int{1, 0}}),
 		"an order of another")
 }
@@ -216,7 +216,7 @@ func TestPlanForMachines(t *testing.T) {
 
 	write(strings.ReplaceAll(two, "speed: 100", "speed: 1") + "link: 1us,100Gbit\nlinks: [{between: [fast, slow], link: '10ms,1Gbit'}]\n")
 	other, _ := plan()
-	assert.Less(t, other.Schedules[other.Recommendation].Plan.TokensPerSec, near.Schedules[near.Recommendation].Plan.TokensPerSec)
+	assert.Less(t, other.Schedules[other.Index].Plan.TokensPerSec, near.Schedules[near.Index].Plan.TokensPerSec)
 }
 
 // A plan over the machines of a run has what its coordinator has measured.

@@ -18,25 +18,40 @@ import (
 
 // Comparison is how a task's model can be spread over its devices, by schedule.
 type Comparison struct {
-	Parameters     int64                 `json:"parameters"`
-	Active         int64                 `json:"active_parameters"`   // the parameters that a token uses
-	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
-	Wire           string                `json:"wire,omitempty"`      // how tensors travel between stages, if not in f32
-	Units          []string              `json:"units"`               // by name
-	Sequences      int                   `json:"sequences"`           // per microbatch
-	Microbatches   int                   `json:"microbatches"`        // per replica
-	Tokens         int                   `json:"tokens"`              // per batch
-	Replicas       int                   `json:"replicas"`
-	Devices        []Device              `json:"devices"`  // one per rank
-	Ranks          []string              `json:"ranks"`    // device names by rank, as configured: the stages of one replica after another
-	Modelled       bool                  `json:"modelled"` // times are estimates
-	Schedules      []partition.Candidate `json:"schedules"`
-	Recommended    string                `json:"recommended,omitempty"`
-	Recommendation int                   `json:"-"` // index in Schedules; −1: none
-	Reason         string                `json:"reason"`
-	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // if the recommended schedule has a delay
-	Depths         []Depth               `json:"depths,omitempty"`        // of the recommended schedule, over a network
-	Alone          []Alone               `json:"alone,omitempty"`         // each machine of a network
+	Subject
+	Batch
+	Devices   []Device              `json:"devices"`  // one per rank
+	Ranks     []string              `json:"ranks"`    // device names by rank, as configured: the stages of one replica after another
+	Modelled  bool                  `json:"modelled"` // times are estimates
+	Schedules []partition.Candidate `json:"schedules"`
+	Recommendation
+	Microbatching []Microbatching `json:"microbatching,omitempty"` // if the recommended schedule has a delay
+	Depths        []Depth         `json:"depths,omitempty"`        // of the recommended schedule, over a network
+	Alone         []Alone         `json:"alone,omitempty"`         // each machine of a network
+}
+
+// Subject is the model that a Comparison spreads.
+type Subject struct {
+	Parameters int64    `json:"parameters"`
+	Active     int64    `json:"active_parameters"`   // the parameters that a token uses
+	Precision  string   `json:"precision,omitempty"` // how devices compute, if not in f32
+	Wire       string   `json:"wire,omitempty"`      // how tensors travel between stages, if not in f32
+	Units      []string `json:"units"`               // by name
+}
+
+// Batch is how a batch is divided.
+type Batch struct {
+	Sequences    int `json:"sequences"`    // per microbatch
+	Microbatches int `json:"microbatches"` // per replica
+	Tokens       int `json:"tokens"`       // per batch
+	Replicas     int `json:"replicas"`
+}
+
+// Recommendation is one of the schedules of a Comparison.
+type Recommendation struct {
+	Recommended string `json:"recommended,omitempty"` // its name; "": none
+	Index       int    `json:"-"`                     // in Schedules; −1: none
+	Reason      string `json:"reason"`
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
@@ -80,9 +95,10 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	if o.Cache == nil { // the schedules share forward and backward passes
 		o.Cache = measure.NewCache()
 	}
-	p = &Comparison{Parameters: m.Count(), Active: m.ActiveCount(), Precision: DescribePrecision(c.Train.DType(), devices),
-		Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
-		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
+	p = &Comparison{
+		Subject: Subject{Parameters: m.Count(), Active: m.ActiveCount(), Precision: DescribePrecision(c.Train.DType(), devices),
+			Wire: c.Pipeline.Wire.Describe()},
+		Batch: Batch{c.Rows(), c.MicrobatchesPerReplica(), int(c.BatchTokens()), c.Pipeline.Replicas}}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitName(u))
 	}
@@ -111,10 +127,10 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 		p.Schedules, depths[candidate.Schedule] = append(p.Schedules, candidate), compared
 		p.Devices, p.Alone = describeDevices(m, devices, problem), CompareAlone(c, problem)
 	}
-	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
-		p.Recommended = p.Schedules[p.Recommendation].Schedule
+	if p.Index, p.Reason = partition.Recommend(p.Schedules); p.Index >= 0 {
+		p.Recommended = p.Schedules[p.Index].Schedule
 		p.Depths = depths[p.Recommended]
-		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.Recommendation]); err != nil {
+		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.Index]); err != nil {
 			return nil, err
 		}
 	}

@@ -142,7 +142,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
 	s := state{Step: t.step, Tokens: j.tokens, Data: j.corpus.train.Position(next), Tokenizer: j.corpus.texts.tok.Hash(),
-		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending,
+		Config: string(j.config.SavedYAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending.report(),
 		Replicas: t.deployment.position()}
 	if !j.config.Pipeline.Wire.Exact() {
 		s.Cut = t.deployment.cut()

@@ -150,15 +150,15 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 	return err
 }
 
-// progress is the report of a step. A loss or gradient that is not finite ends the run, unless such batches are
+// progress returns the report of a step. A loss or gradient that is not finite ends the run, unless such batches are
 // skipped; the update was not applied. An overflow caused only by the loss scale does not count.
-func (t *trainer) progress(m engine.Measured) (Progress, error) {
+func (t *trainer) progress(m engine.Measured) (pendingStep, error) {
 	c, step := t.job.config, m.Batch+1
 	next, _ := t.loader.feeder.Cursor(step)
 	tokens := t.job.corpus.train.Tokens(next - 1)
 	t.job.tokens += tokens
-	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch),
-		GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale, Routing: m.Routing}
+	p := pendingStep{Progress: Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens, Routing: m.Routing,
+		Update: Update{Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm, Staleness: c.Staleness(), LossScale: m.Scale}}}
 	for _, r := range m.Replicas {
 		i := r.Replica
 		for len(p.ReplicaLosses) < i { // those before are away
@@ -176,7 +176,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
 		t.skipped = 0
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
-		return p, t.diverged(p)
+		return p, t.diverged(p.Progress)
 	} else {
 		p.Skipped = true
 		t.recorder.noteStep(eventSkipped, step, "step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step,
@@ -239,32 +239,32 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
-	if e.valLoss != nil && !metrics.Finite(*e.valLoss) {
-		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.valLoss, ErrDiverged, t.checkpoints.kept(),
+	if e.ValLoss != nil && !metrics.Finite(*e.ValLoss) {
+		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.ValLoss, ErrDiverged, t.checkpoints.kept(),
 			adviceOnDivergence)
 	}
-	if t.result.ValLoss = e.valLoss; e.valLoss != nil {
+	if t.result.ValLoss = e.ValLoss; e.ValLoss != nil {
 		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far
 			return err
 		}
-		t.checkpoints.measured = &Best{t.step, *e.valLoss}
+		t.checkpoints.measured = &Best{t.step, *e.ValLoss}
 	}
 	return t.recorder.evaluated(ctx, e, began)
 }
 
 // measure evaluates the current weights.
-func (t *trainer) measure(ctx context.Context) (e evaluation, err error) {
+func (t *trainer) measure(ctx context.Context) (e Evaluation, err error) {
 	if t.job.corpus.val != nil {
 		loss, p, err := t.validationLoss(ctx)
 		if err != nil {
 			return e, err
 		}
-		if e.valLoss = &loss; !metrics.Finite(loss) {
+		if e.ValLoss = &loss; !metrics.Finite(loss) {
 			return e, nil
 		}
-		e.bitsPerByte = p.bitsPerByte(loss)
+		e.BitsPerByte = p.bitsPerByte(loss)
 	}
-	e.tasks, err = t.answer(ctx)
+	e.Tasks, err = t.answer(ctx)
 	return e, err
 }
 
@@ -288,7 +288,7 @@ func (t *trainer) finishPending(ctx context.Context) error {
 	return t.save(ctx)
 }
 
-// postpone saves the step whose evaluation was interrupted, without reporting it: the resumed run evaluates it. A step
+// postpone saves the step whose Evaluation was interrupted, without reporting it: the resumed run evaluates it. A step
 // after which a hook ends the run is reported, since the resumed run goes on. Other errors stay as they are.
 func (t *trainer) postpone(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {

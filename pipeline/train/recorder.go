@@ -30,11 +30,26 @@ type recorder struct {
 	events    *metrics.Events
 	trace     *trace.Writer // nil: nothing is traced
 	pace      pace
-	pending   *Progress // the last step; nil: it is recorded
-	reported  int       // the newest step that was recorded; after a restart it may be done again
-	loss      *float64  // of the last step that was not skipped
-	stopped   string    // the hook that ends the run
-	announced bool      // Report.Start was called
+	pending   *pendingStep // nil: the last step is recorded
+	reported  int          // the newest step that was recorded; after a restart it may be done again
+	loss      *float64     // of the last step that was not skipped
+	stopped   string       // the hook that ends the run
+	announced bool         // Report.Start was called
+}
+
+// pendingStep is the last step, until it is recorded.
+type pendingStep struct {
+	Progress
+	system   []metrics.Value // how the step used the machines; the time comes first
+	observed bool            // by hooks
+}
+
+// report is the step's report; nil: no step is pending.
+func (s *pendingStep) report() *Progress {
+	if s == nil {
+		return nil
+	}
+	return &s.Progress
 }
 
 func newRecorder(j *job) *recorder {
@@ -115,15 +130,15 @@ func (r *recorder) flush(ctx context.Context) error {
 
 // ask passes the pending step to hooks before it is recorded: if one ends the run, the final evaluation belongs to it.
 func (r *recorder) ask(ctx context.Context) error {
-	if r.pending == nil || r.pending.asked {
+	if r.pending == nil || r.pending.observed {
 		return nil
 	}
-	r.pending.asked = true
+	r.pending.observed = true
 	return r.observe(ctx, r.pending.Step, r.pending.values())
 }
 
 // record records one step. A step that is done again after a restart only passes to the hooks, which start over.
-func (r *recorder) record(ctx context.Context, p Progress) error {
+func (r *recorder) record(ctx context.Context, p pendingStep) error {
 	values := p.values()
 	if !p.Skipped {
 		r.loss = &p.Loss
@@ -145,10 +160,10 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 		if err := r.recordSystem(p); err != nil {
 			return usererror.New(err)
 		}
-		r.job.options.Report.Step(p)
+		r.job.options.Report.Step(p.Progress)
 	}
 	var err error
-	if !p.asked {
+	if !p.observed {
 		err = r.observe(ctx, p.Step, values)
 	}
 	r.reported = max(r.reported, p.Step)
@@ -157,7 +172,7 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 }
 
 // recordSystem records how a step used the machines. A step whose measurements come from a checkpoint has none.
-func (r *recorder) recordSystem(p Progress) error {
+func (r *recorder) recordSystem(p pendingStep) error {
 	if len(p.system) == 0 {
 		return nil
 	}
@@ -185,11 +200,11 @@ func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value
 	return err
 }
 
-// evaluated adds an evaluation to the pending step and records it. The evaluation does not count as training time.
-func (r *recorder) evaluated(ctx context.Context, e evaluation, began time.Time) error {
+// evaluated adds an evaluation to the pending step and records it. The Evaluation does not count as training time.
+func (r *recorder) evaluated(ctx context.Context, e Evaluation, began time.Time) error {
 	r.paused(trace.EvaluateEvent, began)
 	if r.pending != nil {
-		r.pending.ValLoss, r.pending.BitsPerByte, r.pending.Tasks = e.valLoss, e.bitsPerByte, e.tasks
+		r.pending.Evaluation = e
 	}
 	return r.flush(ctx)
 }

@@ -45,27 +45,35 @@ type Start struct {
 // Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at
 // the weights before its update; ValLoss is at the weights after it.
 type Progress struct {
-	Step         int            `json:"step"`
-	Steps        int            `json:"steps"`
-	Tokens       int64          `json:"tokens"` // trained on so far, without padding
-	Loss         float64        `json:"loss"`   // nats per token
-	LR           float64        `json:"lr"`
-	GradNorm     float64        `json:"grad_norm"` // before clipping
-	TokensPerSec float64        `json:"tokens_per_s"`
-	Staleness    float64        `json:"staleness"`            // mean age of the gradients, in steps
-	LossScale    float64        `json:"loss_scale,omitempty"` // of f16
-	Skipped      bool           `json:"skipped,omitempty"`    // the loss or the gradient was not finite
-	ValLoss      *float64       `json:"val_loss,omitempty"`
-	BitsPerByte  *float64       `json:"val_bits_per_byte,omitempty"` // of the text that ValLoss is of
-	Left         time.Duration  `json:"left_ns"`
-	Tasks        []tasks.Result `json:"tasks,omitempty"` // of train.eval_tasks, at the weights after the update
+	Step   int   `json:"step"`
+	Steps  int   `json:"steps"`
+	Tokens int64 `json:"tokens"` // trained on so far, without padding
+	Update
+	Evaluation
+	Left time.Duration `json:"left_ns"`
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"routing,omitempty"`
 	// ReplicaLosses are the losses of replicas that train on their own, by number; NaN: it is away. Loss is the mean of the
 	// others.
 	ReplicaLosses []metrics.Number `json:"replica_losses,omitempty"`
-	system        []metrics.Value  // how the step used the machines; the time comes first
-	asked         bool             // hooks have the step's measurements
+}
+
+// Update is the measurements of a step's batch and update.
+type Update struct {
+	Loss         float64 `json:"loss"` // nats per token
+	LR           float64 `json:"lr"`
+	GradNorm     float64 `json:"grad_norm"` // before clipping
+	TokensPerSec float64 `json:"tokens_per_s"`
+	Staleness    float64 `json:"staleness"`            // mean age of the gradients, in steps
+	LossScale    float64 `json:"loss_scale,omitempty"` // of f16
+	Skipped      bool    `json:"skipped,omitempty"`    // the loss or the gradient was not finite
+}
+
+// Evaluation is the measurements of the weights after a step. It has a validation loss if there is a validation split.
+type Evaluation struct {
+	ValLoss     *float64       `json:"val_loss,omitempty"`          // nats per token
+	BitsPerByte *float64       `json:"val_bits_per_byte,omitempty"` // of the validation split; nil if its tokens have no text, too
+	Tasks       []tasks.Result `json:"tasks,omitempty"`             // of train.eval_tasks
 }
 
 // values are the measurements by their names in metrics.jsonl.
@@ -75,7 +83,7 @@ func (p Progress) values() []metrics.Value {
 	if p.LossScale > 0 {
 		values = append(values, metrics.Value{Name: "loss_scale", Value: p.LossScale})
 	}
-	values = append(values, evaluation{p.ValLoss, p.BitsPerByte, p.Tasks}.values()...)
+	values = append(values, p.Evaluation.values()...)
 	if p.Skipped {
 		values = append(values, metrics.Value{Name: "skipped", Value: 1})
 	}

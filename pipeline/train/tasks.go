@@ -11,27 +11,20 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-// evaluation is a measurement of the weights after a step. It has a validation loss if there is a validation split.
-type evaluation struct {
-	valLoss     *float64 // nats per token
-	bitsPerByte *float64 // of the validation split; nil if its tokens have no text, too
-	tasks       []tasks.Result
-}
-
 // values are the measurements by their names in metrics.jsonl.
-func (e evaluation) values() (values []metrics.Value) {
-	if e.valLoss != nil {
-		values = append(values, metrics.Value{Name: "val_loss", Value: *e.valLoss})
+func (e Evaluation) values() (values []metrics.Value) {
+	if e.ValLoss != nil {
+		values = append(values, metrics.Value{Name: "val_loss", Value: *e.ValLoss})
 	}
-	if e.bitsPerByte != nil {
-		values = append(values, metrics.Value{Name: "val_bits_per_byte", Value: *e.bitsPerByte})
+	if e.BitsPerByte != nil {
+		values = append(values, metrics.Value{Name: "val_bits_per_byte", Value: *e.BitsPerByte})
 	}
-	for _, r := range e.tasks {
+	for _, r := range e.Tasks {
 		values = append(values, metrics.Value{Name: "tasks/" + r.Task + "/acc", Value: r.Accuracy},
 			metrics.Value{Name: "tasks/" + r.Task + "/acc_norm", Value: r.AccuracyNorm})
 	}
-	if len(e.tasks) > 1 {
-		values = append(values, metrics.Value{Name: "tasks/core", Value: tasks.Core(e.tasks)})
+	if len(e.Tasks) > 1 {
+		values = append(values, metrics.Value{Name: "tasks/core", Value: tasks.Core(e.Tasks)})
 	}
 	return values
 }

@@ -238,7 +238,9 @@ func (t *trainer) findStart(ctx context.Context) (err error) {
 	}
 	t.step = t.start.step
 	t.checkpoints.found(t.start)
-	t.recorder.pending = t.start.pending
+	if t.start.pending != nil {
+		t.recorder.pending = &pendingStep{Progress: *t.start.pending}
+	}
 	return nil
 }
 

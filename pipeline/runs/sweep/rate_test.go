@@ -37,7 +37,7 @@ func descent(best float64, diverges bool) func(context.Context, config.Config, t
 			if err := log.Append(step+1, metrics.Value{Name: "loss", Value: loss}, metrics.Value{Name: "lr", Value: lr}); err != nil {
 				return res, err
 			}
-			o.Report.Step(train.Progress{Step: step + 1, Steps: c.Train.Steps, Loss: loss, LR: lr})
+			o.Report.Step(train.Progress{Step: step + 1, Steps: c.Train.Steps, Update: train.Update{Loss: loss, LR: lr}})
 			switch {
 			case ctx.Err() != nil:
 				return train.Result{Interrupted: true, Step: step + 1}, nil
