@@ -228,7 +228,7 @@ func requestsOf(command *kong.Node) (requests []client.Request) {
 	return requests
 }
 
-// outside drops the requests of a key, and those of the keys of a section.
+// outside drops the requests of a key, or of the keys of a section.
 func outside(all []keyed, key string) []keyed {
 	return slices.DeleteFunc(all, func(k keyed) bool { return k.key == key || strings.HasPrefix(k.key, key+".") })
 }

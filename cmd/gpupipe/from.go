@@ -45,7 +45,7 @@ func (f fromFlag) checkpoint(c trainCommand) (*train.From, error) {
 	return &train.From{Run: run, Step: step}, nil
 }
 
-// run returns the folder of the run that the command continues, be it from its newest checkpoint or that of the flag.
+// run returns the folder of the run that the command continues, be it from its newest checkpoint or the flag's.
 func (f fromFlag) run(c trainCommand) (string, error) {
 	if dir := runOf(filepath.Clean(f.From)); dir != "" {
 		return dir, nil

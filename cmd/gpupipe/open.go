@@ -55,7 +55,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		return webgpu.Open(n.Index, webgpu.Options{Dump: dump})
 	case "vulkan":
 		infos, _, err := vulkanAdapters()
-		if err == nil && len(infos) > 0 { // else opening it reports what is missing
+		if err == nil && len(infos) > 0 { // else opening it reports the missing file
 			n.Index, err = choose(name, infos, n)
 		}
 		if err != nil {

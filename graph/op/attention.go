@@ -303,7 +303,7 @@ func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
-// optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
+// optionally the gradient of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
 // and v, in f32 whatever those are, each summed in a fixed order.
 type AttentionGradOp struct {
 	Segments bool `json:"segments,omitempty"` // the last input is segments

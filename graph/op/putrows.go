@@ -21,7 +21,7 @@ func PutRows(cache, rows, position *graph.Value) *graph.Value {
 	return graph.Apply1(new(PutRowsOp), cache, rows, position)
 }
 
-// PutSlotRows replaces rows of the caches [C,S,…] of several sequences by rows [N,R,…]: those of cache slots[n] from
+// PutSlotRows replaces rows of the caches [C,S,…] of several sequences by rows [N,R,…]: rows of cache slots[n] from
 // positions[n] on, both u32[N]. It has no gradient.
 func PutSlotRows(caches, rows, positions, slots *graph.Value) *graph.Value {
 	return graph.Apply1(new(PutRowsOp), caches, rows, positions, slots)

@@ -54,7 +54,7 @@ func Rooted(path string) bool {
 	return filepath.IsAbs(path) || filepath.VolumeName(path) != "" || path != "" && os.IsPathSeparator(path[0])
 }
 
-// IsName reports whether a name is that of a file, without a path, on every system.
+// IsName reports whether a name can name a file, without a path, on every system.
 func IsName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
 }

@@ -143,7 +143,7 @@ func defaults() Config {
 // Load reads a config file (none if path is empty) and calls Parse. All its errors are marked by usererror.
 func Load(path string, overrides []string) (Config, error) { return LoadKept(path, overrides, nil) }
 
-// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded, but for those of
+// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded, but for names of
 // overrides with a revision.
 func LoadKept(path string, overrides []string, commits hub.Commits) (Config, error) {
 	d, note, err := open(path, overrides, commits)

@@ -101,7 +101,7 @@ func (r Reserved) CheckOverrides(overrides []Override) error {
 type Composer struct {
 	doc   *strictyaml.Document
 	start string   // folder that relative paths begin at; "": the working directory
-	pins  hub.Pins // of the set; what is composed adds to them
+	pins  hub.Pins // of the set; composed configs add to them
 	err   error
 }
 

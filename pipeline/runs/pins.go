@@ -13,7 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
-// pinsFile is the file, in the folder of a set and in that of its summaries, of the commits of its names of the Hub. A set
+// pinsFile has the commits of a set's names of the Hub. It is in the folders of the set and of its summaries. A set
 // without such names has none.
 const pinsFile = "commits.json"
 
@@ -60,7 +60,7 @@ func (f *File) Summaries(dir string) (string, error) {
 	return used, f.readPins(used)
 }
 
-// PinsOf returns the commits that a set has recorded of its names of the Hub. path is that of its file or folder; any other
+// PinsOf returns the commits that a set has recorded of its names of the Hub. path names its file or folder; any other
 // file has none. The set itself reports mistakes.
 func PinsOf(path string) hub.Pins {
 	f, err := OpenFile(path)

@@ -316,7 +316,7 @@ func nativeVectorKernel(s Spec) Kernel {
 }
 
 // small reports whether compiling the product would take longer than it ever saves, and its sums have one order only. Of a
-// symmetric product of two matrices the other kernel computes half, whose bits may differ from those of all.
+// symmetric product of two matrices the other kernel computes half, whose bits may differ from the whole product's.
 func (n native) small() bool {
 	s := n.spec
 	return s.flops() <= smallFlops && roundUp(s.N, panelColumns)*(s.K+smallRows) <= smallMatrix && n.splits == 1 &&

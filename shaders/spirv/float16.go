@@ -14,7 +14,7 @@ const amendments = 2
 // What naga does not say, by the specifications' numbers.
 const (
 	opExtension  = 10
-	opTypeFirst  = 19   // OpTypeVoid: all types but those of extensions follow
+	opTypeFirst  = 19   // OpTypeVoid: all types but extensions' follow
 	opTypeLast   = 39   // OpTypeForwardPointer
 	opTypeMatrix = 4456 // OpTypeCooperativeMatrixKHR
 

@@ -56,7 +56,7 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 }
 
 // Divide is Some where no call is within a loop over the cases of another: if the core has run, it returns the other cases,
-// and counts all. Within a loop it would lose those of its cases that the core omits with the outer one.
+// and counts all. Within a loop it would lose the cases that the core omits with the outer one.
 func Divide[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
 	if os.Getenv(Variable) != Others {
@@ -82,7 +82,7 @@ func Every[T any](n int) func(i int, c T) bool {
 	return func(i int, _ T) bool { return i%n == 0 }
 }
 
-// Times returns how often a test repeats what is random: all times, or in the core fewer. It is called once a test.
+// Times returns how often a test repeats a random case: all times, or in the core fewer. It is called once a test.
 func Times(t testing.TB, all, core int) int {
 	t.Helper()
 	times := all

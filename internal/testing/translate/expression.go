@@ -132,7 +132,7 @@ func (w *writer) binary(e *expr) (string, *typ) {
 	return fmt.Sprintf("(%s %s %s)", x, e.text, y), t
 }
 
-// unsigned writes an operation of i32, which wraps: in C only those of unsigned integers do.
+// unsigned writes an operation of i32, which wraps: in C only unsigned integers do.
 func unsigned(t *typ, x, operator, y string) string {
 	u := (&typ{t.kind, t.n, u32Type}).c()
 	if t.kind != vector {

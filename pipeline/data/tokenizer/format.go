@@ -87,7 +87,7 @@ func readFormat(path string, classed bool, d *description) ([]byte, error) {
 	case filepath.Ext(base) == filepath.Ext(SentencePieceFile):
 		d.searchInText()
 		data, err = fromSentencePiece(data)
-	default: // transformers takes what is put around a text from tokenizer.json alone
+	default: // transformers takes the tokens around a text from tokenizer.json alone
 		d.addBOS, d.addEOS = nil, nil
 		if classed {
 			return fromJSONFolder(filepath.Dir(path), data, d)

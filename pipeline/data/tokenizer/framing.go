@@ -116,7 +116,7 @@ func Around(t Tokenizer) (front, back []uint32, err error) {
 }
 
 // frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of them,
-// or that of the class of its folder.
+// or the class of its folder.
 func (d description) frame(t *fileTokenizer) error {
 	around := d.around
 	if (d.addBOS != nil || d.addEOS != nil) && (around == nil || *around == [2]string{}) {

@@ -73,7 +73,7 @@ func (s *Special) ggufEnds() []uint32 {
 var ggufEndNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
 	"<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>"}
 
-// ggufEndsByKeyOrName are further tokens that end a text: that of a key or, without it, the first with one of these
+// ggufEndsByKeyOrName are further tokens that end a text: the token of a key or, without it, the first with one of these
 // spellings.
 var ggufEndsByKeyOrName = []struct {
 	key   string
@@ -85,7 +85,7 @@ var ggufEndsByKeyOrName = []struct {
 	{"tokenizer.ggml.fim_sep_token_id", []string{"<|file_sep|>"}},
 }
 
-// ggufNamedEnds lists the tokens that end a text for llama.cpp besides those of keys, by id. has reports whether the file has
+// ggufNamedEnds lists the tokens that end a text for llama.cpp besides the tokens of keys, by id. has reports whether the file has
 // a key.
 func ggufNamedEnds(tokens []string, has func(key string) bool) (ends []uint32) {
 	ids := make(map[string]uint32, len(tokens))

@@ -24,7 +24,7 @@ type fileTokenizer struct {
 
 	raw, normalized matcher           // added tokens searched before and after normalization
 	added           map[uint32]string // spelling of added tokens, by id
-	inText          map[uint32]string // of those that the normalizer changes: what is searched, and what is decoded
+	inText          map[uint32]string // of tokens that the normalizer changes: the text that is searched, and the one that is decoded
 	size            int
 	text            []string // with a ByteLevel decoder: the bytes of each id
 

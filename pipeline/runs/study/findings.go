@@ -68,7 +68,7 @@ func (rep *Report) wireFindings(s *Study, tuning string, stages int) (out []stri
 	return out
 }
 
-// change states by how much the loss of a changed mode differs from that of the plain one.
+// change states by how much the loss of a changed mode differs from the plain mode's.
 func change(what string, plain, changed *Cell) string {
 	verb := "raises"
 	d := runs.NewEstimate(differences(changed.losses, plain.losses))

@@ -117,7 +117,7 @@ func (s *Study) curves() []curves {
 		modes = append(modes, Pipeline{Name: m.Title(), Mode: m.Name, Seconds: 1})
 	}
 	loss, value := "training loss", "loss"
-	if s.seldom() { // the training loss is that of each replica's own weights
+	if s.seldom() { // the training loss is of each replica's own weights
 		loss, value = "validation loss", "val_loss"
 	}
 	return []curves{

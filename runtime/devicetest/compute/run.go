@@ -57,7 +57,7 @@ func (c *tiers) takes(t Task, ks []shaders.Kernel) bool {
 	return true
 }
 
-// takesInAll is takes for runs that the core omits: those of graphs on software adapters, whose drivers take long to
+// takesInAll is takes for runs that the core omits: of graphs on software adapters, whose drivers take long to
 // compile them. They check fusion and memory, and so do the runs on native code.
 func (c *tiers) takesInAll(t Task, ks []shaders.Kernel) bool {
 	if c.core == nil {

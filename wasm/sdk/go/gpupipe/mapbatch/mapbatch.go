@@ -11,7 +11,7 @@ import (
 
 var hook func(b *gpupipe.Batch)
 
-// Use names the function that is called with each batch of the training, and may change its content.
+// Use names the function that is called with each batch of the training, and may change what is in it.
 func Use(f func(b *gpupipe.Batch)) { hook = f }
 
 //go:wasmexport map_batch
