@@ -113,7 +113,7 @@ func (a *app) fetchText(c *config.Config, o *train.Options) (stop func(), err er
 		c.Data.Train[at[i]] = name
 	}
 	if arrivals != nil {
-		o.Arrivals = arrivals
+		o.Prepared.Arrivals = arrivals
 	}
 	return arrivals.Close, err
 }

@@ -86,11 +86,12 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.resumes(), From: from, Plots: true, OpenDevice: a.openDevice, Report: r, Saves: &a.saves}
+	o := train.Options{Resume: c.resumes(), From: from, Plots: true, Devices: train.DeviceOptions{Open: a.openDevice},
+		Report: r, Saves: &a.saves}
 	if len(base.Hooks) > 0 {
-		o.HookCache = a.hookCache()
+		o.Hooks.Cache = a.hookCache()
 	}
-	ho := c.options(a, base, o.HookCache)
+	ho := c.options(a, base, o.Hooks.Cache)
 	if ho.Uplink, err = c.bytes(); err != nil {
 		return err
 	}
@@ -98,10 +99,10 @@ func (c *hostCommand) Run(a *app) (err error) {
 		return err
 	}
 	// Members get no token of a run that cannot begin.
-	if o.Folder, err = train.Reserve(base.Run.Dir, []string{clusterDir}, a.note); err != nil {
+	if o.Prepared.Folder, err = train.Reserve(base.Run.Dir, []string{clusterDir}, a.note); err != nil {
 		return err
 	}
-	defer o.Folder.Close()
+	defer o.Prepared.Folder.Close()
 	var local []string
 	if ho.Local != nil {
 		local = ho.Local.Devices
@@ -112,13 +113,13 @@ func (c *hostCommand) Run(a *app) (err error) {
 	}
 	defer stopFetching()
 	err = a.whileShown(r, func() (err error) {
-		o.Texts, err = train.Check(a.ctx, base, o, local)
+		o.Prepared.Texts, err = train.Check(a.ctx, base, o, local)
 		return err
 	})
 	if err != nil {
 		return beforeStart(a, err)
 	}
-	defer func() { err = errors.Join(err, o.Texts.Close()) }()
+	defer func() { err = errors.Join(err, o.Prepared.Texts.Close()) }()
 	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
 		if errors.As(err, new(*coordinator.AddressError)) {

@@ -94,9 +94,9 @@ func (c *lrRangeCommand) Run(a *app) error {
 		p.line.show(fmt.Sprintf("step %d/%d", q.Step, steps), fmt.Sprintf("lr %.3g", q.LR), fmt.Sprintf("loss %.4f", q.Loss),
 			fmt.Sprintf("smoothed %.4f", q.Smoothed))
 	}}
-	o.Options = train.Options{OpenDevice: a.openDevice, OpenWorker: a.workers(), Costs: a.measuredCosts()}
+	o.Options = train.Options{Devices: train.DeviceOptions{Open: a.openDevice, OpenWorker: a.workers(), Costs: a.measuredCosts()}}
 	if len(config.Hooks) > 0 {
-		o.Options.HookCache = a.hookCache()
+		o.Options.Hooks.Cache = a.hookCache()
 	}
 	t, err := sweep.FindRate(a.ctx, config, o)
 	p.line.clear()

@@ -79,13 +79,14 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := newProgress(a, c.JSON)
-	o := train.Options{Resume: c.Resume, From: from, Plots: true, OpenDevice: a.openDevice, OpenWorker: a.workers(), Report: r,
-		Costs: a.measuredCosts(), Saves: &a.saves}
+	o := train.Options{Resume: c.Resume, From: from, Plots: true,
+		Devices: train.DeviceOptions{Open: a.openDevice, OpenWorker: a.workers(), Costs: a.measuredCosts()}, Report: r,
+		Saves: &a.saves}
 	if len(config.Hooks) > 0 {
-		o.HookCache = a.hookCache()
+		o.Hooks.Cache = a.hookCache()
 	}
-	if o.Tune = c.tuneFlag.cache(a, r.timing); o.Tune != nil {
-		o.Peak = a.measuredPeak
+	if o.Devices.Tune = c.tuneFlag.cache(a, r.timing); o.Devices.Tune != nil {
+		o.Devices.Peak = a.measuredPeak
 	}
 	if c.Profile {
 		o.Profile = &train.ProfileOptions{Peak: func(dev device.Device) (profile.Peak, error) {
@@ -102,7 +103,7 @@ func (c *trainCommand) Run(a *app) error {
 		res, err = train.Run(a.ctx, config, o)
 		return err
 	})
-	if err := o.Costs.Save(); err != nil {
+	if err := o.Devices.Costs.Save(); err != nil {
 		a.note("gpupipe: %v", err)
 	}
 	if err != nil {

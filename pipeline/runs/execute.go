@@ -222,8 +222,9 @@ func (x *execution[R]) start(ctx context.Context, r R) error {
 	}
 	j := &job{slot: x.free[0]}
 	from, to := x.set.span(r)
-	o := train.Options{Resume: true, StopAfter: to, Plots: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker,
-		Saves: x.options.Saves, Concurrent: max(1, x.options.Jobs), Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
+	o := train.Options{Resume: true, StopAfter: to, Plots: true,
+		Devices: train.DeviceOptions{Open: x.options.OpenDevice, OpenWorker: x.options.OpenWorker, Concurrent: max(1, x.options.Jobs)},
+		Saves:   x.options.Saves, Report: reporter[R]{run: r, from: from, to: to, messages: x.messages}}
 	if names := x.options.Devices; len(names) > 0 {
 		j.device = names[j.slot%len(names)]
 		c.Pipeline.Devices = []string{j.device}

@@ -34,7 +34,7 @@ func TestTextsAreReadOnce(t *testing.T) {
 	for _, stop := range []int{2, 0} {
 		n := &runtest.Notes{}
 		o := runtest.Options(&traintest.Reference{}, n)
-		o.Texts, o.Resume, o.StopAfter = texts, true, stop
+		o.Prepared.Texts, o.Resume, o.StopAfter = texts, true, stop
 		res, err = train.Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 1, strings.Count(strings.Join(n.Text, "\n"), empty))
@@ -65,7 +65,7 @@ func TestCheckOfMemory(t *testing.T) {
 		{[]string{"pipeline.stages=3"}, nil, 1 << 10, ""},
 	} {
 		c := planned(t, x.overrides...)
-		texts, err := train.Check(t.Context(), c, train.Options{OpenDevice: sized(map[string]int64{"null:0": x.memory})}, x.local)
+		texts, err := train.Check(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(map[string]int64{"null:0": x.memory})}}, x.local)
 		if x.refused == "" {
 			require.NoError(t, err, x.overrides)
 			require.NoError(t, texts.Close())

@@ -29,7 +29,7 @@ type deployment struct {
 	faults    faultLog
 }
 
-func newDeployment(j *job) *deployment { return &deployment{job: j, tune: j.options.Tune} }
+func newDeployment(j *job) *deployment { return &deployment{job: j, tune: j.options.Devices.Tune} }
 
 // shutdownTimeout is how long devices may take to come to rest after a failure.
 const shutdownTimeout = 10 * time.Second
@@ -40,20 +40,20 @@ type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
 // isolated reports whether devices are in other processes, so that the run survives the loss of one.
 func (d *deployment) isolated() bool {
-	return d.job.config.Pipeline.Processes.Isolated() || d.job.options.Remote != nil
+	return d.job.config.Pipeline.Processes.Isolated() || d.job.options.Devices.Remote != nil
 }
 
 // open opens the devices and plans the engine. resumed reports whether the run continues from a checkpoint.
 func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 	c, o := d.job.config, d.job.options
-	if o.Remote != nil {
+	if o.Devices.Remote != nil {
 		return d.openRemote(ctx, resumed)
 	}
-	opener := o.OpenDevice
+	opener := o.Devices.Open
 	if d.isolated() {
 		opener = d.openWorker
 	}
-	if d.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Concurrent), d.faults.any()); err != nil {
+	if d.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Devices.Concurrent), d.faults.any()); err != nil {
 		return err
 	}
 	d.cancelDevices(ctx)
@@ -70,8 +70,8 @@ func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 		d.engine = e
 		return nil
 	}
-	e, l, err := d.job.layoutTask().Choose(ctx, d.job.optimizer, d.devices, layout.Options{Execute: o.Execute, Tune: d.tune,
-		Costs: o.Costs, Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
+	e, l, err := d.job.layoutTask().Choose(ctx, d.job.optimizer, d.devices, layout.Options{Execute: o.Devices.Execute, Tune: d.tune,
+		Costs: o.Devices.Costs, Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (d *deployment) openRemote(ctx context.Context, resumed bool) error {
 		return err
 	}
 	d.cancels = nil
-	e, err := d.job.options.Remote(ctx, t)
+	e, err := d.job.options.Devices.Remote(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (d *deployment) openWorker(name string) (device.Device, error) {
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}
-	return d.job.options.OpenWorker(name, timeout)
+	return d.job.options.Devices.OpenWorker(name, timeout)
 }
 
 // load brings the programs and the initial state to the devices, for a run that has finished some steps.

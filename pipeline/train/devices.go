@@ -44,7 +44,7 @@ func opening(name string, again bool) string {
 // checkIsolation refuses devices in processes of their own for commands and systems without.
 func (j *job) checkIsolation(context.Context) error {
 	isolate := j.config.Pipeline.Processes
-	if !isolate.Isolated() || j.options.Remote != nil || j.options.OpenWorker != nil {
+	if !isolate.Isolated() || j.options.Devices.Remote != nil || j.options.Devices.OpenWorker != nil {
 		return nil
 	}
 	return usererror.New(config.Invalid("pipeline.isolate", isolate.Isolate,

@@ -40,7 +40,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	small := map[string]int64{"null:2": free.Stages[0].Memory.Total() * 9 / 10}
 
 	n := &runtest.Notes{}
-	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small), Report: n})
+	_, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(small)}, Report: n})
 	require.NoError(t, err)
 	assert.Less(t, n.Started.Ranks[0].Units[0][1], free.Cut[0])
 	assert.Equal(t, n.Started.Ranks[0].Units, n.Started.Ranks[2].Units)
@@ -62,7 +62,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 
 	c = planned(t, replicas...)
 	small = map[string]int64{"null:3": 1 << 10}
-	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small)})
+	_, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(small)}})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")
 	assert.ErrorContains(t, err, "1 KiB available")
@@ -72,13 +72,14 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 // Ranks that fit a device each, but not together, are refused before anything is written.
 func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	whole := &runtest.Notes{}
-	_, err := train.Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"), train.Options{OpenDevice: sized(nil), Report: whole})
+	_, err := train.Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"),
+		train.Options{Devices: train.DeviceOptions{Open: sized(nil)}, Report: whole})
 	require.NoError(t, err)
 	need := whole.Started.Ranks[0].Memory.Total
 	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
 	for _, key := range []string{"pipeline.local_steps=0", "pipeline.local_steps=2"} {
 		c := planned(t, append(replicas, "pipeline.devices=[null:0]", key)...)
-		_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
+		_, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(map[string]int64{"null:0": 2 * need * 9 / 10})}})
 		assert.ErrorAs(t, err, new(*usererror.Error))
 		require.ErrorIs(t, err, exec.ErrTooLarge)
 		assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: [0-9.]+ [KMG]iB needed together, %s available$`, units.Bytes(2*need*9/10)), err.Error())
@@ -86,7 +87,7 @@ func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	}
 	two := map[string]int64{"null:0": 2 * need * 9 / 10, "null:1": 2 * need * 9 / 10}
 	_, err = train.Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...),
-		train.Options{OpenDevice: sized(two)})
+		train.Options{Devices: train.DeviceOptions{Open: sized(two)}})
 	require.NoError(t, err)
 }
 
@@ -103,8 +104,9 @@ func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 		}
 		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "lr.warmup=1", "pipeline.stages=1",
 			"pipeline.replicas=2", "pipeline.recompute=never",
-			"pipeline.devices=[null:0]"), train.Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned,
-			Tune: cache, Report: n})
+			"pipeline.devices=[null:0]"), train.Options{Devices: train.DeviceOptions{Open: sized(map[string]int64{"null:0": memory}),
+			Execute: tuned, Tune: cache},
+			Report: n})
 		for _, l := range n.Started.Ranks {
 			need += l.Memory.Total
 		}

@@ -43,7 +43,7 @@ func (j *job) checkPaths(context.Context) error {
 
 // openHooks loads the modules. One of them may build the model.
 func (j *job) openHooks(ctx context.Context) (err error) {
-	o := hooks.Options{CacheDir: j.options.HookCache}
+	o := hooks.Options{CacheDir: j.options.Hooks.Cache}
 	if j.options.Resume {
 		run := j.config.Run.Dir
 		if from := j.options.From; from != nil {
@@ -79,7 +79,7 @@ func (j *job) openRate(ctx context.Context) error {
 
 // makeOptimizer applies the config's optimizer to the model.
 func (j *job) makeOptimizer(context.Context) (err error) {
-	factor := j.options.RateFactor
+	factor := j.options.Hooks.RateFactor
 	if factor == nil {
 		factor = j.hooks.Rate.Factor()
 	}

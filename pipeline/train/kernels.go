@@ -103,8 +103,8 @@ func (t *tuning) due() bool { return t.cache != nil && t.cache.Due(t.left()) }
 // start lets the run time kernels from its first step on, unless the static choice is used.
 func (t *tuning) start(s *deployment) {
 	o := s.job.options
-	t.share = cmp.Or(o.TimingShare, timingShare)
-	if t.cache = o.Tune; s.tune == nil || s.layout == nil || s.layout.Static {
+	t.share = cmp.Or(o.Devices.TimingShare, timingShare)
+	if t.cache = o.Devices.Tune; s.tune == nil || s.layout == nil || s.layout.Static {
 		t.cache = nil
 	}
 	if t.began.IsZero() {

@@ -102,7 +102,8 @@ func TestKernelsAreTimedBetweenSteps(t *testing.T) {
 				log := &cardLog{}
 				n = &runtest.Notes{}
 				report := starting{n, func() { before = *log }}
-				_, err = train.Run(t.Context(), c, train.Options{OpenDevice: openCard(log), Tune: cache, TimingShare: share,
+				_, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: openCard(log), Tune: cache,
+					TimingShare: share},
 					Report: report, Resume: true, StopAfter: stop})
 				require.NoError(t, err)
 				return n, before

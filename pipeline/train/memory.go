@@ -40,7 +40,7 @@ func (j *job) checkMemory(ctx context.Context, local []string) (err error) {
 	if len(local) == 0 {
 		return nil
 	}
-	devices, err := openDevices(j.options.OpenDevice, local, false)
+	devices, err := openDevices(j.options.Devices.Open, local, false)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (j *job) checkMemory(ctx context.Context, local []string) (err error) {
 // checkLargest refuses a run whose largest batches will not fit the devices, before it starts.
 func (t *trainer) checkLargest(ctx context.Context) error {
 	j := t.job
-	if j.options.Remote != nil || !j.grows() {
+	if j.options.Devices.Remote != nil || !j.grows() {
 		return nil
 	}
 	task, optimizer, err := j.atLargest()
@@ -63,8 +63,8 @@ func (t *trainer) checkLargest(ctx context.Context) error {
 		return err
 	}
 	devices := t.deployment.devices[:task.Config.Pipeline.Stages*task.Config.Pipeline.Replicas]
-	e, _, err := task.Choose(ctx, optimizer, devices, layout.Options{Execute: j.options.Execute, Tune: t.deployment.tune,
-		Costs:   j.options.Costs,
+	e, _, err := task.Choose(ctx, optimizer, devices, layout.Options{Execute: j.options.Devices.Execute, Tune: t.deployment.tune,
+		Costs:   j.options.Devices.Costs,
 		Resumed: t.checkpoints.any(), Measuring: j.options.Report.Measuring, Note: func(string, ...any) {}})
 	if err != nil {
 		return j.ofLargest(err)
@@ -76,7 +76,7 @@ func (t *trainer) checkLargest(ctx context.Context) error {
 // pipeline at a time, so that it comes before the run's own.
 func (t *trainer) checkLargestRemote(ctx context.Context) error {
 	j := t.job
-	if j.options.Remote == nil || !j.grows() {
+	if j.options.Devices.Remote == nil || !j.grows() {
 		return nil
 	}
 	r, err := j.remoteTask(t.checkpoints.any())
@@ -92,7 +92,7 @@ func (t *trainer) checkLargestRemote(ctx context.Context) error {
 		c.Pipeline.StaleMicrobatches = config.StaleMicrobatches(stale)
 		return layout.NewOptimizer(c, j.model, nil)
 	}
-	e, err := j.options.Remote(ctx, r)
+	e, err := j.options.Devices.Remote(ctx, r)
 	if err != nil {
 		return j.ofLargest(err)
 	}

@@ -15,10 +15,10 @@ func (t *trainer) measurePeaks(context.Context) error {
 	s.peaks = make([]float64, len(s.ranks()))
 	for i, r := range s.ranks() {
 		s.peaks[i] = measure.PeakFLOPS(r.Device.Adapter, precision.Float16())
-		if s.peaks[i] > 0 || t.job.options.Peak == nil || i >= len(s.devices) {
+		if s.peaks[i] > 0 || t.job.options.Devices.Peak == nil || i >= len(s.devices) {
 			continue
 		}
-		peak, err := t.job.options.Peak(s.devices[i])
+		peak, err := t.job.options.Devices.Peak(s.devices[i])
 		if err != nil {
 			t.job.options.Report.Note("the peak of %s is not known, so there is no MFU: %v", r.Device.Name, err)
 			continue

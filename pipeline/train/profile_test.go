@@ -38,7 +38,7 @@ func TestProfileOfAPipeline(t *testing.T) {
 	run := func(name string, o train.Options) train.Result {
 		c := traintest.Demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: ["+testdevice.Name+"]}",
 			"run.dir="+filepath.Join(dir, name), "optimizer.name=adamw")
-		o.OpenDevice = testdevice.Open
+		o.Devices.Open = testdevice.Open
 		res, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		return res
@@ -91,7 +91,8 @@ func TestProfilesOfShortRunsAndWithoutTimestamps(t *testing.T) {
 	}
 	for steps, want := range map[string]int{"train.steps=1": 1, "train.steps=2": 2, "train.steps=4": 2} {
 		c := configure(steps, steps)
-		_, err := train.Run(context.Background(), c, train.Options{OpenDevice: traintest.OpenNull, Profile: &train.ProfileOptions{}})
+		_, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull},
+			Profile: &train.ProfileOptions{}})
 		require.NoError(t, err)
 		p := readProfile(t, c.Run.Dir)
 		assert.Equal(t, want, p.Steps, steps)

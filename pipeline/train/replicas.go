@@ -42,7 +42,7 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 	c, o := d.job.config, d.job.options
 	task := d.job.layoutTask()
 	task.Config = task.Config.OfReplica()
-	p := replicas.Options{Settings: d.job.replicaSettings(), Execute: o.Execute}
+	p := replicas.Options{Settings: d.job.replicaSettings(), Execute: o.Devices.Execute}
 	if p.Execute == nil {
 		p.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
@@ -67,7 +67,7 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices []device.Device, resumed bool) (*engine.Engine, error) {
 	o := d.job.options
 	if d.layout == nil {
-		e, l, err := task.Choose(ctx, d.job.optimizer, devices, layout.Options{Execute: o.Execute, Tune: d.tune, Costs: o.Costs,
+		e, l, err := task.Choose(ctx, d.job.optimizer, devices, layout.Options{Execute: o.Devices.Execute, Tune: d.tune, Costs: o.Devices.Costs,
 			Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
 		if d.layout = l; l != nil {
 			l.Prediction = nil // it is of one replica, without exchanges

@@ -102,21 +102,21 @@ func TestInterruptedWhileBatchesAreResized(t *testing.T) {
 	whole := runtest.Until(t, demo("whole"), 0)
 	for name, reopens := range map[string]func(o *train.Options, reopening func()){
 		"opening devices": func(o *train.Options, reopening func()) {
-			o.OpenDevice = func(name string) (device.Device, error) {
+			o.Devices.Open = func(name string) (device.Device, error) {
 				reopening()
 				return traintest.OpenNull(name)
 			}
 		},
 		"planning": func(o *train.Options, reopening func()) {
-			execute := o.Execute
-			o.Execute = func(d device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+			execute := o.Devices.Execute
+			o.Devices.Execute = func(d device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
 				reopening()
 				return execute(d, graphs, pools)
 			}
 		},
 		"waiting for members": func(o *train.Options, reopening func()) {
-			execute := o.Execute
-			o.Remote = func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+			execute := o.Devices.Execute
+			o.Devices.Remote = func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
 				if reopening(); ctx.Err() != nil {
 					return nil, ctx.Err()
 				}

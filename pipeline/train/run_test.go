@@ -337,7 +337,7 @@ func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 func TestNullDevice(t *testing.T) {
 	c := traintest.Demo(t, t.TempDir())
 	n := &runtest.Notes{}
-	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: traintest.OpenNull, Report: n})
+	res, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull}, Report: n})
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
 	assert.Len(t, n.Steps, 6)

@@ -36,7 +36,7 @@ func (j *job) readTexts(ctx context.Context, tok tokenizer.Tokenizer, mapper dat
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: framed,
 		Framing: &framing,
 		Vocab:   c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: mapper, Aligned: c.Data.Aligned, Progress: progress,
-		Stream: data.StreamOf(string(c.Stream())), Arrivals: j.options.Arrivals}
+		Stream: data.StreamOf(string(c.Stream())), Arrivals: j.options.Prepared.Arrivals}
 	for _, s := range c.Data.Mix {
 		o.Mix = append(o.Mix, data.Source(s))
 	}
@@ -85,7 +85,7 @@ func (t *Texts) Close() error {
 // files are reported in both cases.
 func (j *job) texts(ctx context.Context) (*Texts, error) {
 	report := j.options.Report
-	if t := j.options.Texts; t != nil {
+	if t := j.options.Prepared.Texts; t != nil {
 		for _, n := range t.notes {
 			report.Note("%s", n)
 		}

@@ -31,39 +31,54 @@ import (
 
 // Options are what a run needs besides its config.
 type Options struct {
-	Resume    bool         // continue from the latest good checkpoint of run.dir; without one, start
-	From      *From        // continue from this checkpoint instead; nil: do not
-	StopAfter int          // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
-	Unsaved   bool         // write no checkpoint, and evaluate nothing
-	Folder    *Reservation // of run.dir; nil: the run takes the folder for itself
-	Texts     *Texts       // of the config's files, as Check has read them; nil: the run reads them
-	// Arrivals are files of data.train that are not there yet, for data.stream; nil: all are there.
-	Arrivals data.Arrivals
+	Resume    bool     // continue from the latest good checkpoint of run.dir; without one, start
+	From      *From    // continue from this checkpoint instead; nil: do not
+	Prepared  Prepared // what the caller has done
+	StopAfter int      // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
+	Unsaved   bool     // write no checkpoint, and evaluate nothing
 	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
 	// nil: there are none.
-	Saves      *atomic.Int64
-	Plots      bool // draw the losses and the loads of experts at the end
-	OpenDevice layout.OpenDevice
+	Saves   *atomic.Int64
+	Devices DeviceOptions
+	Hooks   HookOptions
+	Report  Report          // nil: Silent
+	Plots   bool            // draw the losses and the loads of experts at the end
+	Profile *ProfileOptions // nil: kernels are not measured
+}
+
+// Prepared are parts of a run that the caller of Run has prepared.
+type Prepared struct {
+	Folder *Reservation // of run.dir; nil: the run takes the folder for itself
+	Texts  *Texts       // of the config's files, as Check has read them; nil: the run reads them
+	// Arrivals are files of data.train that are not there yet, for data.stream; nil: all are there.
+	Arrivals data.Arrivals
+}
+
+// DeviceOptions describe the devices of a run, and how it uses them.
+type DeviceOptions struct {
+	Open       layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run begins with the choices of its
 	// checkpoint. Kernels whose timing is postponed are timed between steps.
 	Tune        *tune.Cache
-	TimingShare float64 // of the time that timing kernels between steps may take; 0: 0.02
-	// RateFactor is the factor on all learning rates at a step, counted from 0. nil: the factor of the config's
-	// schedule and hooks. Pipelines of other processes do not have it.
-	RateFactor func(step int) float64
-	Costs      *measure.Cache  // measured times of units, by device; nil: the model is cut by modelled times
-	HookCache  string          // folder for compiled hooks, which no other user may write to; "" keeps none
-	Instances  int             // of a module that process batches in parallel; 0: one per core
-	Report     Report          // nil: Silent
-	Profile    *ProfileOptions // nil: kernels are not measured
+	TimingShare float64        // of the time that timing kernels between steps may take; 0: 0.02
+	Costs       *measure.Cache // measured times of units, by device; nil: the model is cut by modelled times
 	// Peak measures how many FLOP/s a device computes at most, for the MFU of GPUs that package measure does not know and
 	// of CPUs; nil: not measured.
 	Peak func(device.Device) (float64, error)
 	// Concurrent is the number of runs at a time, which divide the cores of a CPU that is a device; 0: one.
 	Concurrent int
+}
+
+// HookOptions describe how a run calls hooks.
+type HookOptions struct {
+	Cache     string // folder for compiled hooks, which no other user may write to; "" keeps none
+	Instances int    // of a module that process batches in parallel; 0: one per core
+	// RateFactor is the factor on all learning rates at a step, counted from 0. nil: the factor of the config's
+	// schedule and hooks. Pipelines of other processes do not have it.
+	RateFactor func(step int) float64
 }
 
 // Result is how a run ended.
@@ -180,8 +195,9 @@ func newTrainer(c config.Config, o Options) *trainer {
 		asked = o.Saves.Load() // for runs before
 	}
 	j := &job{config: c, options: o, journal: log}
-	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Folder), checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest,
-		saved: noCheckpoint}, loader: &loader{},
+	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Prepared.Folder), checkpoints: &checkpoints{dir: c.Run.Dir,
+		keepBest: c.Train.KeepBest,
+		saved:    noCheckpoint}, loader: &loader{},
 		deployment: newDeployment(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
 }
 
@@ -266,7 +282,7 @@ func (t *trainer) openDeployment(ctx context.Context) error {
 // loadDeployment brings the programs and the initial state to the devices. Then it closes the checkpoint that the run starts
 // from: Windows removes no open files, and other systems keep their space.
 func (t *trainer) loadDeployment(ctx context.Context) error {
-	if err := t.deployment.load(ctx, t.step, t.start); err != nil || t.job.options.Remote != nil {
+	if err := t.deployment.load(ctx, t.step, t.start); err != nil || t.job.options.Devices.Remote != nil {
 		return err
 	}
 	weights := t.start.weights
@@ -390,7 +406,7 @@ func (t *trainer) close(failed error) error {
 func (t *trainer) closeAll() error {
 	t.loader.close() // ends ranks that wait for a batch
 	t.checkpoints.await()
-	if t.deployment.engine != nil && t.job.options.Remote != nil {
+	if t.deployment.engine != nil && t.job.options.Devices.Remote != nil {
 		t.deployment.engine.SetTrace(nil) // takes the last events from other processes
 	}
 	err := errors.Join(t.recorder.close(), t.job.journal.close(), t.deployment.close(), t.start.weights.Close(), t.job.close())

@@ -47,10 +47,10 @@ func TestTraining(t *testing.T) {
 			"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, replicas: 2, devices: [vulkan:0]}", "run.dir=" +
 				dir})
 		require.NoError(t, err)
-		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: func(string) (device.Device, error) {
+		_, err = train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: func(string) (device.Device, error) {
 			d, err := vulkan.Open(0, vulkan.Options{CacheDir: cache})
 			return wrap(d), err
-		}})
+		}}})
 		require.NoError(t, err)
 		weights, err := os.ReadFile(filepath.Join(dir, "checkpoints", "step-2", "model.safetensors"))
 		require.NoError(t, err)

@@ -41,7 +41,7 @@ func (n *Notes) Note(format string, args ...any) {
 
 // Options are the options of a run that computes with x and reports to n.
 func Options(x *traintest.Reference, n *Notes) train.Options {
-	return train.Options{OpenDevice: traintest.OpenNull, Execute: x.Execute, Report: n}
+	return train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull, Execute: x.Execute}, Report: n}
 }
 
 // Until starts or resumes a run, and interrupts it once it has reported the given step; 0: never.

@@ -143,7 +143,7 @@ func TestLiarsAreExpelled(t *testing.T) {
 			assert.Contains(t, said.all(), "is expelled")
 
 			one, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one",
-				"pipeline.devices=[cpu:0/1]")...), train.Options{OpenDevice: testdevice.Open})
+				"pipeline.devices=[cpu:0/1]")...), train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}})
 			require.NoError(t, err)
 			want, got := traintest.Files(t, one.Checkpoint), traintest.Files(t, res.Checkpoint)
 			for file := range want {

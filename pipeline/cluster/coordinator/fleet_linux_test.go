@@ -104,7 +104,8 @@ func (f *fleet) train(dir string, for_ time.Duration) (u fleetUse) {
 		cancel()
 	})
 	c := f.config(dir)
-	res, err := f.host.Train(ctx, func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: r, OpenDevice: sleeper})
+	res, err := f.host.Train(ctx, func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: r,
+		Devices: train.DeviceOptions{Open: sleeper}})
 	require.NoError(f.t, err)
 	<-ending
 	for _, m := range f.members {

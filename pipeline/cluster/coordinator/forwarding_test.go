@@ -131,8 +131,8 @@ func TestMemberDiesWhileForwarding(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{},
-		Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"},
+		[]string{"c"})}, Report: &runtest.Notes{}}
 	res, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"), o)
 	require.NoError(t, err)
 	assert.Equal(t, 9, res.Step)

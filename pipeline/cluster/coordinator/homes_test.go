@@ -129,7 +129,8 @@ func (h homes) train(t testing.TB, dir string, p *layout.ReplicaPlan, steps int)
 			return nil
 		}}, err
 	}
-	_, err = host.Train(ctx, func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: &r, OpenDevice: open})
+	_, err = host.Train(ctx, func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: &r,
+		Devices: train.DeviceOptions{Open: open}})
 	require.ErrorIs(t, err, enough)
 	return r.times
 }

@@ -25,8 +25,9 @@ func TestDepthForSlowLinks(t *testing.T) {
 	n.add(t, "a")
 	n.add(t, "b")
 	notes := &runtest.Notes{}
-	res, err := train.Run(t.Context(), traintest.Demo(t, dir, overrides...), train.Options{Remote: n.remote("a", "b"), Report: notes,
-		StopAfter: 4})
+	res, err := train.Run(t.Context(), traintest.Demo(t, dir, overrides...),
+		train.Options{Devices: train.DeviceOptions{Remote: n.remote("a", "b")}, Report: notes,
+			StopAfter: 4})
 	require.NoError(t, err)
 	assert.True(t, res.Interrupted)
 	assert.Contains(t, strings.Join(notes.Text, "\n"), "pipeline.depth: 2, the least within 1 % of the fastest; with 0 it would be ")
@@ -51,7 +52,7 @@ func TestNoDepthForFastLinks(t *testing.T) {
 	n.add(t, "b")
 	notes, dir := &runtest.Notes{}, t.TempDir()
 	c := traintest.Demo(t, dir, "pipeline.stages=2", "pipeline.schedule=2bw", "train.microbatches=4", "train.steps=2")
-	_, err := train.Run(t.Context(), c, train.Options{Remote: n.remote("a", "b"), Report: notes})
+	_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Remote: n.remote("a", "b")}, Report: notes})
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(notes.Text, "\n"), "; pipeline.depth: 0")
 }

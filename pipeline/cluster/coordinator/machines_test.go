@@ -197,9 +197,9 @@ func (m machines) alone(t testing.TB) float64 {
 	m.set = append(slices.Clone(m.set), "pipeline.devices=["+strings.Join(devices, ", ")+"]")
 	r := &report{}
 	_, err := train.Run(t.Context(), m.config(t, t.TempDir()),
-		train.Options{Report: r, OpenDevice: func(name string) (device.Device, error) {
+		train.Options{Report: r, Devices: train.DeviceOptions{Open: func(name string) (device.Device, error) {
 			return m.open(slices.Index(devices, name))(name)
-		}})
+		}}})
 	require.NoError(t, err)
 	return m.share(r)
 }

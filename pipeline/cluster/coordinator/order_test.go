@@ -35,7 +35,7 @@ func TestTheOrderOfMembersAvoidsSlowLinks(t *testing.T) {
 	}
 	notes := &runtest.Notes{}
 	res, err := train.Run(t.Context(), traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/four")...),
-		train.Options{Remote: remote, Report: notes})
+		train.Options{Devices: train.DeviceOptions{Remote: remote}, Report: notes})
 	require.NoError(t, err)
 	order := strings.Join(opened.placement.stageMembers(), "")
 	for _, slow := range []string{"ab", "ba", "cd", "dc"} {
@@ -63,12 +63,13 @@ func TestTheOrderOfMembersStays(t *testing.T) {
 	var opened *Pipeline
 	open := n.remote("a", "b", "c")
 	c := traintest.Demo(t, t.TempDir(), "pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "train.steps=2")
-	_, err := train.Run(t.Context(), c, train.Options{Report: &runtest.Notes{}, Remote: func(ctx context.Context,
-		task train.RemoteTask) (train.Pipeline, error) {
-		p, err := open(ctx, task)
-		opened, _ = p.(*Pipeline)
-		return p, err
-	}})
+	_, err := train.Run(t.Context(), c, train.Options{Report: &runtest.Notes{},
+		Devices: train.DeviceOptions{Remote: func(ctx context.Context,
+			task train.RemoteTask) (train.Pipeline, error) {
+			p, err := open(ctx, task)
+			opened, _ = p.(*Pipeline)
+			return p, err
+		}}})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "b", "c"}, opened.placement.stageMembers())
 }

@@ -279,7 +279,7 @@ func (n *network) remote(members ...string) train.Remote {
 
 func run(t *testing.T, c config.Config, remote train.Remote) map[string]string {
 	t.Helper()
-	o := train.Options{OpenDevice: testdevice.Open, Remote: remote, Report: &runtest.Notes{}, Resume: true}
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: remote}, Report: &runtest.Notes{}, Resume: true}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	res, err := train.Run(ctx, c, o)

@@ -27,14 +27,14 @@ func (n *network) elastically(t *testing.T, offers <-chan []string, wrap func(*R
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	remote, dir := n.elastic(offers, []string{"a"}, []string{"b"}), t.TempDir()
-	o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{},
-		Remote: func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
-			p, err := remote(ctx, task)
-			if r, ok := p.(*Replicas); ok && r != nil && wrap != nil {
-				return wrap(r), err
-			}
-			return p, err
-		}}
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: func(ctx context.Context,
+		task train.RemoteTask) (train.Pipeline, error) {
+		p, err := remote(ctx, task)
+		if r, ok := p.(*Replicas); ok && r != nil && wrap != nil {
+			return wrap(r), err
+		}
+		return p, err
+	}}, Report: &runtest.Notes{}}
 	_, err := train.Run(ctx, independent(t, dir, "run", overrides...), o)
 	events, failed := os.ReadFile(dir + "/run/events.jsonl")
 	if err == nil {

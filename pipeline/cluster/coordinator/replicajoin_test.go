@@ -73,8 +73,8 @@ func TestReplicasJoin(t *testing.T) {
 		if !x.inRound {
 			every = "train={batch_size: 12, microbatches: 12, eval_every: 8, save_every: 20, steps: 40}"
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: report,
-			Remote: n.elastic(offers, group("a"), group("b"), group("c"))}
+		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.elastic(offers, group("a"), group("b"),
+			group("c"))}, Report: report}
 		c := independent(t, dir, "run", append(x.overrides, "pipeline.replicas=3", every)...)
 		res, err := train.Run(ctx, c, o)
 		require.NoError(t, err)
@@ -110,7 +110,8 @@ func (j joinsEarly) Restore(s replicas.Saved, at *replicas.Position) (int, error
 func TestReplicasJoinWhatIsRestored(t *testing.T) {
 	dir, n, offers := t.TempDir(), newNetwork(), make(chan []string, 1)
 	c := independent(t, dir, "run", "pipeline.devices=[cpu:0/1]", "train.steps=40", "train.save_every=0", "train.eval_every=20")
-	_, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, StopAfter: 4})
+	_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Report: &runtest.Notes{},
+		StopAfter: 4})
 	require.NoError(t, err)
 	n.add(t, "a")
 	n.add(t, "b")
@@ -123,12 +124,12 @@ func TestReplicasJoinWhatIsRestored(t *testing.T) {
 		}
 	}}
 	remote := n.elastic(offers, []string{"a"}, nil)
-	o := train.Options{OpenDevice: testdevice.Open, Report: report, Resume: true,
-		Remote: func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
-			p, err := remote(ctx, task)
-			require.NoError(t, err)
-			return joinsEarly{p.(*Replicas), t}, nil
-		}}
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: func(ctx context.Context,
+		task train.RemoteTask) (train.Pipeline, error) {
+		p, err := remote(ctx, task)
+		require.NoError(t, err)
+		return joinsEarly{p.(*Replicas), t}, nil
+	}}, Report: report, Resume: true}
 	res, err := train.Run(ctx, c, o)
 	require.NoError(t, err)
 	all := tensorsOf(t, res)

@@ -151,9 +151,9 @@ func TestReplicasResumeOnMembersAndInOneProcess(t *testing.T) {
 		n.add(t, "a")
 		n.add(t, "b")
 		c := independent(t, dir, fmt.Sprint("halves-", first), append(overrides, "pipeline.devices=[cpu:0/1]")...)
-		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Resume: true, StopAfter: 5}
+		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Report: &runtest.Notes{}, Resume: true, StopAfter: 5}
 		if first {
-			o.Remote = n.replicas([]string{"a"}, []string{"b"})
+			o.Devices.Remote = n.replicas([]string{"a"}, []string{"b"})
 		}
 		_, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
@@ -214,7 +214,8 @@ func TestLentWeightsAreThoseThatWereWritten(t *testing.T) {
 	dir := t.TempDir()
 	whole := run(t, independent(t, dir, "whole", "pipeline.devices=[cpu:0/1]"), nil)
 	c := independent(t, dir, "halves", "pipeline.devices=[cpu:0/1]")
-	_, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, StopAfter: 5})
+	_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Report: &runtest.Notes{},
+		StopAfter: 5})
 	require.NoError(t, err)
 	n := newNetwork()
 	n.add(t, "a")
@@ -243,8 +244,8 @@ func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
 			n.vanish("b")
 		}
 	}}
-	o := train.Options{OpenDevice: testdevice.Open, Report: report, StopAfter: 8,
-		Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"},
+		[]string{"c"})}, Report: report, StopAfter: 8}
 	res, err := train.Run(t.Context(), independent(t, dir, "run", overrides...), o)
 	require.NoError(t, err)
 	assert.Equal(t, 8, res.Step)
@@ -259,7 +260,7 @@ func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
 	assert.NotContains(t, records[7].Values, "replicas.1/loss")
 	assert.Contains(t, records[7].Values, "replicas.2/loss")
 	notes := &runtest.Notes{}
-	o = train.Options{OpenDevice: testdevice.Open, Report: notes, Resume: true}
+	o = train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Report: notes, Resume: true}
 	res, err = train.Run(t.Context(), independent(t, dir, "run", append(overrides, "pipeline.devices=[cpu:0/1]")...), o)
 	require.NoError(t, err)
 	assert.Equal(t, 9, res.Step)
@@ -318,8 +319,8 @@ func TestForgedMovesExpel(t *testing.T) {
 				all[text](m)
 			}
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{},
-			Remote: n.replicas([]string{"a"}, []string{"b"}, []string{"c"})}
+		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"},
+			[]string{"c"})}, Report: &runtest.Notes{}}
 		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.replicas=3"), o)
 		require.NoError(t, err)
 		events, err := os.ReadFile(dir + "/run/events.jsonl")
@@ -348,7 +349,8 @@ func TestMovesAreHeldWithinBounds(t *testing.T) {
 				forge(n, m)
 			}
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
+		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"})},
+			Report: &runtest.Notes{}}
 		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.local_steps=40", "train.steps=42",
 			"train.eval_every=0", "train.save_every=0"), o)
 		require.NoError(t, err)
@@ -430,7 +432,8 @@ func TestReplicasGoOnWithoutOneThatHangs(t *testing.T) {
 				m.Epoch, m.Header = 0, protocol.Encode(protocol.Filler{}) // it does not arrive
 			}
 		}
-		o := train.Options{OpenDevice: testdevice.Open, Report: &runtest.Notes{}, Remote: n.replicas([]string{"a"}, []string{"b"})}
+		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"})},
+			Report: &runtest.Notes{}}
 		_, err := train.Run(t.Context(), independent(t, dir, "run", "pipeline.watchdog=1s"), o)
 		require.NoError(t, err)
 		events, err := os.ReadFile(dir + "/run/events.jsonl")

@@ -27,7 +27,8 @@ func TestMembersGoBackWithABatchSchedule(t *testing.T) {
 	c := traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/other")...)
 	run(t, c, n.remote("a", "b"))
 	for _, step := range []int{6, 2} {
-		o := train.Options{Remote: n.remote("a", "b"), Report: &runtest.Notes{}, From: &train.From{Run: c.Run.Dir, Step: step}}
+		o := train.Options{Devices: train.DeviceOptions{Remote: n.remote("a", "b")}, Report: &runtest.Notes{},
+			From: &train.From{Run: c.Run.Dir, Step: step}}
 		res, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
 		again := traintest.Files(t, res.Checkpoint)
@@ -54,7 +55,8 @@ func TestLargestBatchesFitMembers(t *testing.T) {
 			return open(ctx, task)
 		}
 		c := traintest.Demo(t, dir, overrides...)
-		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Remote: remote, Report: &runtest.Notes{}})
+		_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: remote},
+			Report: &runtest.Notes{}})
 		if largest == 8 {
 			require.NoError(t, err)
 			assert.Equal(t, []int{8, 4, 8}, sizes)

@@ -28,7 +28,7 @@ func (e *tooFewError) Unwrap() error { return train.ErrTooFewDevices }
 // none does in time, on the devices that are left, with another cut.
 func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bool) (config.Config, error),
 	o train.Options) (train.Result, error) {
-	o.Remote = func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
+	o.Devices.Remote = func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
 		if t.Config.Pipeline.Independent() {
 			return h.openReplicas(ctx, t, o)
 		}
@@ -119,10 +119,10 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 		t.Report.Note("%d of %d replicas are here; the others may join later", here, p.Replicas)
 	}
 	h.roster.placeGroups(p.Stages, p.Replicas)
-	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Execute,
+	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Devices.Execute,
 		Direct: &Direct{Peer: h.neighbor, NextEpoch: h.nextEpoch},
 		Opened: func(r *Replicas) { h.run(r) }, Failed: func(replica int) { h.roster.failed(replica, p.Stages) },
-		Device: func() (device.Device, error) { return o.OpenDevice(h.ownDevice()) }})
+		Device: func() (device.Device, error) { return o.Devices.Open(h.ownDevice()) }})
 }
 
 // mostAddresses is how many of a member's addresses others learn.

@@ -116,7 +116,7 @@ func TestSeveralAtATime(t *testing.T) {
 		<-two // the first waits for a second
 	}
 	train := func(ctx context.Context, c config.Config, o train.Options) (train.Result, error) {
-		assert.Equal(t, 2, o.Concurrent)
+		assert.Equal(t, 2, o.Devices.Concurrent)
 		return f.Train(ctx, c, o)
 	}
 	rep, err := execute(context.Background(), g, runs.Options{Train: train, Jobs: 2}, nil)

@@ -119,7 +119,7 @@ func (o RateOptions) train(ctx context.Context, c config.Config, t *RateTest) er
 	}
 	run := o.Options
 	run.Resume, run.StopAfter, run.Unsaved = false, 0, true
-	run.RateFactor = func(step int) float64 { return o.rate(step) / base }
+	run.Hooks.RateFactor = func(step int) float64 { return o.rate(step) / base }
 	run.Report = &rateReporter{test: t, options: o, cancel: cancel}
 	do := o.Train
 	if do == nil {

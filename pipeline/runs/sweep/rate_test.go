@@ -33,7 +33,7 @@ func descent(best float64, diverges bool) func(context.Context, config.Config, t
 		defer log.Close()
 		loss := 5.5
 		for step := range c.Train.Steps {
-			lr := o.RateFactor(step) * c.Optimizer.Algorithm.LearningRate()
+			lr := o.Hooks.RateFactor(step) * c.Optimizer.Algorithm.LearningRate()
 			if err := log.Append(step+1, metrics.Value{Name: "loss", Value: loss}, metrics.Value{Name: "lr", Value: lr}); err != nil {
 				return res, err
 			}

@@ -107,7 +107,7 @@ func (t *trainer) folder() string {
 
 // run trains a setting in a folder. After a failure devices are opened anew: what follows shall not suffer from it.
 func (t *trainer) run(ctx context.Context, s setting, dir string, o train.Options) (train.Result, error) {
-	o.OpenDevice, o.OpenWorker = t.opener(), t.openWorker
+	o.Devices.Open, o.Devices.OpenWorker = t.opener(), t.openWorker
 	res, err := train.Run(ctx, t.config(s, dir), o)
 	if err != nil {
 		return res, errors.Join(fmt.Errorf("%s: %w", s.name, err), t.close())

@@ -66,7 +66,8 @@ func TestResumedWithAnotherCut(t *testing.T) {
 		var last map[string]string
 		for i, cut := range []string{"layers.0.mlp", "layers.2.mlp", "layers.1.self_attn"} {
 			c := small(t, dir, append(common, "run.dir="+dir+"/run", "train.save_every=2", fmt.Sprintf("pipeline.cut=[%s]", cut))...)
-			res, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Resume: i > 0, StopAfter: []int{2, 4, 0}[i]})
+			res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Resume: i > 0,
+				StopAfter: []int{2, 4, 0}[i]})
 			require.NoError(t, err)
 			last = traintest.Files(t, res.Checkpoint)
 		}

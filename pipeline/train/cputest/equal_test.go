@@ -83,7 +83,7 @@ func TestRanksDivideTheCores(t *testing.T) {
 	} {
 		n := &runtest.Notes{}
 		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...),
-			train.Options{OpenDevice: testdevice.Open, OpenWorker: openWorker, Report: n})
+			train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, OpenWorker: openWorker}, Report: n})
 		require.NoError(t, err)
 		var threads []int
 		for _, r := range n.Started.Ranks {
@@ -108,7 +108,7 @@ func trainUntilKilled(dir string) {
 	c, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
 	if err == nil {
 		n := &runtest.Notes{OnStep: func(train.Progress) { time.Sleep(20 * time.Millisecond) }} // the kill comes in time
-		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: testdevice.Open, Report: n})
+		_, err = train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Report: n})
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
 	os.Exit(1)
@@ -135,7 +135,7 @@ func TestKilledAndResumed(t *testing.T) {
 		require.NoDirExists(t, traintest.StepDir(c.Run.Dir, killedSteps))
 
 		n := &runtest.Notes{}
-		res, err := train.Run(t.Context(), c, train.Options{OpenDevice: testdevice.Open, Resume: true, Report: n})
+		res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: testdevice.Open}, Resume: true, Report: n})
 		require.NoError(t, err)
 		assert.Greater(t, n.Steps[0].Step, 3)
 		requireEqual(t, whole, traintest.Files(t, res.Checkpoint), fmt.Sprint(overrides))

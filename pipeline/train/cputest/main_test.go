@@ -62,8 +62,8 @@ func small(t *testing.T, dir string, overrides ...string) config.Config {
 // filesOf trains and returns the final checkpoint.
 func filesOf(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
-	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: testdevice.Open,
-		OpenWorker: openWorker})
+	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...),
+		train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, OpenWorker: openWorker}})
 	require.NoError(t, err, "%v", overrides)
 	return traintest.Files(t, res.Checkpoint)
 }

@@ -82,7 +82,7 @@ func TestStreamedText(t *testing.T) {
 				"train={steps: 26, batch_size: 4, microbatches: 2, eval_every: 7, save_every: 0}"}, layout, more)...)
 			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 			if s != nil {
-				o.Report, o.Arrivals = s, s
+				o.Report, o.Prepared.Arrivals = s, s
 			}
 			o.Resume = resume
 			return train.Run(t.Context(), c, o)
@@ -141,7 +141,7 @@ func TestSavesWhileTextIsAwaited(t *testing.T) {
 		notes, s, saves := &runtest.Notes{}, newSlow(map[string]int{"0.txt": 0, "1.txt": 0, "2.txt": 0, "3.txt": 26}), new(atomic.Int64)
 		s.Report = notes
 		o := runtest.Options(&traintest.Reference{}, nil)
-		o.Arrivals, o.Saves, o.Report = s, saves, waits{s, func() {
+		o.Prepared.Arrivals, o.Saves, o.Report = s, saves, waits{s, func() {
 			saved, _ := filepath.Glob(filepath.Join(checkpoints, "step-*"))
 			switch {
 			case len(saved) > 0:

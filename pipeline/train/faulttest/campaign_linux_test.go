@@ -143,14 +143,14 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 			}
 		}()
 	}
-	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
+	res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: worker(open)}, Report: n})
 	close(over)
 	<-struck
 	if d != nil {
 		t.Logf("%v: %s", d, strings.Join(n.Text, "\n"))
 	}
 	if err != nil { // it can be gone on with
-		o := train.Options{OpenWorker: openTestWorker, Resume: true}
+		o := train.Options{Devices: train.DeviceOptions{OpenWorker: openTestWorker}, Resume: true}
 		_, again := train.Run(t.Context(), c, o)
 		require.NoError(t, again)
 		return output{}, err

@@ -56,8 +56,9 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 					}
 					return &compiling{Device: null.New(null.Options{}), endless: 2, closed: make(chan struct{})}, nil
 				}
-				o := train.Options{OpenDevice: open, OpenWorker: worker(open)}
-				good := train.Options{OpenDevice: traintest.OpenNull, OpenWorker: worker(traintest.OpenNull), Resume: true}
+				o := train.Options{Devices: train.DeviceOptions{Open: open, OpenWorker: worker(open)}}
+				good := train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull, OpenWorker: worker(traintest.OpenNull)},
+					Resume: true}
 				c := pipelined(t, t.TempDir(), "pipeline.isolate="+isolate, "pipeline.stages=2", "train.eval_every=0")
 				interrupted := func(o train.Options) (train.Result, error) {
 					ctx, cancel := context.WithCancel(t.Context())
@@ -115,12 +116,12 @@ func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(time.Minute, cancel)
-		res, err := train.Run(ctx, c, train.Options{OpenDevice: open})
+		res, err := train.Run(ctx, c, train.Options{Devices: train.DeviceOptions{Open: open}})
 		require.NoError(t, err)
 		assert.Less(t, time.Since(began), time.Minute+3*time.Second)
 		assert.True(t, res.Interrupted)
 		assert.Zero(t, res.Step)
-		res, err = train.Run(t.Context(), c, train.Options{OpenDevice: traintest.OpenNull, Resume: true})
+		res, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull}, Resume: true})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 		time.Sleep(24 * time.Hour) // all goroutines that were abandoned end
@@ -136,7 +137,7 @@ func TestInterruptedWhilePlanning(t *testing.T) {
 		tries := 0
 		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		o.Execute = func(device.Device, map[string]*graph.Graph, map[string]exec.Pool) (engine.Planned, error) {
+		o.Devices.Execute = func(device.Device, map[string]*graph.Graph, map[string]exec.Pool) (engine.Planned, error) {
 			if tries++; tries == 1 {
 				return engine.Planned{}, exec.ErrTooLarge // so that another way is tried
 			}
@@ -152,7 +153,7 @@ func TestInterruptedWhilePlanning(t *testing.T) {
 	}
 	short := c
 	short.Train.Steps = 2
-	_, err := train.Run(t.Context(), short, train.Options{OpenDevice: traintest.OpenNull})
+	_, err := train.Run(t.Context(), short, train.Options{Devices: train.DeviceOptions{Open: traintest.OpenNull}})
 	require.NoError(t, err)
 	for _, said := range tried {
 		res, err := interrupted(said)

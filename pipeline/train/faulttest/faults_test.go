@@ -118,7 +118,7 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 				}}, nil
 		}
 		began := time.Now()
-		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: open})
+		_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: open}})
 		require.ErrorIs(t, err, traintest.ErrInjected)
 		assert.ErrorContains(t, err, "stage 2: ")
 		assert.ErrorContains(t, err, "the devices are still busy after 10s")

@@ -28,14 +28,15 @@ func TestKernelsChosenForLackOfMemoryStay(t *testing.T) {
 		cache, err := tune.Open(timings, nil)
 		require.NoError(t, err)
 		n, planned = &runtest.Notes{}, 0
-		_, err = train.Run(t.Context(), c, train.Options{OpenWorker: open, Report: n, Tune: cache, Resume: true,
-			Execute: func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-				p, err := engine.Execute(nil, 0)(dev, graphs, pools)
-				if planned++; scarce {
-					p.Untuned = &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}
-				}
-				return p, err
-			}})
+		_, err = train.Run(t.Context(), c, train.Options{Report: n, Resume: true,
+			Devices: train.DeviceOptions{OpenWorker: open, Tune: cache,
+				Execute: func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+					p, err := engine.Execute(nil, 0)(dev, graphs, pools)
+					if planned++; scarce {
+						p.Untuned = &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}
+					}
+					return p, err
+				}}})
 		require.NoError(t, err)
 		return n, timings
 	}

@@ -46,7 +46,7 @@ func worker(open layout.OpenDevice) train.OpenWorker {
 
 // isolated are options of a run whose devices behave like worker processes.
 func isolated(x *traintest.Reference, n *runtest.Notes) train.Options {
-	return train.Options{OpenWorker: worker(traintest.OpenNull), Execute: x.Execute, Report: n}
+	return train.Options{Devices: train.DeviceOptions{OpenWorker: worker(traintest.OpenNull), Execute: x.Execute}, Report: n}
 }
 
 // output is the result of a run that depends neither on the clock nor on its folder.
@@ -190,7 +190,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 		return nil
 	}
 	c := configure()
-	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: fragile(count)})
+	res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: fragile(count)}})
 	require.NoError(t, err)
 	want := outputOf(t, c, res)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -200,12 +200,13 @@ func TestDevicesLostAnywhere(t *testing.T) {
 	}
 	for _, at := range at {
 		c := configure()
-		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: fragile(func(n int64, op faulty.Op) error {
+		res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: fragile(func(n int64,
+			op faulty.Op) error {
 			if n == at {
 				return errKilled
 			}
 			return nil
-		})})
+		})}})
 		require.NoError(t, err, "operation %d of %d", at, total)
 		assertSame(t, want, outputOf(t, c, res))
 	}
@@ -225,7 +226,7 @@ func TestLostNullDevices(t *testing.T) {
 	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2", "pipeline.watchdog=1m30s")
 	synctest.Test(t, func(t *testing.T) {
 		n := &runtest.Notes{}
-		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: open, Report: n})
+		res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: open}, Report: n})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 		assert.Len(t, n.Steps, 8)
@@ -241,7 +242,7 @@ func TestLostWhilePlanning(t *testing.T) {
 			x, n := &traintest.Reference{}, &runtest.Notes{}
 			o := isolated(x, n)
 			tries := 0
-			o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+			o.Devices.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
 				if tries++; tries <= len(inject) {
 					return engine.Planned{}, inject[tries-1]
 				}
@@ -305,7 +306,7 @@ func TestHangingDeviceIsRestarted(t *testing.T) {
 				}}, nil
 		}
 		began := time.Now()
-		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open)})
+		res, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: worker(open)}})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 		assert.Equal(t, int64(6), opened.Load())

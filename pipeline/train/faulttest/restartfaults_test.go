@@ -43,7 +43,7 @@ func TestLostDeviceReportsTheRunsActivity(t *testing.T) {
 		n := &runtest.Notes{}
 		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2",
 			"pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
-		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
+		_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: open, OpenWorker: worker(open)}, Report: n})
 		if x.isolate == "none" {
 			require.ErrorIs(t, err, device.ErrLost)
 			assert.Regexp(t, x.want, err.Error())
@@ -125,7 +125,7 @@ func TestFaultDuringRestart(t *testing.T) {
 		}
 		n := &runtest.Notes{}
 		o := isolated(x, n)
-		o.OpenWorker = worker(open)
+		o.Devices.OpenWorker = worker(open)
 		res, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
@@ -156,7 +156,7 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 		n := &runtest.Notes{}
 		c := traintest.Demo(t, t.TempDir(), "train.steps=2",
 			"pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
-		_, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
+		_, err := train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{OpenWorker: worker(open)}, Report: n})
 		require.NoError(t, err)
 		require.Len(t, n.Text, 2)
 		assert.Regexp(t, want, n.Text[0])
@@ -181,7 +181,7 @@ func TestErrorsThatDoNotRestart(t *testing.T) {
 			}
 			return nil
 		}}, n)
-		o.OpenDevice = traintest.OpenNull
+		o.Devices.Open = traintest.OpenNull
 		_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), x.override), o)
 		assert.ErrorContains(t, err, want)
 		assert.Empty(t, n.Text)

@@ -64,13 +64,13 @@ func TestInterruptedRestart(t *testing.T) {
 				}}, err
 			}
 			n := &runtest.Notes{}
-			res, err := train.Run(ctx, c, train.Options{OpenWorker: worker(open), Report: n})
+			res, err := train.Run(ctx, c, train.Options{Devices: train.DeviceOptions{OpenWorker: worker(open)}, Report: n})
 			require.NoError(t, err, where)
 			assert.True(t, res.Interrupted, where)
 			assert.Positive(t, res.Step, where)
 			assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, fmt.Sprintf("step-%d", res.Step)), res.Checkpoint, where)
 			assert.Contains(t, n.Text[len(n.Text)-1], "was killed by SIGKILL: device lost; it is not started again", where)
-			o := train.Options{OpenWorker: worker(traintest.OpenNull), Resume: true}
+			o := train.Options{Devices: train.DeviceOptions{OpenWorker: worker(traintest.OpenNull)}, Resume: true}
 			res, err = train.Run(t.Context(), c, o)
 			require.NoError(t, err, where)
 			assert.Equal(t, 8, res.Step, where)
@@ -92,7 +92,7 @@ func TestInterruptedBeforeFirstStepAfterFault(t *testing.T) {
 			}
 			return nil, errKilled
 		}
-		res, err := train.Run(ctx, c, train.Options{OpenWorker: worker(open)})
+		res, err := train.Run(ctx, c, train.Options{Devices: train.DeviceOptions{OpenWorker: worker(open)}})
 		require.EqualError(t, err, context.Canceled.Error())
 		assert.False(t, res.Interrupted, "there is nothing to resume")
 		assert.Equal(t, int64(2), opened.Load())

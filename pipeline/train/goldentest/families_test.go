@@ -177,7 +177,8 @@ func trainFamily(t *testing.T, f family, target inference.Target, losses map[str
 			"muon": "0.02"}[name]).Replace(familyRun)
 		c, err := config.Parse("run.yaml", []byte(text), []string{"run.dir=" + t.TempDir(), "pipeline.devices=" + target.Device})
 		require.NoError(t, err)
-		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: target.Open, Execute: target.Execute, StopAfter: len(want)})
+		_, err = train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: target.Open,
+			Execute: target.Execute}, StopAfter: len(want)})
 		require.NoError(t, err)
 		records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
 		require.NoError(t, err)

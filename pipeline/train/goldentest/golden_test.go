@@ -51,7 +51,7 @@ func within(t *testing.T, tolerance float64, c config.Config, want traintest.Gol
 	if slices.ContainsFunc(c.Pipeline.Devices, func(name string) bool { return name != testdevice.Name }) {
 		steps = adapterSteps
 	}
-	_, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, StopAfter: steps})
+	_, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: gputest.Open}, StopAfter: steps})
 	require.NoError(t, err)
 	records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	c.Optimizer.Algorithm, c.Optimizer.WeightDecay = &optim.SGD{LR: rate}, 0
 	c.LR.Schedule, c.LR.Warmup = "constant", 0
 	c.Run.Dir = t.TempDir()
-	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open})
+	res, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: gputest.Open}})
 	require.NoError(t, err)
 	before, err := weights.Open(c.Init.From, c.Model.Config)
 	require.NoError(t, err)

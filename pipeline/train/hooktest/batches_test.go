@@ -44,7 +44,7 @@ func TestBatchHooksResume(t *testing.T) {
 					cancel()
 				}
 			}})
-			o.Resume, o.Instances = true, instances
+			o.Resume, o.Hooks.Instances = true, instances
 			return train.Run(ctx, configure(name), o)
 		}
 		whole, err := run("whole", 1, 0)
@@ -268,7 +268,7 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 					}
 				}
 				o := runtest.Options(&traintest.Reference{}, n)
-				o.Resume, o.Instances = true, instances
+				o.Resume, o.Hooks.Instances = true, instances
 				res, err := train.Run(ctx, configure(name), o)
 				require.NoError(t, err)
 				return n, res

@@ -27,7 +27,8 @@ func trainOnBatchesOfHooks(t *testing.T, name string) {
 	run := func(instances int, overrides ...string) map[string]string {
 		c := traintest.Demo(t, t.TempDir(), append(overrides, all, "pipeline.delay=1", "pipeline.stale_microbatches=1",
 			"train.eval_every=0", "optimizer.name=adamw", "pipeline.devices=["+name+"]")...)
-		res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Instances: instances})
+		res, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: gputest.Open},
+			Hooks: train.HookOptions{Instances: instances}})
 		require.NoError(t, err)
 		return traintest.Files(t, res.Checkpoint)
 	}

@@ -67,7 +67,7 @@ func TestExamplesTrainTogether(t *testing.T) {
 	n := &runtest.Notes{}
 	teacher, err := train.Run(context.Background(),
 		exampleRun(t, dir, "teacher", traintest.Hooked(dedupHook, infillHook, packingHook, curriculumHook, annealedHook)),
-		train.Options{OpenDevice: gputest.Open, Report: n})
+		train.Options{Devices: train.DeviceOptions{Open: gputest.Open}, Report: n})
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(n.Text, "\n"), "deduplicate.wasm: 240 documents became 16", "a third are nearly others")
 	require.Len(t, n.Steps, 20)
@@ -79,7 +79,7 @@ func TestExamplesTrainTogether(t *testing.T) {
 	n = &runtest.Notes{}
 	c := exampleRun(t, dir, "student", traintest.Hooked(dedupHook, infillHook, traintest.MaskHook, distilledHook),
 		"data.aligned=["+out.Out+"]", "model.d_model=8", "model.d_ff=12")
-	_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
+	_, err = train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: gputest.Open}, Report: n})
 	require.NoError(t, err)
 	assert.Less(t, n.Steps[19].Loss, 0.75*n.Steps[0].Loss)
 }

@@ -164,7 +164,7 @@ func deviceTrains(t *testing.T) func(overrides ...string) (train.Result, *runtes
 				"lr={warmup: 5, schedule: constant}",
 				"optimizer={name: adamw, lr: 0.02}", "train={steps: 30, batch_size: 16, microbatches: 2, eval_every: 30, eval_batches: 2, save_every: 0}"},
 				overrides...)...)
-		res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
+		res, err := train.Run(context.Background(), c, train.Options{Devices: train.DeviceOptions{Open: gputest.Open}, Report: n})
 		require.NoError(t, err)
 		return res, n
 	}
