@@ -35,7 +35,8 @@ func openLoader(j *job, at start) (*loader, error) {
 				size, hooks.MaxBatchBytes)
 		}
 		l.feeder = j.hooks.Feed(hooks.Feed{Start: hooks.Position{Step: at.step, Batch: int64(at.step) + at.omitted}, States: at.states,
-			Steps: j.lastOfSize(at.step), Instances: cmp.Or(j.options.Hooks.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
+			Steps: j.lastOfSize(at.step), Instances: cmp.Or(j.options.Hooks.Instances, runtime.GOMAXPROCS(0)),
+			Read: b.read, Finish: b.finish})
 		l.source = l.feeder
 	}
 	if j.task.Inputs.Scalars > 0 {

@@ -65,7 +65,8 @@ func TestCheckOfMemory(t *testing.T) {
 		{[]string{"pipeline.stages=3"}, nil, 1 << 10, ""},
 	} {
 		c := planned(t, x.overrides...)
-		texts, err := train.Check(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(map[string]int64{"null:0": x.memory})}}, x.local)
+		open := train.DeviceOptions{Open: sized(map[string]int64{"null:0": x.memory})}
+		texts, err := train.Check(t.Context(), c, train.Options{Devices: open}, x.local)
 		if x.refused == "" {
 			require.NoError(t, err, x.overrides)
 			require.NoError(t, texts.Close())

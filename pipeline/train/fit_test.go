@@ -79,7 +79,8 @@ func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
 	for _, key := range []string{"pipeline.local_steps=0", "pipeline.local_steps=2"} {
 		c := planned(t, append(replicas, "pipeline.devices=[null:0]", key)...)
-		_, err = train.Run(t.Context(), c, train.Options{Devices: train.DeviceOptions{Open: sized(map[string]int64{"null:0": 2 * need * 9 / 10})}})
+		open := train.DeviceOptions{Open: sized(map[string]int64{"null:0": 2 * need * 9 / 10})}
+		_, err = train.Run(t.Context(), c, train.Options{Devices: open})
 		assert.ErrorAs(t, err, new(*usererror.Error))
 		require.ErrorIs(t, err, exec.ErrTooLarge)
 		assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: [0-9.]+ [KMG]iB needed together, %s available$`, units.Bytes(2*need*9/10)), err.Error())

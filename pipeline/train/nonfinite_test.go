@@ -85,7 +85,8 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 	assert.Contains(t, n.Text[0], "the batch was skipped")
 	assert.Len(t, n.Text, 2)
 
-	text, err := json.Marshal(train.Progress{Step: 3, Update: train.Update{Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true}})
+	text, err := json.Marshal(train.Progress{Step: 3,
+		Update: train.Update{Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true}})
 	require.NoError(t, err)
 	routed := train.Progress{Step: 2, Routing: []engine.Routing{{Layer: 1, Load: []float64{3, 0}, Entropy: math.Inf(1), Aux: 0.5, Z: 2,
 		BiasMin: -1, BiasMax: 4}}}

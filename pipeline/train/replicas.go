@@ -67,8 +67,8 @@ func (d *deployment) openReplicas(ctx context.Context, resumed bool) error {
 func (d *deployment) planReplica(ctx context.Context, task layout.Task, devices []device.Device, resumed bool) (*engine.Engine, error) {
 	o := d.job.options
 	if d.layout == nil {
-		e, l, err := task.Choose(ctx, d.job.optimizer, devices, layout.Options{Execute: o.Devices.Execute, Tune: d.tune, Costs: o.Devices.Costs,
-			Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
+		e, l, err := task.Choose(ctx, d.job.optimizer, devices, layout.Options{Execute: o.Devices.Execute, Tune: d.tune,
+			Costs: o.Devices.Costs, Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
 		if d.layout = l; l != nil {
 			l.Prediction = nil // it is of one replica, without exchanges
 		}

@@ -67,8 +67,9 @@ func newForwarding(direct *Direct, owner *replicas.Owner, present func() []*slot
 	older := func(a, b outgoing) int { // of a change the copies are sent one after the other
 		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Fragment, b.Fragment))
 	}
-	f.outgoing = transport.NewPacer(older, func(o outgoing) string { return o.member }, func(o outgoing) int64 { return int64(len(o.bytes)) },
-		f.unacknowledged, func(o outgoing) { o.pipeline.send(o.member, transport.Bulk, o.Piece, [][]byte{o.bytes}) })
+	size := func(o outgoing) int64 { return int64(len(o.bytes)) }
+	f.outgoing = transport.NewPacer(older, func(o outgoing) string { return o.member }, size, f.unacknowledged,
+		func(o outgoing) { o.pipeline.send(o.member, transport.Bulk, o.Piece, [][]byte{o.bytes}) })
 	return f
 }
 

@@ -22,15 +22,15 @@ type group struct {
 	members []string                    // in the order of their first ranks
 	expel   func(member, reason string) // nil: members stay
 
-	mu      sync.Mutex
-	notes   []string      // of members
-	failure error         // the first
-	failed  chan struct{} // closed by it
+	failure *failure
+
+	mu    sync.Mutex
+	notes []string // of members
 }
 
 func newGroup(o Options) *group {
 	return &group{control: o.Control, node: o.Node, epoch: o.Epoch, members: placement{ranks: o.Places}.members(), expel: o.Expel,
-		failed: make(chan struct{})}
+		failure: newFailure()}
 }
 
 // ofEpoch is a request for the ranks of the pipeline.
@@ -76,7 +76,7 @@ func (g *group) untilFailure(ctx context.Context) (context.Context, context.Canc
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-g.failed:
+		case <-g.failure.happened:
 			cancel(g.failing())
 		case <-ctx.Done():
 		}
@@ -119,22 +119,8 @@ func memberError(member, name string, err error) error {
 	return fmt.Errorf("%w (%w)", err, device.ErrLost)
 }
 
-// abort makes the work in progress and all later work fail.
-func (g *group) abort(cause error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.failure == nil {
-		g.failure = cause
-		close(g.failed)
-	}
-}
-
 // failing is the first failure, or nil.
-func (g *group) failing() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.failure
-}
+func (g *group) failing() error { return g.failure.get() }
 
 // malformed expels a member that has sent what no member of this build sends. It returns the error of a lost member.
 func (g *group) malformed(member string, err error) error {
@@ -142,4 +128,31 @@ func (g *group) malformed(member string, err error) error {
 		g.expel(member, "it sent a malformed message: "+printable.Text(err.Error()))
 	}
 	return fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)
+}
+
+// failure is an error that ends all work.
+type failure struct {
+	happened chan struct{} // closed by the first
+
+	mu  sync.Mutex
+	err error
+}
+
+func newFailure() *failure { return &failure{happened: make(chan struct{})} }
+
+// set ends all work, unless an earlier error has.
+func (f *failure) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+		close(f.happened)
+	}
+}
+
+// get returns the first error; nil: there was none.
+func (f *failure) get() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }

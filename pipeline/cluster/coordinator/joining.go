@@ -46,9 +46,6 @@ const (
 // start fills places from now on, unless it does already.
 func (f *filler) start() { f.once.Do(func() { f.filling.Go(f.run) }) }
 
-// wait waits until no place is filled any more. The replicas have failed.
-func (f *filler) wait() { f.filling.Wait() }
-
 // run fills places until the replicas fail.
 func (f *filler) run() {
 	ctx, cancel := context.WithCancel(context.Background())

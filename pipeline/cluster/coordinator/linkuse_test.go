@@ -21,13 +21,13 @@ func TestLinkReports(t *testing.T) {
 	announced := make(chan []MemberState, 2)
 	h.announcements = announce(h.Members, func(all []MemberState) { announced <- all })
 	defer h.announcements.close()
-	p := &Pipeline{group: &group{members: []string{"a", "b"}, epoch: 1, failed: make(chan struct{})}}
+	p := &Pipeline{group: &group{members: []string{"a", "b"}, epoch: 1, failure: newFailure()}}
 	h.use(p)
 	h.links.set(pair{"a", "b"}, partition.Link{Latency: 0.01, Bandwidth: 1e6})
 	h.links.set(pair{"a", "c"}, partition.Link{Latency: 0.02, Bandwidth: 2e6})
 	use := protocol.LinkUse{Peer: "b", Sent: 7, Wait: 0.5, Messages: 2, Resent: 3}
 	send := func(from string, uses ...protocol.LinkUse) {
-		p.Receive(from, transport.Message{Epoch: 1, Header: protocol.Encode(protocol.LinkReport{}), Payload: protocol.EncodeLinks(uses)})
+		p.Receive(from, transport.Message{Epoch: 1, Header: protocol.Encode(protocol.LinkReport{}), Payload: protocol.EncodeList(uses)})
 	}
 	send("a", protocol.LinkUse{Peer: "coordinator", Received: 5}, use)
 	require.NoError(t, p.group.failing())
@@ -48,7 +48,7 @@ func TestLinkReports(t *testing.T) {
 }
 
 func TestLinkReportsAreBounded(t *testing.T) {
-	_, err := protocol.DecodeLinks(protocol.EncodeLinks(make([]protocol.LinkUse, 4)), 3)
+	_, err := protocol.DecodeLinks(protocol.EncodeList(make([]protocol.LinkUse, 4)), 3)
 	assert.ErrorContains(t, err, "a report of 4 links, expected at most 3")
 	_, err = protocol.DecodeLinks([][]byte{[]byte("{")}, 3)
 	assert.ErrorContains(t, err, "a report of links")

@@ -82,11 +82,11 @@ func (n *neighbors) connect(slots []*slot) {
 		}
 	}
 	n.recent.update(all, time.Now())
-	none, lists := string(protocol.EncodeNeighbors(nil)[0]), map[address]string{}
+	none, lists := string(protocol.EncodeList[protocol.Neighbor](nil)[0]), map[address]string{}
 	for _, s := range slots {
 		for _, member := range s.members() {
 			a := address{s, member}
-			payload := protocol.EncodeNeighbors(all[a])
+			payload := protocol.EncodeList(all[a])
 			if lists[a] = string(payload[0]); lists[a] != cmp.Or(n.lists[a], none) {
 				s.pipeline.send(member, transport.Hot, protocol.Neighbors{}, payload)
 			}

@@ -113,7 +113,7 @@ func (p *Pipeline) Evaluated() engine.Version { return p.plan.layout.Evaluated()
 func (p *Pipeline) SetProfile(engine.Profiler) {}
 
 // Abort makes the work in progress and all later work fail.
-func (p *Pipeline) Abort(cause error) { p.group.abort(cause) }
+func (p *Pipeline) Abort(cause error) { p.group.failure.set(cause) }
 
 // Close releases the ranks of all members that still answer. Nothing that waits for a batch of a source may go on waiting.
 func (p *Pipeline) Close() error {

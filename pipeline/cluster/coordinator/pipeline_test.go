@@ -105,7 +105,7 @@ func (n node) Neighbors(all []transport.Neighbor) error {
 		return nil
 	}
 	return n.Send(coordinatorID, transport.Message{Class: transport.Bulk, Header: protocol.Encode(protocol.LinkReport{}),
-		Payload: protocol.EncodeLinks(links)})
+		Payload: protocol.EncodeList(links)})
 }
 
 func (n node) Send(to string, m transport.Message) error {
@@ -452,7 +452,7 @@ func (b blocking) Batch(int64) (engine.Batch, error) { return engine.Batch{}, ni
 // returns.
 func TestABlockingSourceDoesNotDelayALoss(t *testing.T) {
 	n := newNetwork()
-	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failed: make(chan struct{})},
+	p := &Pipeline{group: &group{node: node{n, coordinatorID}, members: []string{"a"}, failure: newFailure()},
 		placement: placement{stages: 1}, plan: plan{layout: &engine.Engine{}, microbatches: 1}}
 	source := blocking{asked: make(chan struct{}, 1), release: make(chan struct{})}
 	failed := make(chan error, 1)

@@ -51,7 +51,7 @@ func TestSegmentsCheckMessages(t *testing.T) {
 		"a microbatch that is none":    {[]sent{{"b", result(3, math.MaxInt, 1)}}, "of 2 microbatches"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{})},
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failure: newFailure()},
 				placement: placement{[]protocol.Place{{Member: "a"}, {Member: "b"}}, 2}}
 			expelled := ""
 			p.group.expel = func(id, _ string) { expelled = id }
@@ -88,7 +88,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expelled := ""
-			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}),
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failure: newFailure(),
 				expel: func(id, _ string) { expelled = id }}}
 			p.Receive("a", transport.Message{Header: protocol.Encode(x.fault)})
 			require.ErrorContains(t, p.group.failing(), x.text)
@@ -110,7 +110,7 @@ func TestSparesCannotEndThePipeline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var expelled []string
 			expel := func(id, _ string) { expelled = append(expelled, id) }
-			p := &Pipeline{group: &group{members: []string{"a", "b"}, failed: make(chan struct{}), expel: expel}}
+			p := &Pipeline{group: &group{members: []string{"a", "b"}, failure: newFailure(), expel: expel}}
 			p.Receive("spare", m)
 			require.NoError(t, p.group.failing())
 			assert.Equal(t, []string{"spare"}, expelled)
@@ -154,13 +154,13 @@ func TestVariablesAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{},
 				changed: make(chan struct{})}
-			group := &group{members: []string{"a", "b"}, failed: make(chan struct{})}
+			group := &group{members: []string{"a", "b"}, failure: newFailure()}
 			p := &Pipeline{group: group, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive(x.from, x.m)
 			assert.ErrorContains(t, p.group.failing(), x.expect)
 
 			r.expected[protocol.Variable{Name: "later"}] = owned{}
-			group.failure, group.failed = nil, make(chan struct{})
+			group.failure = newFailure()
 			p = &Pipeline{group: group, variables: variables{pending: map[uint64]*reads{1: r}}}
 			p.Receive("a", good)
 			require.NoError(t, p.group.failing())

@@ -225,7 +225,7 @@ func (r *Replicas) Load() (err error) {
 
 // watch waits until a replica fails.
 func (r *Replicas) watch(s *slot) {
-	<-s.pipeline.group.failed
+	<-s.pipeline.group.failure.happened
 	r.lose(s, s.failing())
 }
 
@@ -302,33 +302,6 @@ func (r *Replicas) describeLast(x replicas.Exchange) string {
 	return fmt.Sprintf("its last exchange was that of %s after step %d", r.owner.Name(x.Fragment), x.Step)
 }
 
-// failure is an error that ends all work.
-type failure struct {
-	happened chan struct{} // closed by the first
-
-	mu  sync.Mutex
-	err error
-}
-
-func newFailure() *failure { return &failure{happened: make(chan struct{})} }
-
-// set ends all work, unless an earlier error has.
-func (f *failure) set(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = err
-		close(f.happened)
-	}
-}
-
-// get returns the first error; nil: there was none.
-func (f *failure) get() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
-}
-
 // Failed is why no work goes on; nil: it does.
 func (r *Replicas) Failed() error { return r.failure.get() }
 
@@ -391,7 +364,7 @@ func (r *Replicas) Abort(cause error) {
 // Close implements train.Pipeline.
 func (r *Replicas) Close() error {
 	r.Abort(device.ErrClosed)
-	r.filler.wait()
+	r.filler.filling.Wait()
 	for _, s := range r.known() {
 		r.filler.closing.Go(func() { _ = s.pipeline.Close() }) // it always succeeds
 	}

@@ -94,7 +94,7 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 			s.takeResults(report)
 			continue
 		case <-s.ended:
-		case <-p.group.failed:
+		case <-p.group.failure.happened:
 		}
 		break
 	}
@@ -102,7 +102,7 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 	var refused error
 	select {
 	case refused = <-granted:
-	case <-p.group.failed: // a source that blocks does not delay that; Close waits for it
+	case <-p.group.failure.happened: // a source that blocks does not delay that; Close waits for it
 	}
 	s.takeResults(report)
 	if err := p.group.failing(); err != nil {
@@ -192,7 +192,7 @@ func (s *segment) await(stop context.Context, batch int) bool {
 		select {
 		case <-s.changed:
 		case <-stopped:
-		case <-s.pipeline.group.failed:
+		case <-s.pipeline.group.failure.happened:
 			return false
 		}
 	}

@@ -119,8 +119,8 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 		t.Report.Note("%d of %d replicas are here; the others may join later", here, p.Replicas)
 	}
 	h.roster.placeGroups(p.Stages, p.Replicas)
-	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas), Execute: o.Devices.Execute,
-		Direct: &Direct{Peer: h.neighbor, NextEpoch: h.nextEpoch},
+	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas),
+		Execute: o.Devices.Execute, Direct: &Direct{Peer: h.neighbor, NextEpoch: h.nextEpoch},
 		Opened: func(r *Replicas) { h.run(r) }, Failed: func(replica int) { h.roster.failed(replica, p.Stages) },
 		Device: func() (device.Device, error) { return o.Devices.Open(h.ownDevice()) }})
 }

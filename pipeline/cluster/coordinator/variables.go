@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -124,12 +123,8 @@ func (p *Pipeline) ask() *reads {
 	}
 	p.variables.add(r)
 	for _, member := range p.group.members {
-		text, err := json.Marshal(lists[member])
-		if err != nil {
-			panic(err) // names and numbers
-		}
 		writes, _ := p.variables.before(member)
-		p.send(member, transport.Hot, protocol.Read{Number: r.number, Writes: writes}, [][]byte{text})
+		p.send(member, transport.Hot, protocol.Read{Number: r.number, Writes: writes}, protocol.EncodeList(lists[member]))
 	}
 	return r
 }
@@ -219,7 +214,7 @@ func (w *pendingVariable) Wait() ([]byte, error) {
 		}
 		select {
 		case <-changed:
-		case <-p.group.failed:
+		case <-p.group.failure.happened:
 			return nil, p.lost()
 		}
 	}

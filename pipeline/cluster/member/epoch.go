@@ -2,7 +2,6 @@ package member
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -356,12 +355,9 @@ func (e *epoch) begin(h protocol.Begin) error {
 
 // read sends variables to the coordinator while nothing else runs, once those are written that were sent before.
 func (e *epoch) read(h protocol.Read, payload [][]byte) error {
-	var all []protocol.Variable
-	if len(payload) != 1 {
-		return fmt.Errorf("a list of variables in %d tensors, expected 1", len(payload))
-	}
-	if err := json.Unmarshal(payload[0], &all); err != nil {
-		return fmt.Errorf("a list of variables: %w", err)
+	all, err := protocol.DecodeList[protocol.Variable]("a list of variables", payload)
+	if err != nil {
+		return err
 	}
 	e.lifetime.pending.Go(func() {
 		if !e.segments.await(nil, e.lifetime.over, func(written int64, _ uint64) bool { return written >= h.Writes }) {

@@ -18,7 +18,7 @@ func (e *epoch) reportLinks() {
 		select {
 		case <-tick.C:
 			if links := usesOf(e.member.node.Links()); len(links) > 0 {
-				e.send(e.member.options.Coordinator, transport.Bulk, protocol.LinkReport{}, protocol.EncodeLinks(links))
+				e.send(e.member.options.Coordinator, transport.Bulk, protocol.LinkReport{}, protocol.EncodeList(links))
 			}
 		case <-e.lifetime.over:
 			return

@@ -243,7 +243,8 @@ func (m *Member) atRest(ctx context.Context, q protocol.AtRest, do func(*replica
 	if e.replica == nil {
 		return errors.New("no replica that trains on its own is planned")
 	}
-	if !e.segments.await(ctx.Done(), e.lifetime.over, func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }) {
+	done := func(written int64, read uint64) bool { return written >= q.Writes && read >= q.Read }
+	if !e.segments.await(ctx.Done(), e.lifetime.over, done) {
 		return cmp.Or(context.Cause(ctx), errors.New("the epoch has ended"))
 	}
 	e.lifetime.pending.Wait()

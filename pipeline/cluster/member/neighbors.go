@@ -54,7 +54,8 @@ type outgoing struct {
 }
 
 func newNeighbors(e *epoch) *neighbors {
-	n := &neighbors{epoch: e, epochs: map[string]uint64{}, announced: map[int]*announced{}, early: map[source]*pieces{}, taken: map[int]int{}}
+	n := &neighbors{epoch: e, epochs: map[string]uint64{}, announced: map[int]*announced{}, early: map[source]*pieces{},
+		taken: map[int]int{}}
 	n.outgoing = transport.NewPacer(func(a, b outgoing) int { return a.Compare(b.Piece) }, func(o outgoing) string { return o.to },
 		func(o outgoing) int64 { return int64(len(o.payload[0])) }, n.unacknowledged, n.send)
 	return n
@@ -74,7 +75,7 @@ func (n *neighbors) unacknowledged() map[string]int64 {
 
 // connect takes the neighbors that the coordinator names.
 func (n *neighbors) connect(payload [][]byte) error {
-	all, err := protocol.DecodeNeighbors(payload)
+	all, err := protocol.DecodeList[protocol.Neighbor]("a list of neighbors", payload)
 	if err != nil {
 		return err
 	}

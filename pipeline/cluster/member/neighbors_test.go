@@ -40,7 +40,7 @@ func newRequested(t *testing.T) (*requested, *neighbors) {
 	t.Cleanup(func() { assert.NoError(t, w.close()) })
 	w.replica.Owns = func(string) bool { return true }
 	n := newNeighbors(&epoch{member: m, replica: &replica{course: replicas.NewCourse(*w.replica)}})
-	require.NoError(t, n.connect(protocol.EncodeNeighbors([]protocol.Neighbor{{Peer: protocol.Peer{ID: "near"}, Epoch: 3}})))
+	require.NoError(t, n.connect(protocol.EncodeList([]protocol.Neighbor{{Peer: protocol.Peer{ID: "near"}, Epoch: 3}})))
 	return node, n
 }
 
@@ -51,7 +51,7 @@ func TestEarlyPiecesOfTheCoordinatorStay(t *testing.T) {
 	pieces := protocol.Cut([][]byte{make([]byte, 64), make([]byte, 64)})
 	require.NoError(t, n.piece("near", protocol.Piece{Step: 4, Fragment: 1}, [][]byte{{1}}))
 	require.NoError(t, n.piece("coordinator", protocol.Piece{Step: 4, Fragment: 0}, pieces.All))
-	require.NoError(t, n.connect(protocol.EncodeNeighbors(nil)))
+	require.NoError(t, n.connect(protocol.EncodeList[protocol.Neighbor](nil)))
 	assert.Len(t, n.early, 1)
 	err := n.announce(protocol.Forward{Step: 4, From: "coordinator", Sizes: pieces.Sizes}, pieces.Hashes)
 	assert.ErrorContains(t, err, "a change of ", "it is whole, and the replica awaits none")

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -14,8 +16,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Header is the header of a message: one of the types below that have a kind.
-type Header interface{ kind() kind }
+// Header is the header of a message: a value of one of the types in headers.
+type Header any
 
 // Write writes a variable to a member's ranks. The payload is its bytes. Coordinator → member.
 type Write struct {
@@ -65,7 +67,7 @@ type End struct {
 	Limit   int    `json:"limit"`
 }
 
-// Read asks for variables. The payload is a JSON list of Variable. Coordinator → member.
+// Read asks for variables. The payload lists Variable, see EncodeList. Coordinator → member.
 type Read struct {
 	Number uint64 `json:"number"`
 	Writes int64  `json:"writes,omitempty"` // of the epoch before it
@@ -116,7 +118,7 @@ type Events struct {
 	Last    bool `json:"last,omitempty"`    // nothing follows
 }
 
-// LinkReport says what a member's links carry. The payload is from EncodeLinks. Member → coordinator.
+// LinkReport says what a member's links carry. The payload lists LinkUse, see EncodeList. Member → coordinator.
 type LinkReport struct{}
 
 // Stage carries a message of package stage to a rank. Member → member.
@@ -142,8 +144,8 @@ type Change struct {
 	Before   bool `json:"before,omitempty"` // the replica has not begun: it counts at once
 }
 
-// Neighbors names the members of other replicas with which a member may have links, in place of those before. The payload is
-// a JSON list of Neighbor. Coordinator → member.
+// Neighbors names the members of other replicas with which a member may have links, in place of those before. The payload
+// lists Neighbor, see EncodeList. Coordinator → member.
 type Neighbors struct{}
 
 // Forward announces a change that comes in pieces, and to whom the member forwards them. The payload is their hashes, see Cut.
@@ -186,74 +188,18 @@ func (h Grant) InSegment() uint64 { return h.Segment }
 func (h End) InSegment() uint64   { return h.Segment }
 func (h Stage) InSegment() uint64 { return h.Segment }
 
-// kind is the type of a header: its first byte.
-type kind uint8
-
-const (
-	kindWrite kind = iota + 1
-	kindBegin
-	kindBatch
-	kindGrant
-	kindEnd
-	kindRead
-	kindRecord
-	kindResult
-	kindEnded
-	kindTensor
-	kindFault
-	kindEvents
-	kindLinkReport
-	kindStage
-	kindFiller
-	kindMove
-	kindChange
-	kindCopy
-	kindNeighbors
-	kindForward
-	kindPiece
-	kindMissing
-)
-
-func (Write) kind() kind      { return kindWrite }
-func (Begin) kind() kind      { return kindBegin }
-func (Batch) kind() kind      { return kindBatch }
-func (Grant) kind() kind      { return kindGrant }
-func (End) kind() kind        { return kindEnd }
-func (Read) kind() kind       { return kindRead }
-func (Record) kind() kind     { return kindRecord }
-func (Result) kind() kind     { return kindResult }
-func (Ended) kind() kind      { return kindEnded }
-func (Tensor) kind() kind     { return kindTensor }
-func (Fault) kind() kind      { return kindFault }
-func (Events) kind() kind     { return kindEvents }
-func (LinkReport) kind() kind { return kindLinkReport }
-func (Stage) kind() kind      { return kindStage }
-func (Filler) kind() kind     { return kindFiller }
-func (Move) kind() kind       { return kindMove }
-func (Change) kind() kind     { return kindChange }
-func (Copy) kind() kind       { return kindCopy }
-func (Neighbors) kind() kind  { return kindNeighbors }
-func (Forward) kind() kind    { return kindForward }
-func (Piece) kind() kind      { return kindPiece }
-func (Missing) kind() kind    { return kindMissing }
-
-// decoders decode the headers of each kind.
-var decoders = [...]func(text []byte) (Header, error){kindWrite: decode[Write], kindBegin: decode[Begin], kindBatch: decode[Batch],
-	kindGrant: decode[Grant],
-	kindEnd:   decode[End], kindRead: decode[Read], kindRecord: decode[Record], kindResult: decode[Result], kindEnded: decode[Ended],
-	kindTensor: decode[Tensor],
-	kindFault:  decode[Fault], kindEvents: decode[Events], kindLinkReport: decode[LinkReport], kindStage: decode[Stage],
-	kindFiller: decode[Filler], kindMove: decode[Move], kindChange: decode[Change],
-	kindCopy: decode[Copy], kindNeighbors: decode[Neighbors], kindForward: decode[Forward], kindPiece: decode[Piece],
-	kindMissing: decode[Missing]}
+// headers are the headers of all kinds of messages. The place of a header is the first byte of its encoding.
+var headers = []Header{nil, Write{}, Begin{}, Batch{}, Grant{}, End{}, Read{}, Record{}, Result{}, Ended{}, Tensor{}, Fault{}, Events{},
+	LinkReport{}, Stage{}, Filler{}, Move{}, Change{}, Copy{}, Neighbors{}, Forward{}, Piece{}, Missing{}}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {
+	kind := slices.IndexFunc(headers, func(other Header) bool { return reflect.TypeOf(other) == reflect.TypeOf(h) })
 	text, err := json.Marshal(h)
-	if err != nil {
-		panic(err) // plain structs always marshal
+	if err != nil || kind <= 0 {
+		panic(fmt.Sprintf("protocol: %T is no header: %v", h, err)) // plain structs always marshal
 	}
-	return append([]byte{byte(h.kind())}, text...)
+	return append([]byte{byte(kind)}, text...)
 }
 
 // Decode decodes a header. Whether its fields are plausible is checked where they are used.
@@ -261,27 +207,20 @@ func Decode(text []byte) (Header, error) {
 	if len(text) == 0 {
 		return nil, errors.New("header of a message: it is empty")
 	}
-	if k := int(text[0]); k == 0 || k >= len(decoders) {
-		return nil, fmt.Errorf("header of a message: found kind %d, expected 1 to %d", k, len(decoders)-1)
+	kind := int(text[0])
+	if kind == 0 || kind >= len(headers) {
+		return nil, fmt.Errorf("header of a message: found kind %d, expected 1 to %d", kind, len(headers)-1)
 	}
-	h, err := decoders[text[0]](text[1:])
-	if err != nil {
+	h := reflect.New(reflect.TypeOf(headers[kind]))
+	d := json.NewDecoder(bytes.NewReader(text[1:]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(h.Interface()); err != nil {
 		return nil, fmt.Errorf("header of a message: %w", err)
 	}
-	return h, nil
-}
-
-func decode[H Header](text []byte) (Header, error) {
-	var h H
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&h); err != nil {
-		return h, err
-	}
 	if d.More() {
-		return h, errors.New("more follows the JSON object")
+		return nil, errors.New("header of a message: more follows the JSON object")
 	}
-	return h, nil
+	return h.Elem().Interface(), nil
 }
 
 // EncodeResult returns the header and the payload of a result in a segment.

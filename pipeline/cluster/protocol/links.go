@@ -28,25 +28,31 @@ func (u LinkUse) MeanWait() float64 {
 	return u.Wait / float64(u.Messages)
 }
 
-// EncodeLinks returns the payload of LinkReport.
-func EncodeLinks(links []LinkUse) [][]byte {
-	text, err := json.Marshal(links)
+// DecodeLinks returns what a member reports of its links to some processes.
+func DecodeLinks(payload [][]byte, processes int) ([]LinkUse, error) {
+	links, err := DecodeList[LinkUse]("a report of links", payload)
+	if len(links) > processes {
+		return nil, fmt.Errorf("a report of %d links, expected at most %d", len(links), processes)
+	}
+	return links, err
+}
+
+// EncodeList returns the payload of a message that lists something.
+func EncodeList[T any](all []T) [][]byte {
+	text, err := json.Marshal(all)
 	if err != nil {
 		panic(err) // plain structs always marshal
 	}
 	return [][]byte{text}
 }
 
-// DecodeLinks returns what a member reports of its links to some processes.
-func DecodeLinks(payload [][]byte, processes int) (links []LinkUse, err error) {
+// DecodeList is the inverse of EncodeList. what names the list in errors.
+func DecodeList[T any](what string, payload [][]byte) (all []T, err error) {
 	if len(payload) != 1 {
-		return nil, fmt.Errorf("a report of links in %d tensors, expected 1", len(payload))
+		return nil, fmt.Errorf("%s in %d tensors, expected 1", what, len(payload))
 	}
-	if err := json.Unmarshal(payload[0], &links); err != nil {
-		return nil, fmt.Errorf("a report of links: %w", err)
+	if err := json.Unmarshal(payload[0], &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if len(links) > processes {
-		return nil, fmt.Errorf("a report of %d links, expected at most %d", len(links), processes)
-	}
-	return links, nil
+	return all, nil
 }

@@ -242,7 +242,8 @@ func TestLostWhilePlanning(t *testing.T) {
 			x, n := &traintest.Reference{}, &runtest.Notes{}
 			o := isolated(x, n)
 			tries := 0
-			o.Devices.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+			o.Devices.Execute = func(dev device.Device, graphs map[string]*graph.Graph,
+				pools map[string]exec.Pool) (engine.Planned, error) {
 				if tries++; tries <= len(inject) {
 					return engine.Planned{}, inject[tries-1]
 				}
