@@ -14,7 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// releaseConfig is what .ci/goreleaser.yaml may say: the keys of goreleaser that it uses, spelled as its schema has them.
+// releaseConfig is what .ci/goreleaser.yaml may say: the keys of goreleaser that it uses, spelled as its schema has
+// them.
 type releaseConfig struct {
 	Version     int
 	ProjectName string `yaml:"project_name"`
@@ -120,7 +121,8 @@ func TestReleaseConfig(t *testing.T) {
 	}
 }
 
-// winget's manifests name the archive of Windows, its hash and the program in it. Their keys are those of the schema 1.10.
+// winget's manifests name the archive of Windows, its hash and the program in it. Their keys are those of the schema
+// 1.10.
 func TestWinget(t *testing.T) {
 	dir := t.TempDir()
 	sums := filepath.Join(dir, "checksums.txt")

@@ -134,8 +134,8 @@ func (d DType) Widen(bits *scalar.Expr) *scalar.Expr {
 }
 
 // Narrow is the bits, a u32, of the 16-bit float nearest to an f32, as Round defines it; let names an expression. It
-// works on the bits alone: the rounding of WGSL's own conversions depends on the device, and the result of values out of
-// range is undefined.
+// works on the bits alone: the rounding of WGSL's own conversions depends on the device, and the result of values out
+// of range is undefined.
 func (d DType) Narrow(x *scalar.Expr, let func(*scalar.Expr) *scalar.Expr) *scalar.Expr {
 	const sizeBits, infinity = 1<<31 - 1, 255 << 23
 	one := scalar.U(1)
@@ -156,8 +156,8 @@ func (d DType) Narrow(x *scalar.Expr, let func(*scalar.Expr) *scalar.Expr) *scal
 	return scalar.Select(large, nan, a.More(scalar.U(infinity))).Or(u.Right(16).And(scalar.U(0x8000)))
 }
 
-// Scalar is the type of an element in an array, and in a kernel's registers where it is not converted: of 16-bit floats,
-// which are two a word in arrays, a u32 is the bits of one.
+// Scalar is the type of an element in an array, and in a kernel's registers where it is not converted: of 16-bit
+// floats, which are two a word in arrays, a u32 is the bits of one.
 func (d DType) Scalar() scalar.Type {
 	switch d {
 	case F32:

@@ -24,7 +24,8 @@ func EncodeFloats(w io.Writer, xs []float32, d DType) error {
 	return nil
 }
 
-// putFloats fills the start of dst. It returns the first element that F16 has no neighbor for, and whether there is none.
+// putFloats fills the start of dst. It returns the first element that F16 has no neighbor for, and whether there is
+// none.
 func putFloats(dst []byte, xs []float32, d DType) (beyond int, ok bool) {
 	if d == F32 {
 		for i, x := range xs {

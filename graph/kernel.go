@@ -21,8 +21,8 @@ type Elementwise struct {
 
 // Emitter writes the body of a kernel.
 type Emitter interface {
-	// Input returns input i's element at the coordinates, one per dimension of that input. They lie inside the input even
-	// if the kernel discards the value: a GPU may fault on any other.
+	// Input returns input i's element at the coordinates, one per dimension of that input. They lie inside the input
+	// even if the kernel discards the value: a GPU may fault on any other.
 	Input(i int, at []Index) *scalar.Expr
 	// Let computes an expression once, for several uses, and returns the variable that holds it.
 	Let(x *scalar.Expr) *scalar.Expr

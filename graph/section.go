@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Section is consecutive entries of a variable along its first axis, From up to but without To. Programs read and assign
-// it as if it were a variable of its own, which lies in the memory of the whole. A graph uses a variable as a whole or
-// by sections that do not overlap.
+// Section is consecutive entries of a variable along its first axis, From up to but without To. Programs read and
+// assign it as if it were a variable of its own, which lies in the memory of the whole. A graph uses a variable as a
+// whole or by sections that do not overlap.
 type Section struct {
 	Named
 	Of   Named `json:"of"` // the whole
@@ -70,8 +70,8 @@ func (b *Builder) checkUse(s Source) {
 	}
 }
 
-// Whole returns the variable in whose memory a source lies, and the element at which it begins: for a Section the whole,
-// for all other sources themselves.
+// Whole returns the variable in whose memory a source lies, and the element at which it begins: for a Section the
+// whole, for all other sources themselves.
 func Whole(s Source) (whole Named, offset int) {
 	if x, ok := s.(*Section); ok {
 		return x.Of, x.Offset()

@@ -166,8 +166,8 @@ func (m *gpu) output(name string) float64 {
 	return exec.Decode(d, m.wait(m.s.Output(m.last, name)))[0]
 }
 
-// eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves. The core of the tests
-// leaves out the device: golden runs train every optimizer on it.
+// eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves. The core of the
+// tests leaves out the device: golden runs train every optimizer on it.
 func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)) {
 	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
 	t.Run("device", func(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// Moments in bf16. With Config.Moments of graph.BF16 the state of rules and corrections is stored in bf16, except what a
-// rule keeps exact. Updates are computed in f32: from the stored state, which f32 holds, and with the new state before
-// it is rounded. Rounding is stochastic. A second moment moves by at most 1 − β₂ of itself in a step; with β₂ above 0.996
-// rounding to the nearest would keep it where it is for ever.
+// Moments in bf16. With Config.Moments of graph.BF16 the state of rules and corrections is stored in bf16, except what
+// a rule keeps exact. Updates are computed in f32: from the stored state, which f32 holds, and with the new state
+// before it is rounded. Rounding is stochastic. A second moment moves by at most 1 − β₂ of itself in a step; with β₂
+// above 0.996 rounding to the nearest would keep it where it is for ever.
 //
 // The random numbers are a function of Config.Seed, the step, the parameter, the kind of state and the position of the
 // element. So bits do not depend on how parameters are spread over shards, nor on where a run was resumed.
@@ -87,10 +87,10 @@ type rounder struct {
 	streams map[*graph.Value]uint32
 }
 
-// keyed gives the update the rounder of some sections, which are updated together, and returns the scalars by group. The
-// key is the step's, plus the first entry of the section and the number of the parameter. These numbers are in a constant
-// and not in the text of kernels, which are therefore the same for all layers. The sum takes the place of the input, since
-// the number of arrays that a kernel reads is bounded.
+// keyed gives the update the rounder of some sections, which are updated together, and returns the scalars by group.
+// The key is the step's, plus the first entry of the section and the number of the parameter. These numbers are in a
+// constant and not in the text of kernels, which are therefore the same for all layers. The sum takes the place of the
+// input, since the number of arrays that a kernel reads is bounded.
 func (u *update) keyed(input *graph.Value, ss []section) []Scalars {
 	first, n := ss[0], input.Shape[0]
 	numbers := make([]float64, n)

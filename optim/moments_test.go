@@ -104,8 +104,8 @@ func (r *reference) ahead(t int, p Param, kind string, a *mat.Dense) *mat.Dense 
 	return x
 }
 
-// Every optimizer does the published steps from state that is rounded to bf16, and so does every correction of the delay.
-// A batch in the middle is skipped.
+// Every optimizer does the published steps from state that is rounded to bf16, and so does every correction of the
+// delay. A batch in the middle is skipped.
 func TestEveryStepFromRoundedMoments(t *testing.T) {
 	for name, cfg := range testConfigs() {
 		if !slices.Contains(OptimizerNames(), name) {
@@ -125,7 +125,8 @@ func TestEveryStepFromRoundedMoments(t *testing.T) {
 }
 
 // The state of stacks, which are updated by sections, is that of an optimizer with moments in f32, rounded: of each
-// section under a key of its own. With error feedback the weights without what they are ahead by are those of f32 exactly.
+// section under a key of its own. With error feedback the weights without what they are ahead by are those of f32
+// exactly.
 func TestSectionsOfRoundedMoments(t *testing.T) {
 	cfg := testConfigs()["muon"]
 	cfg.Losses, cfg.Delay, cfg.Correction, cfg.Seed = nil, 1, &ErrorFeedback{}, seed
@@ -208,8 +209,8 @@ func TestRoundedMomentsOnADevice(t *testing.T) {
 	}
 }
 
-// A second moment with β₂ = 0.999 grows to that of f32, although its steps are smaller than half the distance of numbers
-// in bf16.
+// A second moment with β₂ = 0.999 grows to that of f32, although its steps are smaller than half the distance of
+// numbers in bf16.
 func TestRoundedMomentsKeepSmallChanges(t *testing.T) {
 	const n, steps = 256, 1000
 	params := []Param{{Name: "w", Type: graph.T(graph.F32, n), Gradient: "g"}}

@@ -159,9 +159,9 @@ func stepsPerGram(rows, cols int) int {
 	return 1
 }
 
-// gramNewtonSchulz applies the steps to X at once (Gram Newton–Schulz, Zhang et al., 2026). With P = (bR + cR²)/a, a step
-// is X ← a(I + P)X and R ← a²(I + P)²R. S is the product of all I + P so far, less I, and scale is the product of all
-// a.
+// gramNewtonSchulz applies the steps to X at once (Gram Newton–Schulz, Zhang et al., 2026). With P = (bR + cR²)/a, a
+// step is X ← a(I + P)X and R ← a²(I + P)²R. S is the product of all I + P so far, less I, and scale is the product of
+// all a.
 func gramNewtonSchulz(x *graph.Value, steps [][3]float64) *graph.Value {
 	tall := x.Shape[1] > x.Shape[2]
 	r := op.MatMul(x, x, tall, !tall)

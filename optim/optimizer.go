@@ -36,8 +36,8 @@ type Param struct {
 	Matrix        bool // matrices of a hidden layer, which Muon and its like take: [out, in], or a stack [n, out, in]
 	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
-	// BalancingBias is a parameter whose gradient is the load of each expert. BalanceRate is its rate γ; with 0 it stays.
-	// With ProportionalBalance its steps are proportional to the difference of the mean load and the load.
+	// BalancingBias is a parameter whose gradient is the load of each expert. BalanceRate is its rate γ; with 0 it
+	// stays. With ProportionalBalance its steps are proportional to the difference of the mean load and the load.
 	BalancingBias       bool
 	BalanceRate         float64
 	ProportionalBalance bool

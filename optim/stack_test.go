@@ -73,8 +73,8 @@ func joined(p Param, get func(Param) []float64) (x []float64) {
 }
 
 // Each matrix of a stack is updated as the published algorithm updates a matrix. Unless the gradient is clipped, by a
-// norm that is the sum of other partial sums, the bits are those of parameters of two axes. On devices they are not: the
-// kernel of a product depends on how many matrices there are.
+// norm that is the sum of other partial sums, the bits are those of parameters of two axes. On devices they are not:
+// the kernel of a product depends on how many matrices there are.
 func TestAStackIsItsMatrices(t *testing.T) {
 	const batches = 3
 	onDevice := map[string]int{"muon": 2, "normuon": 1} // 1 + the delay

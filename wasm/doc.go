@@ -2,9 +2,9 @@
 // work, time and call depth are bounded. This package loads modules, calls them, and returns a result or an [*Error]
 // whatever they do. Package wasm/hook defines the hooks: documents, batches, losses and others.
 //
-// A [Runtime] compiles modules, with wazero's compiler or, where there is none, its interpreter, and caches the compiled
-// code on disk. A [Module] is checked and metered (package wasm/meter). An [Instance] has a memory, globals and a random
-// stream. One goroutine at a time may use it; a [Pool] manages several.
+// A [Runtime] compiles modules, with wazero's compiler or, where there is none, its interpreter, and caches the
+// compiled code on disk. A [Module] is checked and metered (package wasm/meter). An [Instance] has a memory, globals
+// and a random stream. One goroutine at a time may use it; a [Pool] manages several.
 //
 // # The guest's side of the ABI, version 1
 //
@@ -41,9 +41,9 @@
 //	      12  u32 dims[4]    unused ones are 1
 //	      28  u32 data       address, a multiple of 16
 //
-// The last dimension is contiguous. Before the call an output's dims are its capacity. The hook stores the shape of what
-// it wrote, which has the same rank and at most as many elements. A call that stores a larger shape, or changes any
-// other field of a descriptor, fails.
+// The last dimension is contiguous. Before the call an output's dims are its capacity. The hook stores the shape of
+// what it wrote, which has the same rank and at most as many elements. A call that stores a larger shape, or changes
+// any other field of a descriptor, fails.
 //
 // # What a module may import
 //
@@ -55,8 +55,9 @@
 // and the functions of [Config.Imports]. The system interface has no files, no network, no environment and no
 // arguments. Descriptors 1 and 2 write to the log; other functions on files fail as in a process without permissions.
 // Random bytes depend only on the seed and the batch. The clock does not show wall time. At the start of a call it is
-// batch seconds after its origin; it advances by a nanosecond for a unit of work, by a microsecond for each reading, and
-// to the end of a sleep. So a call's results depend only on its arguments, the seed, the batch and the module's state.
+// batch seconds after its origin; it advances by a nanosecond for a unit of work, by a microsecond for each reading,
+// and to the end of a sleep. So a call's results depend only on its arguments, the seed, the batch and the module's
+// state.
 //
 // # Errors
 //
@@ -65,7 +66,7 @@
 // A module cannot crash the process, and a closed instance holds no resources.
 //
 // Work is counted, not timed, so a call exceeds its budget at the same instruction on every machine. The deadline is in
-// wall time, for budgets that are too large. Between two checks a module does at most 500,000 units of work or copies
-// 1 MiB, which takes milliseconds. Garbage collection and other goroutines can run at each check. Only clearing a memory
+// wall time, for budgets that are too large. Between two checks a module does at most 500,000 units of work or copies 1
+// MiB, which takes milliseconds. Garbage collection and other goroutines can run at each check. Only clearing a memory
 // of gigabytes, when it grows, takes longer.
 package wasm

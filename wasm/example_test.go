@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm"
 )
 
-// A module is loaded and checked, an instance of it is opened with a config, and its hook is called with arrays: here the
-// learning rate of a step, f64 [3] in and f64 [1] out.
+// A module is loaded and checked, an instance of it is opened with a config, and its hook is called with arrays: here
+// the learning rate of a step, f64 [3] in and f64 [1] out.
 func Example() {
 	runtime, err := wasm.NewRuntime(wasm.Config{})
 	if err != nil {

@@ -23,8 +23,8 @@ func (i *Instance) begin(ctx context.Context, export string, batch int, budget i
 		deadline: time.Now().Add(i.module.limits.Deadline)}
 }
 
-// random returns the call's stream of random bytes. It is seeded at its first use: few calls use it, and seeding takes a
-// tenth of the time of a short call.
+// random returns the call's stream of random bytes. It is seeded at its first use: few calls use it, and seeding takes
+// a tenth of the time of a short call.
 func (i *Instance) random() *rand.ChaCha8 {
 	if i.call.random == nil {
 		var seed [32]byte
@@ -255,8 +255,8 @@ func (i *Instance) memorySize() uint64 {
 	return uint64(pages) << 16
 }
 
-// view returns a slot's memory, valid until the module runs again. It is within the memory, since reserve checked it and
-// memory never shrinks.
+// view returns a slot's memory, valid until the module runs again. It is within the memory, since reserve checked it
+// and memory never shrinks.
 func (i *Instance) view(slot int, n uint32) []byte {
 	v, ok := i.memory.Read(i.buffers[slot].address, n)
 	if !ok || n > i.buffers[slot].size {

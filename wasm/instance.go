@@ -85,7 +85,8 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 }
 
 func (i *Instance) open() error {
-	// wazero calls no start functions: an exported _start is a program's main function, and _initialize is called below.
+	// wazero calls no start functions: an exported _start is a program's main function, and _initialize is called
+	// below.
 	guest, err := i.instantiate()
 	if err != nil {
 		return err

@@ -67,8 +67,8 @@ func TestEndlessHooksBlockNothing(t *testing.T) {
 	}
 }
 
-// The deadline ends all of them. BenchmarkStop measures how soon; this test allows much longer, since the machine may be
-// busy.
+// The deadline ends all of them. BenchmarkStop measures how soon; this test allows much longer, since the machine may
+// be busy.
 func TestDeadline(t *testing.T) {
 	for name, code := range endless {
 		t.Run(name, func(t *testing.T) {

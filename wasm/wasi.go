@@ -105,7 +105,8 @@ const (
 	clockRead  = time.Microsecond
 )
 
-// now is the time of the module's clock in nanoseconds. It depends only on the batch and on the work of the call so far.
+// now is the time of the module's clock in nanoseconds. It depends only on the batch and on the work of the call so
+// far.
 func (i *Instance) now() uint64 {
 	return uint64(clockStart.UnixNano()) + uint64(i.call.batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
 }
@@ -192,8 +193,8 @@ func wasiStat(i *Instance, s []uint64) uint64 {
 	return errnoSuccess
 }
 
-// wasiPoll does not wait. It reports all descriptors as ready. If there are none, the module's clock advances to the end
-// of the shortest sleep.
+// wasiPoll does not wait. It reports all descriptors as ready. If there are none, the module's clock advances to the
+// end of the shortest sleep.
 func wasiPoll(i *Instance, s []uint64) uint64 {
 	n := uint32(s[2])
 	if n == 0 || n > maxVectors {

@@ -43,7 +43,8 @@ type cardHead struct {
 // cardMark is in each card.
 const cardMark = "Trained with [gpupipe](https://github.com/gpupipe/gpupipe)"
 
-// writeCard writes the model card of an export into its folder, and the plot of its run's losses. It returns their names.
+// writeCard writes the model card of an export into its folder, and the plot of its run's losses. It returns their
+// names.
 func writeCard(n hub.Name, license string, e inference.Exported, dir string) (names []string, err error) {
 	head := cardHead{Library: "transformers", Task: "text-generation", Tags: []string{"gpupipe"}, License: license}
 	hook := slices.Contains(e.Files, config.ModuleFile)
@@ -154,8 +155,8 @@ func dataSetsOf(c config.Config) (ids []string) {
 	return ids
 }
 
-// settingsOf are the settings that differ from the defaults, but for what this machine decides: paths, devices and hooks.
-// Names of the Hub stay.
+// settingsOf are the settings that differ from the defaults, but for what this machine decides: paths, devices and
+// hooks. Names of the Hub stay.
 func settingsOf(c config.Config) string {
 	var b strings.Builder
 	for _, line := range c.Changed() {

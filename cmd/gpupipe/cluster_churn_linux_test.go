@@ -20,8 +20,8 @@ import (
 // churnVariable names the environment variable with the number of events of each run.
 const churnVariable = "GPUPIPE_CHURN"
 
-// Replicas that seldom talk train to the loss of an undisturbed run, though their members are killed, stand still, leave
-// and join, and the coordinator is killed. make churn runs it, for minutes of both cores.
+// Replicas that seldom talk train to the loss of an undisturbed run, though their members are killed, stand still,
+// leave and join, and the coordinator is killed. make churn runs it, for minutes of both cores.
 func TestReplicasLearnTheSameUnderChurn(t *testing.T) {
 	tier.Rest(t)
 	text := os.Getenv(churnVariable)

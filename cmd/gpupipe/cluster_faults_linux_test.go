@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once. Those
-// that take longest begin first.
+// Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once.
+// Those that take longest begin first.
 func TestClusterFaults(t *testing.T) {
 	tier.Rest(t)
 	var running sync.WaitGroup

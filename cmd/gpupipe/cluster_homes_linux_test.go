@@ -24,9 +24,10 @@ const (
 	homesTokens = 2048 // of a step of one machine
 )
 
-// How fast do two machines of one core each train together, whose links have 20 ms and 20 Mbit up? make homes measures that by
-// turns: one machine alone, two that train a model each at the same time, which share caches and memory, and two that train
-// one model. It asserts no time: other processes may take the cores. With two machines a downlink of 100 Mbit is never full.
+// How fast do two machines of one core each train together, whose links have 20 ms and 20 Mbit up? make homes measures
+// that by turns: one machine alone, two that train a model each at the same time, which share caches and memory, and
+// two that train one model. It asserts no time: other processes may take the cores. With two machines a downlink of 100
+// Mbit is never full.
 func TestTwoHomesBesideOne(t *testing.T) {
 	tier.Rest(t)
 	text := os.Getenv(homesVariable)
@@ -46,8 +47,8 @@ func TestTwoHomesBesideOne(t *testing.T) {
 		b.err, turns)
 }
 
-// homesSpeed trains at the same time on one or two machines for each model, and returns the tokens a second of all models
-// while the first one trains the last homesSteps.
+// homesSpeed trains at the same time on one or two machines for each model, and returns the tokens a second of all
+// models while the first one trains the last homesSteps.
 func homesSpeed(t *testing.T, machines ...int) float64 {
 	t.Helper()
 	var all, hosts []*process

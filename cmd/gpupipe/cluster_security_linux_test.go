@@ -30,7 +30,8 @@ func changed(token string, part int) string {
 	return strings.Join(parts, ".")
 }
 
-// The secret of a token is not among the arguments of a member, nor in its environment, nor in what the processes write.
+// The secret of a token is not among the arguments of a member, nor in its environment, nor in what the processes
+// write.
 func joinHidesTheToken(t *testing.T) {
 	r := newTestRun(t, 1_000_000, twoBW)
 	host := r.host("--device", "cpu:0/1")

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stubGPU stands for the program in .ci/gpu.sh. It answers as on a machine with a GPU. BROKEN names a section that fails, and
-// HANGS one that does not end.
+// stubGPU stands for the program in .ci/gpu.sh. It answers as on a machine with a GPU. BROKEN names a section that
+// fails, and HANGS one that does not end.
 const stubGPU = `#!/bin/bash
 step() { echo '{"event":"step","step":{"step":'$1',"loss":2.5,"tokens_per_s":'$2'}}'; }
 run=$(grep -o 'run.dir=[^ ]*' <<<"$*" | cut -d= -f2)

@@ -322,8 +322,9 @@ func (a *app) width() int {
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
 
-// headed writes a table whose first row is its header. On a terminal that is too narrow for it, texts are broken at spaces.
-// If that does not suffice, the header becomes the first column, or each row becomes a list of cells behind their headers.
+// headed writes a table whose first row is its header. On a terminal that is too narrow for it, texts are broken at
+// spaces. If that does not suffice, the header becomes the first column, or each row becomes a list of cells behind
+// their headers.
 func (a *app) headed(rows [][]string) {
 	if a.stdoutColumns == nil {
 		a.table(rows)
@@ -351,7 +352,8 @@ func (a *app) headed(rows [][]string) {
 	}
 }
 
-// markdown writes a text in Markdown. On a terminal its tables are aligned as headed does, and long lines are broken at spaces.
+// markdown writes a text in Markdown. On a terminal its tables are aligned as headed does, and long lines are broken at
+// spaces.
 func (a *app) markdown(text string) {
 	if a.stdoutColumns == nil {
 		a.printf("%s", text)

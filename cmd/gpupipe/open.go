@@ -97,8 +97,8 @@ func unknownBackend(name, goos string) error {
 		onSystem(goos, "expected cpu:0, webgpu:N, vulkan:N or null (gpupipe devices lists them)"))
 }
 
-// defaultDevice returns the device that is used if none is named: the first GPU of WebGPU, else the CPU, else a software
-// adapter. For the last it notes why the CPU is none.
+// defaultDevice returns the device that is used if none is named: the first GPU of WebGPU, else the CPU, else a
+// software adapter. For the last it notes why the CPU is none.
 func (a *app) defaultDevice() (device.Info, error) {
 	gpus, err := webgpu.Adapters()
 	if err != nil {

@@ -54,8 +54,8 @@ Examples:
   gpupipe serve runs/demo --listen 0.0.0.0:8000 --token-file token`
 }
 
-// untilDone is how long the server waits for requests in progress when it closes. Clients that do not read are disconnected
-// before.
+// untilDone is how long the server waits for requests in progress when it closes. Clients that do not read are
+// disconnected before.
 const untilDone = 1000 * time.Hour
 
 // defaultContext bounds the default of --context: the caches of long contexts take much memory.

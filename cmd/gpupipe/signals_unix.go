@@ -16,5 +16,6 @@ func diskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
-// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed terminal.
+// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed
+// terminal.
 func readerGone(err error) bool { return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) }

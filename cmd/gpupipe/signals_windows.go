@@ -16,7 +16,8 @@ func diskFull(err error) bool {
 		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED)
 }
 
-// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed console.
+// readerGone reports whether an error of a write means that its reader has gone away: a closed pipe or a closed
+// console.
 func readerGone(err error) bool {
 	return errors.Is(err, windows.ERROR_BROKEN_PIPE) || errors.Is(err, windows.ERROR_NO_DATA) ||
 		errors.Is(err, windows.ERROR_PIPE_NOT_CONNECTED)

@@ -161,7 +161,8 @@ func (s *status) note(format string, args ...any) {
 	to(format, args...)
 }
 
-// divert has notes shown elsewhere from now on; nil: as lines of their own again. Without a status line it does nothing.
+// divert has notes shown elsewhere from now on; nil: as lines of their own again. Without a status line it does
+// nothing.
 func (s *status) divert(notes func(format string, args ...any)) {
 	if s == nil {
 		return

@@ -15,8 +15,8 @@ var elsewhere = strings.NewReplacer("cpu:0, ", "", ", vulkan:0", "", ", vulkan:N
 	"such as vulkan:0", "such as webgpu:0", "the first that is no vulkan:N", "the first",
 	"through WebGPU or Vulkan compute shaders, and on CPUs", "through WebGPU's compute shaders")
 
-// onSystem adapts a text to a system. Without cpu:0 and vulkan:N, lists of devices omit them, commands name webgpu:0, and
-// sentences about them are dropped.
+// onSystem adapts a text to a system. Without cpu:0 and vulkan:N, lists of devices omit them, commands name webgpu:0,
+// and sentences about them are dropped.
 func onSystem(goos, text string) string {
 	if goos == linux {
 		return text

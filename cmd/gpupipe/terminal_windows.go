@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// rewritable reports whether a console takes the sequences that rewrite a status line. Consoles do since Windows 10, once
-// they are asked.
+// rewritable reports whether a console takes the sequences that rewrite a status line. Consoles do since Windows 10,
+// once they are asked.
 func rewritable(f *os.File) bool {
 	console := windows.Handle(f.Fd())
 	var mode uint32

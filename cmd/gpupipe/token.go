@@ -79,8 +79,8 @@ func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() 
 // notedAfter is how long an attempt may take until a note says what it tries.
 const notedAfter = 3 * time.Second
 
-// attempt makes an attempt to join. If it takes long, because a name is looked up or an address does not answer, it says what
-// it tries.
+// attempt makes an attempt to join. If it takes long, because a name is looked up or an address does not answer, it
+// says what it tries.
 func attempt(a *app, addresses []string, join func() (*identity.Membership, error)) (m *identity.Membership, err error) {
 	done := make(chan struct{})
 	go func() {

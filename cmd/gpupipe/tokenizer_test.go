@@ -49,7 +49,8 @@ func gzipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// The merges are those of Hugging Face's trainer, of a text and of documents alike, and ids begin with the special tokens.
+// The merges are those of Hugging Face's trainer, of a text and of documents alike, and ids begin with the special
+// tokens.
 func TestTokenizerTrain(t *testing.T) {
 	text, merges := goldenMerges(t)
 	line, err := json.Marshal(map[string]string{"content": text})

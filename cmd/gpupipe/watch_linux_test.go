@@ -182,8 +182,8 @@ func photograph(ctx context.Context, t *testing.T, tab *chromium.Tab) {
 	}
 }
 
-// The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged. Texts
-// of the run are no HTML.
+// The page draws 100,000 steps with a bounded number of points, and their extremes. How long that takes is logged.
+// Texts of the run are no HTML.
 func TestWatchALongRun(t *testing.T) {
 	ctx := inBrowser(t)
 	dir := filepath.Join(t.TempDir(), "<u>run")

@@ -1,5 +1,5 @@
-// Command replay shows which kernels a change of the code changes. It generates the kernels of every preset and of every
-// op's cases, for each kind of device, and keeps them in a file or compares them with the kernels in a file. make
+// Command replay shows which kernels a change of the code changes. It generates the kernels of every preset and of
+// every op's cases, for each kind of device, and keeps them in a file or compares them with the kernels in a file. make
 // replay compares the working tree with a commit.
 package main
 

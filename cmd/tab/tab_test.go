@@ -43,8 +43,8 @@ const (
 	limit     = 5 * time.Minute // a guard against hanging alone
 )
 
-// build builds the page into a new folder, with the script that drives it. It looks at the sources, so that go test does
-// not use a cached result after a change of them.
+// build builds the page into a new folder, with the script that drives it. It looks at the sources, so that go test
+// does not use a cached result after a change of them.
 func build(t *testing.T) fs.FS {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

@@ -53,7 +53,8 @@ func slotsAgree(t *testing.T, c model.Config) {
 		target := int(texts[slot].Data[(at+1)%c.SeqLen])
 		got[slot] += (floats.LogSumExp(logits) - logits[target]) / float64(c.SeqLen)
 	}
-	// Slot 0 is scored as a block, slot 1 is filled up to its last token, slot 2 is decoded, and slot 0's text is there all the time.
+	// Slot 0 is scored as a block, slot 1 is filled up to its last token, slot 2 is decoded, and slot 0's text is there
+	// all the time.
 	block := func(slot, n int) (tokens []placed) {
 		for i := range n {
 			tokens = append(tokens, placed{texts[slot].Data[i], float64(slot), float64(i)})

@@ -80,8 +80,8 @@ func (n *net) selfAttention(i int, h, position *graph.Value, attend attend) *gra
 	return n.linear(i, "self_attn.o_proj", a)
 }
 
-// rotated normalizes and rotates queries or keys [B, T, H, D] if the layer does. Norms of heads without weights come last,
-// as in nanochat: else YaRN's factor would stay.
+// rotated normalizes and rotates queries or keys [B, T, H, D] if the layer does. Norms of heads without weights come
+// last, as in nanochat: else YaRN's factor would stay.
 func (n *net) rotated(i int, norm string, x, position *graph.Value) *graph.Value {
 	if weights, _ := n.qkNorms(); n.Norm.QK == QKHead && weights == 0 {
 		return n.qkNorm(i, norm, n.rotate(i, x, position))
@@ -142,8 +142,8 @@ func (n *net) activated(project func(name string) *graph.Value) *graph.Value {
 	return op.Mul(n.kept(activation(gate)), up)
 }
 
-// attentionOf is the first half of a block of whole sequences. With segments [B, T], tokens attend to tokens of their own
-// segment only.
+// attentionOf is the first half of a block of whole sequences. With segments [B, T], tokens attend to tokens of their
+// own segment only.
 func (n *net) attentionOf(i int, x, segments *graph.Value) *graph.Value {
 	return n.attentionBranch(i, x, nil, func(q, k, v *graph.Value) *graph.Value {
 		return n.attention(q, k, v, segments, n.Layer(i).Window)

@@ -157,9 +157,9 @@ func TestFLOPsOfWindows(t *testing.T) {
 	assert.Equal(t, full, c.FLOPsPerToken())
 }
 
-// An untrained token has no gradient of its input embedding. Losses and the other gradients stay.
-// YaRN multiplies rotated queries and keys. Norms of heads without weights come after that and divide by the factor again;
-// those with weights come before.
+// An untrained token has no gradient of its input embedding. Losses and the other gradients stay. YaRN multiplies
+// rotated queries and keys. Norms of heads without weights come after that and divide by the factor again; those with
+// weights come before.
 func TestYaRNFactorAndNormsOfHeads(t *testing.T) {
 	loss := func(weights bool, factor float64) float64 {
 		c := small()

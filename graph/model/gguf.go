@@ -100,8 +100,8 @@ func (a ggufArch) check(c Config) error {
 	return nil
 }
 
-// checkScaling is check of the scaling of rotary frequencies. llama.cpp scales them linearly in every architecture, but not in
-// layers with a window.
+// checkScaling is check of the scaling of rotary frequencies. llama.cpp scales them linearly in every architecture, but
+// not in layers with a window.
 func (a ggufArch) checkScaling(c Config) error {
 	s := c.Rope.Scaling
 	switch {
@@ -120,8 +120,8 @@ func (a ggufArch) checkScaling(c Config) error {
 	return nil
 }
 
-// GGUF returns the metadata of the model: its values are texts, uint32, float32 and booleans. The error is a *FieldError
-// of the first key that llama.cpp has no architecture for.
+// GGUF returns the metadata of the model: its values are texts, uint32, float32 and booleans. The error is a
+// *FieldError of the first key that llama.cpp has no architecture for.
 func (c Config) GGUF() (map[string]any, error) {
 	a, err := ggufArchOf(c)
 	if err != nil {

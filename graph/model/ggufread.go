@@ -203,7 +203,8 @@ func (k *ggufKeys) rope(c *Config) {
 	}
 }
 
-// linear reads the divisor of all frequencies, under its new or its old name. A file without rope.scaling.type has "linear".
+// linear reads the divisor of all frequencies, under its new or its old name. A file without rope.scaling.type has
+// "linear".
 func (k *ggufKeys) linear(c *Config) {
 	kind, ok := k.file.Key(k.arch + ".rope.scaling.type")
 	if ok && kind != LinearScaling && kind != "none" {
@@ -221,8 +222,8 @@ func (k *ggufKeys) linear(c *Config) {
 	}
 }
 
-// ggufNeutral are the keys with which llama.cpp changes the numbers of some architecture, and the values, other than 0, false
-// and lists of these, with which they change none. This package reads none of them.
+// ggufNeutral are the keys with which llama.cpp changes the numbers of some architecture, and the values, other than 0,
+// false and lists of these, with which they change none. This package reads none of them.
 var ggufNeutral = map[string][]any{
 	"attention.causal": {true}, "attention.output_scale": {1.0}, "attention.clamp_kqv": nil, "attention.max_alibi_bias": nil,
 	"attention.temperature_length": nil, "attention.temperature_scale": nil, "attention.shared_kv_layers": nil,

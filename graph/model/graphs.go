@@ -17,8 +17,8 @@ const (
 
 	LossOutput   = "loss"   // f32 [1]
 	LossesOutput = "losses" // f32 [B]
-	// RoutingOutput is f32 [L, E + RoutingStats], a row for each mixture of experts: how many rows of the microbatch each
-	// expert has, and the statistics, all without padding.
+	// RoutingOutput is f32 [L, E + RoutingStats], a row for each mixture of experts: how many rows of the microbatch
+	// each expert has, and the statistics, all without padding.
 	RoutingOutput = "routing"
 	LogitsOutput  = "logits" // f32 [V]
 

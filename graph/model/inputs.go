@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Inputs are the data of a batch, besides tokens and targets, that training reads. EvaluationReads lists what evaluation
-// reads.
+// Inputs are the data of a batch, besides tokens and targets, that training reads. EvaluationReads lists what
+// evaluation reads.
 type Inputs struct {
 	Segments     bool // a number of each token: it attends to earlier tokens of the same number only
 	EvalSegments bool // evaluation reads segments, too

@@ -63,8 +63,8 @@ func read(gs ...*graph.Graph) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Each chunk reads the inputs that it needs: segments in chunks with attention, the others in the last chunk. Evaluations
-// read none but, with EvalSegments, segments.
+// Each chunk reads the inputs that it needs: segments in chunks with attention, the others in the last chunk.
+// Evaluations read none but, with EvalSegments, segments.
 func TestPartsReadInputs(t *testing.T) {
 	c := small()
 	var listed []string
@@ -87,7 +87,8 @@ func TestPartsReadInputs(t *testing.T) {
 	}
 }
 
-// The loss of a batch with segments and weights is the weighted mean of the losses of its documents, decoded separately.
+// The loss of a batch with segments and weights is the weighted mean of the losses of its documents, decoded
+// separately.
 func TestWeightedLossOfDocuments(t *testing.T) {
 	c := small()
 	in := model.Inputs{Segments: true, Weights: true}

@@ -101,8 +101,8 @@ func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate boo
 	}
 }
 
-// Where kernels span the middle of a layer, a cut there makes other kernels. Every sum and every product is in one of the
-// same variant, which adds in the same order.
+// Where kernels span the middle of a layer, a cut there makes other kernels. Every sum and every product is in one of
+// the same variant, which adds in the same order.
 func TestCutsInsideLayersKeepVariants(t *testing.T) {
 	card := measure.GPUs()[4].Limits()
 	for _, lim := range []target.Limits{target.DefaultLimits(), *card} {
@@ -147,7 +147,8 @@ func variants(t *testing.T, lim target.Limits, stages []*model.Stage) map[string
 	return count
 }
 
-// Recomputation uses the kernels of the forward pass, except that the kernel of the cross-entropy does not store losses.
+// Recomputation uses the kernels of the forward pass, except that the kernel of the cross-entropy does not store
+// losses.
 func TestRecomputationUsesTheSameKernels(t *testing.T) {
 	c, err := model.Preset("tiny")
 	require.NoError(t, err)

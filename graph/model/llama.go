@@ -54,8 +54,8 @@ func (c Config) UnitName(unit int) string {
 	return attentionUnit(layer)
 }
 
-// Like is the first attention or feed-forward layer that computes the same as one, and the unit itself for the embedding
-// and the head.
+// Like is the first attention or feed-forward layer that computes the same as one, and the unit itself for the
+// embedding and the head.
 func (c Config) Like(unit int) int {
 	if unit == 0 || unit == c.Units()-1 {
 		return unit

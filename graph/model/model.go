@@ -81,8 +81,8 @@ type Decoder struct {
 	// keys and values of earlier tokens in variables. Other decoders take the whole text u32 [1, T], and the position
 	// of its last token.
 	Cached bool
-	// Prefill takes Block tokens u32 [1, Block] at once for a cached decoder, the first one at "position" and all within
-	// the model's SeqLen. Its logits predict the token after token "last" u32 [1] < Block. It may be nil.
+	// Prefill takes Block tokens u32 [1, Block] at once for a cached decoder, the first one at "position" and all
+	// within the model's SeqLen. Its logits predict the token after token "last" u32 [1] < Block. It may be nil.
 	Prefill *graph.Graph
 	Block   int
 }

@@ -143,8 +143,8 @@ func (n *net) measure(i int, c choice, offsets *graph.Value) routing {
 	return r
 }
 
-// measuredTokens are the tokens of a microbatch that a router's loads, losses and statistics are of: all N, or those that
-// are not padding.
+// measuredTokens are the tokens of a microbatch that a router's loads, losses and statistics are of: all N, or those
+// that are not padding.
 type measuredTokens struct {
 	n       int
 	real    *graph.Value // u32 [N, 1]: 0 for padding; nil: there is none

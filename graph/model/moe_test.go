@@ -116,8 +116,8 @@ func TestTheChoiceIsKept(t *testing.T) {
 	assert.Equal(t, []int{0}, s.Routing)
 }
 
-// Each chunk multiplies the gradients of its side losses by the loss scale, as the last one those of the loss. The loads
-// are numbers and stay as they are.
+// Each chunk multiplies the gradients of its side losses by the loss scale, as the last one those of the loss. The
+// loads are numbers and stay as they are.
 func TestSideLossesAreScaled(t *testing.T) {
 	c := features()["sigmoid"]
 	o := model.StageOptions{Batch: 1, Microbatches: 2}
@@ -271,7 +271,8 @@ func TestRoutingOfPaddedSequences(t *testing.T) {
 	assert.InDelta(t, want[experts+2], row[experts+2], 1e-12, "z-loss")
 }
 
-// Chunks with mixtures of experts read what tells tokens from padding, wherever the model is cut, and give the same bits.
+// Chunks with mixtures of experts read what tells tokens from padding, wherever the model is cut, and give the same
+// bits.
 func TestPaddingInChunks(t *testing.T) {
 	c := features()["experts"] // layer 1 is the mixture
 	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{Weights: true, Padding: true}}

@@ -18,7 +18,8 @@ type Parameter struct {
 	Std, Fill float64
 	// BalanceRate is how far a BalancingBias moves towards even loads in a step; with 0 it stays.
 	BalanceRate float64
-	// ProportionalBalance makes the steps of a BalancingBias proportional to the difference of the mean load and the load.
+	// ProportionalBalance makes the steps of a BalancingBias proportional to the difference of the mean load and the
+	// load.
 	ProportionalBalance bool
 }
 
@@ -29,8 +30,8 @@ const (
 	Ordinary Role = iota
 	// Router is the matrix [experts, d_model] that scores experts.
 	Router
-	// BalancingBias is the vector [experts] that is added to the scores by which experts are chosen. Its gradient is the
-	// load of each expert: how many tokens of the batch chose it. Nothing scales it.
+	// BalancingBias is the vector [experts] that is added to the scores by which experts are chosen. Its gradient is
+	// the load of each expert: how many tokens of the batch chose it. Nothing scales it.
 	BalancingBias
 )
 

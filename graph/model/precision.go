@@ -74,9 +74,9 @@ func (p precision) operand(x *graph.Value) *graph.Value {
 // with kept the forward pass computes with the same values.
 func (p precision) kept(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
 
-// attention is op.AttentionOp of operands, with a window, or all tokens for 0, and segments, which may be nil. The result
-// is in the dtype too if the kernels support it: the product that reads it would round it, and the backward pass needs no
-// more precision.
+// attention is op.AttentionOp of operands, with a window, or all tokens for 0, and segments, which may be nil. The
+// result is in the dtype too if the kernels support it: the product that reads it would round it, and the backward pass
+// needs no more precision.
 func (p precision) attention(q, k, v, segments *graph.Value, window int) *graph.Value {
 	o := &op.AttentionOp{Window: window}
 	if p != precision(graph.F32) && q.Shape[3]%4 == 0 {

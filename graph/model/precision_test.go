@@ -74,8 +74,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// The stash of a layer holds 16-bit floats, except for one number per row. It holds no parameters, but the layer's rounded
-// input, which f32 reads from act/in. With act/in it has little more than half of the bytes of f32.
+// The stash of a layer holds 16-bit floats, except for one number per row. It holds no parameters, but the layer's
+// rounded input, which f32 reads from act/in. With act/in it has little more than half of the bytes of f32.
 func TestStashInPrecision(t *testing.T) {
 	c := model.Defaults()
 	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 64, 64, 2, 4, 2, 176, 32

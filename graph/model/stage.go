@@ -65,8 +65,8 @@ type Stage struct {
 	Parameters []Parameter
 }
 
-// The classes of nodes: the forward pass, what the backward pass never recomputes (the microbatch's mean loss, and which
-// experts were chosen, since rounding could change the choice), gradients of activations, gradients of weights.
+// The classes of nodes: the forward pass, what the backward pass never recomputes (the microbatch's mean loss, and
+// which experts were chosen, since rounding could change the choice), gradients of activations, gradients of weights.
 const (
 	forwardClass = iota
 	keptClass

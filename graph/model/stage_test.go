@@ -149,8 +149,8 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 	return shared, losses
 }
 
-// For every cut, and for split and recomputed backward passes, gradients and loss equal those of the uncut graph, to the
-// last bit.
+// For every cut, and for split and recomputed backward passes, gradients and loss equal those of the uncut graph, to
+// the last bit.
 func TestStagesAreTheModel(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()

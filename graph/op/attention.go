@@ -16,8 +16,8 @@ type AttentionOp struct {
 	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
 	// j > i + position - Window. 0 is no limit. The result of a query that sees no key is undefined.
 	Window int `json:"window,omitempty"`
-	// Result is the dtype of o: f32, or the dtype of q, k and v where D is a multiple of four. The gradient reads o as it is
-	// stored.
+	// Result is the dtype of o: f32, or the dtype of q, k and v where D is a multiple of four. The gradient reads o as
+	// it is stored.
 	Result graph.DType `json:"result,omitempty"`
 }
 
@@ -29,8 +29,8 @@ const (
 	FromStart AttentionForm = ""
 	// FromPosition has position u32[1], the place of query 0 among the keys: query i sees the keys j ≤ i + position.
 	FromPosition AttentionForm = "position"
-	// WithinSegments has segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment, those with
-	// segments[j] = segments[i].
+	// WithinSegments has segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment, those
+	// with segments[j] = segments[i].
 	WithinSegments AttentionForm = "segments"
 	// FromCaches has positions u32[B] and slots u32[B]; k and v [C,Tk,KV,D] are the caches of C sequences. Query i of
 	// sequence b sees the keys j ≤ i + positions[b] of cache slots[b]. Several sequences may read one cache, and a slot
@@ -303,8 +303,8 @@ func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
-// optionally the gradient of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
-// and v, in f32 whatever those are, each summed in a fixed order.
+// optionally the gradient of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients
+// of q, k and v, in f32 whatever those are, each summed in a fixed order.
 type AttentionGradOp struct {
 	Segments bool `json:"segments,omitempty"` // the last input is segments
 	Window   int  `json:"window,omitempty"`   // as AttentionOp's

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// rowKernel is a kernel of the kind rows or tiles. The LANES lanes of a workgroup iterate over the columns, several at a
-// time. A lane has several rows, LINES rows apart, or a slice of the units of one row, PARTS units apart.
+// rowKernel is a kernel of the kind rows or tiles. The LANES lanes of a workgroup iterate over the columns, several at
+// a time. A lane has several rows, LINES rows apart, or a slice of the units of one row, PARTS units apart.
 type rowKernel struct {
 	attentionKernels
 	Lanes       int
@@ -123,8 +123,8 @@ func (r rowKernel) Segment(c int) string {
 }
 
 // Sees and Seen are the conditions, besides causality, for a row to attend to a column, where the row is a query or a
-// key. In the forward pass a query may first meet only masked columns, which have the lowest score. What they contribute
-// to its sum is multiplied by 0 as soon as a column is not masked, at the latest its last.
+// key. In the forward pass a query may first meet only masked columns, which have the lowest score. What they
+// contribute to its sum is multiplied by 0 as soon as a column is not masked, at the latest its last.
 func (r rowKernel) Sees(row, c int) string {
 	return r.ifWindow(" && j + %du + WINDOW > i%d + position", c, row) + r.sameSegment(row, c)
 }

@@ -35,8 +35,8 @@ let seen%[1]d = min(i%[1]d + position, TK - 1u); // the last column that the row
 	w.WriteString(r.First())
 }
 
-// openKeys opens the loop over the keys, several in an iteration. With tiles there is a loop over tiles around it, which
-// stages keys and values.
+// openKeys opens the loop over the keys, several in an iteration. With tiles there is a loop over tiles around it,
+// which stages keys and values.
 func (r rowKernel) openKeys(w *wgsl) {
 	if r.Tile > 0 {
 		w.add(`for (var t = %s; t < past; t += TILE) {

@@ -165,8 +165,8 @@ func TestAttentionInWindows(t *testing.T) {
 	}
 }
 
-// TestWindowsOfWholeSequencesChangeNoKernel finds the same kernels with a window that leaves nothing out as without one,
-// and fewer operations with a shorter window.
+// TestWindowsOfWholeSequencesChangeNoKernel finds the same kernels with a window that leaves nothing out as without
+// one, and fewer operations with a shorter window.
 func TestWindowsOfWholeSequencesChangeNoKernel(t *testing.T) {
 	q, kv, lse := reals(2, 30, 6, 16), reals(2, 30, 3, 16), reals(2, 6, 30)
 	kernel := func(o graph.Op, in []graph.Type) graph.Template {

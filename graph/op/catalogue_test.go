@@ -38,8 +38,8 @@ func forCases(t *testing.T, about func(c graph.Case) bool, f func(t *testing.T, 
 	}
 }
 
-// ofEachKind chooses a case of each kind: the largest of moderate size, since the smallest are often trivial. Cases are of
-// a kind if their op has the same attributes, and the inputs the same number, types and ranks.
+// ofEachKind chooses a case of each kind: the largest of moderate size, since the smallest are often trivial. Cases are
+// of a kind if their op has the same attributes, and the inputs the same number, types and ranks.
 func ofEachKind(t *testing.T, cases []graph.Case) func(i int, _ graph.Case) bool {
 	const moderate = 4096 // elements
 	type choice struct{ index, size int }

@@ -121,8 +121,8 @@ func spaced(n int) *mat.SymDense {
 }
 
 // Eigh returns the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], as columns, of each
-// symmetric matrix of x, f32 [..., n, n]. The element of the largest magnitude of each eigenvector is positive. Eigh has
-// no gradient.
+// symmetric matrix of x, f32 [..., n, n]. The element of the largest magnitude of each eigenvector is positive. Eigh
+// has no gradient.
 func Eigh(x *graph.Value) (values, vectors *graph.Value) {
 	out := x.Builder().Apply(new(EighOp), x)
 	return out[0], out[1]

@@ -190,8 +190,8 @@ func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant 
 	}
 }
 
-// walk emits the sum over a chain from position i on. It loads several rows at once, since a chain may have thousands of
-// positions and a GPU's memory latency is long. Loads beyond the end of the chain are clamped and not added.
+// walk emits the sum over a chain from position i on. It loads several rows at once, since a chain may have thousands
+// of positions and a GPU's memory latency is long. Loads beyond the end of the chain are clamped and not added.
 func walk(count, width int, software bool) string {
 	if software {
 		return fmt.Sprintf("  for (var j = i; j < %du; j = $tmp0[j]) { sum += $in1[j * %du + c]; }\n", count, width)

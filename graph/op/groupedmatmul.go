@@ -13,7 +13,8 @@ func groupedProducts() []graph.Op {
 
 // GroupedMatMulOp multiplies each row of x by the matrix of its expert. Inputs are x [R, K], w [E, K, N], or [E, N, K]
 // with Trans, and offsets u32 [E+1]; the result is f32 [R, N]. The rows of expert e are offsets[e] to offsets[e+1];
-// offsets begin with 0, ascend and end with R, as the offsets of GroupRows do. The result of other offsets is not specified.
+// offsets begin with 0, ascend and end with R, as the offsets of GroupRows do. The result of other offsets is not
+// specified.
 type GroupedMatMulOp struct {
 	Trans bool `json:"trans"`
 }

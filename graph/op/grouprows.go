@@ -8,8 +8,8 @@ import (
 )
 
 // GroupRowsOp sorts pairs of a token and an expert by expert. Input ids u32 [N, k] holds the k experts of each token,
-// and R = N·k is the number of pairs; pair p is choice p % k of token p / k. Results are order u32 [R], the pair
-// in each sorted row; place u32 [N, k], the sorted row of each pair; and offsets u32 [Experts+1]: the rows of expert e are
+// and R = N·k is the number of pairs; pair p is choice p % k of token p / k. Results are order u32 [R], the pair in
+// each sorted row; place u32 [N, k], the sorted row of each pair; and offsets u32 [Experts+1]: the rows of expert e are
 // offsets[e] to offsets[e+1]. Pairs of one expert keep their order. An id past the experts counts as the last.
 type GroupRowsOp struct {
 	Experts int `json:"experts"`

@@ -164,8 +164,8 @@ func firstAxes(n int) []int {
 	return axes
 }
 
-// number is a number of a type. Infinities and NaN are bits of variables, since WGSL refuses constant expressions that are
-// not finite.
+// number is a number of a type. Infinities and NaN are bits of variables, since WGSL refuses constant expressions that
+// are not finite.
 func number(e graph.Emitter, t scalar.Type, v float64) *scalar.Expr {
 	switch t {
 	case scalar.U32:

@@ -11,9 +11,9 @@ import (
 )
 
 // QROp computes the orthonormal factor Q of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with
-// QᵀQ = I and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1).
-// The diagonal of R is not negative, which makes Q a continuous function of A where A has full rank. The columns of Q
-// are orthonormal even if the columns of A are linearly dependent.
+// QᵀQ = I and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm
+// 5.2.1). The diagonal of R is not negative, which makes Q a continuous function of A where A has full rank. The
+// columns of Q are orthonormal even if the columns of A are linearly dependent.
 type QROp struct{}
 
 func (*QROp) Name() string { return "qr" }
@@ -81,8 +81,8 @@ func (*QROp) Cases() []graph.Case {
 	return cs
 }
 
-// QR returns the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, for the QR decomposition in which
-// the diagonal of R is not negative. It has no gradient.
+// QR returns the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, for the QR decomposition in
+// which the diagonal of R is not negative. It has no gradient.
 func QR(x *graph.Value) *graph.Value { return graph.Apply1(new(QROp), x) }
 
 func (*QROp) Kernel(n *graph.Node) graph.Kernel {

@@ -162,8 +162,8 @@ func RoPEFactors(theta float64, d int, scaling RoPEScaling) []float32 {
 // RoPEScaling adapts the frequencies of a model to contexts longer than the one it was first trained with, as Llama 3.1
 // does and as Hugging Face's transformers compute it. A frequency that turns less than Low times within Original
 // positions is divided by Factor. One that turns more than High times is kept. Frequencies in between are interpolated.
-// YaRN interpolates along the columns of the tables instead, between the columns of the two frequencies, rounded outwards.
-// The zero value does not scale.
+// YaRN interpolates along the columns of the tables instead, between the columns of the two frequencies, rounded
+// outwards. The zero value does not scale.
 type RoPEScaling struct {
 	Factor, Low, High float64 // Low < High
 	Original          float64 // positions of the first training

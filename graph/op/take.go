@@ -7,10 +7,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/scalar"
 )
 
-// TakeOp is x[index], rows of a table whose readers are known: x […] is [M, D], index u32 […] gives […, D]. The inverse,
-// u32 [M, c], lists for each row of x the c positions of index that read it, each position once. So the gradient is a
-// gather too: the sum of the c contributions in the order in which the inverse lists them. A number past the end reads
-// the last row.
+// TakeOp is x[index], rows of a table whose readers are known: x […] is [M, D], index u32 […] gives […, D]. The
+// inverse, u32 [M, c], lists for each row of x the c positions of index that read it, each position once. So the
+// gradient is a gather too: the sum of the c contributions in the order in which the inverse lists them. A number past
+// the end reads the last row.
 type TakeOp struct{}
 
 func (*TakeOp) Name() string  { return "take" }

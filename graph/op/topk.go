@@ -12,8 +12,8 @@ import (
 )
 
 // TopKOp selects the K largest elements of each row: x f32 [N, E] gives values f32 [N, K] and ids u32 [N, K], in
-// descending order. Of equal elements that with the lowest id comes first. NaN is larger than any number, as in PyTorch.
-// Ids are below E, and the ids of a row are distinct, whatever the elements.
+// descending order. Of equal elements that with the lowest id comes first. NaN is larger than any number, as in
+// PyTorch. Ids are below E, and the ids of a row are distinct, whatever the elements.
 type TopKOp struct {
 	K int `json:"k"`
 }

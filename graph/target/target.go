@@ -81,8 +81,8 @@ var (
 	NEON   = CooperativeMatrix{M: 1, N: 4, K: 2, Input: "bf16", Result: "f32"}    // BFDOT of arm64
 )
 
-// WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). WGSL's extension
-// has square matrices alone: the type of others is one of those, and Directives says their size.
+// WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). WGSL's
+// extension has square matrices alone: the type of others is one of those, and Directives says their size.
 func (c CooperativeMatrix) WGSL(role string) string {
 	side := c.M
 	if !c.square() {
@@ -99,8 +99,8 @@ func (c CooperativeMatrix) known() bool {
 	return side(c.M) && side(c.N) && side(c.K)
 }
 
-// The directives of kernels with such matrices that package shaders/spirv reads. WGSL has neither bf16 nor matrices that
-// are not square: such kernels may load and store them and multiply them, and nothing else.
+// The directives of kernels with such matrices that package shaders/spirv reads. WGSL has neither bf16 nor matrices
+// that are not square: such kernels may load and store them and multiply them, and nothing else.
 const (
 	Bfloat16Directive = "enable gpupipe_bf16;\n"
 	sizeDirective     = "enable gpupipe_matrices_%dx%dx%d;\n" // M, N and K

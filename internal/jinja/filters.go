@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// filters are Jinja's, with transformers' tojson. Those that are missing are refused: attr, filesizeformat, forceescape,
-// pprint, random, striptags, truncate, urlencode, urlize, wordcount, wordwrap and xmlattr.
+// filters are Jinja's, with transformers' tojson. Those that are missing are refused: attr, filesizeformat,
+// forceescape, pprint, random, striptags, truncate, urlencode, urlize, wordcount, wordwrap and xmlattr.
 var filters = map[string]filter{
 	"abs": absolute, "batch": batch, "capitalize": onText(capitalize), "center": center, "count": lengthOf, "d": defaulted,
 	"default": defaulted, "dictsort": dictsort, "e": escaped, "escape": escaped, "first": first, "float": toFloatFilter,

@@ -1,10 +1,10 @@
-// Package oniguruma matches regular expressions as Oniguruma 6.9.10 does, in its own syntax on UTF-8: the expressions of
-// the Split pre-tokenizers and Replace normalizers of Hugging Face's tokenizers. Its Unicode tables are Oniguruma's, of
-// Unicode 16.
+// Package oniguruma matches regular expressions as Oniguruma 6.9.10 does, in its own syntax on UTF-8: the expressions
+// of the Split pre-tokenizers and Replace normalizers of Hugging Face's tokenizers. Its Unicode tables are Oniguruma's,
+// of Unicode 16.
 //
 // A pattern passes through a parser (parse.go, group.go, class.go, quantifier.go), the expansion of its case folding
-// (fold.go) and a compiler (compile.go) to a program that a backtracking matcher runs (match.go). Where the order of two
-// ways to match matters, these files do what Oniguruma's regparse.c, regcomp.c and regexec.c do.
+// (fold.go) and a compiler (compile.go) to a program that a backtracking matcher runs (match.go). Where the order of
+// two ways to match matters, these files do what Oniguruma's regparse.c, regcomp.c and regexec.c do.
 //
 // Compile refuses what the package lacks: conditionals, absent operators, callouts, calls of groups, back references
 // that ignore case or name a level, word segments and options of the whole pattern.

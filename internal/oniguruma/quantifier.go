@@ -75,7 +75,8 @@ func (p *parser) count() (n int, digits bool, err error) {
 	return n, digits, nil
 }
 
-// quantifiers reads the quantifiers of n. A text of several characters gives its last one to them, unless it is a group.
+// quantifiers reads the quantifiers of n. A text of several characters gives its last one to them, unless it is a
+// group.
 func (p *parser) quantifiers(n *node, group bool) (*node, error) {
 	var before *node
 	for p.tok.kind == repeatToken {

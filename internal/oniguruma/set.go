@@ -95,8 +95,8 @@ func newClass(s set) *class {
 	return c
 }
 
-// at returns the length of the character of s at a place if the class has it, else 0. A byte that is not UTF-8 counts as
-// U+FFFD.
+// at returns the length of the character of s at a place if the class has it, else 0. A byte that is not UTF-8 counts
+// as U+FFFD.
 func (c *class) at(s string, at int) int {
 	if at >= len(s) {
 		return 0

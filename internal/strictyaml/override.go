@@ -21,9 +21,9 @@ type typed struct {
 // commandLine begins the origin of what Override has set.
 const commandLine = "--set "
 
-// Override sets a dotted key from the command line: "train.steps=5", and "data.train[0]=a.txt" for an element of a list.
-// The value of a key that holds a text is that text, with or without quotes. Other values are YAML: a scalar, [a, b] or
-// {k: v}.
+// Override sets a dotted key from the command line: "train.steps=5", and "data.train[0]=a.txt" for an element of a
+// list. The value of a key that holds a text is that text, with or without quotes. Other values are YAML: a scalar, [a,
+// b] or {k: v}.
 func (d *Document) Override(assignment string) error {
 	return d.OverrideFrom(assignment, commandLine+assignment)
 }

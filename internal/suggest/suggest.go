@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Closest returns the names that differ from a misspelled one by the fewest insertions, deletions, replacements and exchanges
-// of neighbors, if these are at most a third of its letters.
+// Closest returns the names that differ from a misspelled one by the fewest insertions, deletions, replacements and
+// exchanges of neighbors, if these are at most a third of its letters.
 func Closest(name string, among []string) (closest []string) {
 	name = strings.ToLower(name)
 	fewest := max(1, utf8.RuneCountInString(name)/3)

@@ -1,5 +1,5 @@
-// Package userpath reads paths as users write them: it expands what shells expand, which they do not in files and quotes,
-// and knows one folder by several paths.
+// Package userpath reads paths as users write them: it expands what shells expand, which they do not in files and
+// quotes, and knows one folder by several paths.
 package userpath
 
 import (

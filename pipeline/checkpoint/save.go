@@ -190,8 +190,8 @@ func (s *Store) clean() error {
 	return nil
 }
 
-// discard deletes a folder whose name says that it is of no use. One with a file that another program has open stays until
-// a later clean; the error says so.
+// discard deletes a folder whose name says that it is of no use. One with a file that another program has open stays
+// until a later clean; the error says so.
 func (s *Store) discard(dir string) error {
 	err := s.fs.RemoveAll(dir)
 	if atomicfile.Busy(err) {

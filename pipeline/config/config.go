@@ -143,8 +143,8 @@ func defaults() Config {
 // Load reads a config file (none if path is empty) and calls Parse. All its errors are marked by usererror.
 func Load(path string, overrides []string) (Config, error) { return LoadKept(path, overrides, nil) }
 
-// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded, but for names of
-// overrides with a revision.
+// LoadKept is Load for a run that goes on: names of the Hub mean the commits that the run has recorded, but for names
+// of overrides with a revision.
 func LoadKept(path string, overrides []string, commits hub.Commits) (Config, error) {
 	d, note, err := open(path, overrides, commits)
 	if err != nil {
@@ -170,8 +170,8 @@ func RunDir(path string, overrides []string) (string, error) {
 	return c.Run.Dir, usererror.New(err)
 }
 
-// open reads a config file (none if path is empty), and applies overrides and commits to it as LoadKept does. The note is that
-// of withoutStart.
+// open reads a config file (none if path is empty), and applies overrides and commits to it as LoadKept does. The note
+// is that of withoutStart.
 func open(path string, overrides []string, commits hub.Commits) (d *strictyaml.Document, note string, err error) {
 	file, text := "config", []byte(nil)
 	if path != "" {

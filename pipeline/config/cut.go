@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// CutPoint is a place where a model is cut: before the unit of a name, before the layer of a name, or before the layer of
-// a number. The embedding and the head count as layers: 0 is the embedding.
+// CutPoint is a place where a model is cut: before the unit of a name, before the layer of a name, or before the layer
+// of a number. The embedding and the head count as layers: 0 is the embedding.
 type CutPoint string
 
 // DecodeYAML accepts a number of at least 0 and a name.

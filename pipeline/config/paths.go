@@ -83,8 +83,8 @@ func (c *Config) explainMissing(d *strictyaml.Document, start string) {
 	}))
 }
 
-// withoutStart removes run.started_in from a document that is not the config in the folder of a run, but was copied from
-// one: relative paths of a file that users write begin at the working directory. It returns a note, or "".
+// withoutStart removes run.started_in from a document that is not the config in the folder of a run, but was copied
+// from one: relative paths of a file that users write begin at the working directory. It returns a note, or "".
 func withoutStart(d *strictyaml.Document, file string, text []byte) (note string, err error) {
 	c, err := ParseSaved(file, text)
 	if err != nil || elsewhere(c.Run.StartedIn) == "" || c.besideRun(file) {

@@ -85,8 +85,8 @@ func (c Config) Staleness() float64 {
 }
 
 // KeepStale is the config with which a run continues from a checkpoint of a run with the config saved. If
-// stale_microbatches is auto, as many microbatches stay stale. It returns an error if the stages and the depth of c need
-// more.
+// stale_microbatches is auto, as many microbatches stay stale. It returns an error if the stages and the depth of c
+// need more.
 func (c Config) KeepStale(saved Config) (Config, error) {
 	if c.Pipeline.StaleMicrobatches != StaleAuto || c.Pipeline.Delay == 0 || saved.Pipeline.Delay == 0 ||
 		c.MicrobatchesPerReplica() != saved.MicrobatchesPerReplica() {

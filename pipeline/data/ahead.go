@@ -10,8 +10,9 @@ import (
 // aheadTokens is how many tokens are read ahead of the part in use, to the end of the part that has the last of them.
 const aheadTokens = 1 << 24
 
-// rest is what follows the first part of a stream. A goroutine reads it while the parts before are used. It waits when the
-// parts behind the one in use have enough tokens. Tokens that were read lie in a temporary file: later passes are over all.
+// rest is what follows the first part of a stream. A goroutine reads it while the parts before are used. It waits when
+// the parts behind the one in use have enough tokens. Tokens that were read lie in a temporary file: later passes are
+// over all.
 type rest struct {
 	begin  sync.Once
 	run    func(dir string) // reads the parts, with a temporary file in a folder
@@ -114,7 +115,8 @@ func (r *rest) awaitUse(ctx context.Context) error {
 	}
 }
 
-// state returns the parts so far, whether that is all, a channel that is closed when more is known, and why not all are read.
+// state returns the parts so far, whether that is all, a channel that is closed when more is known, and why not all are
+// read.
 func (r *rest) state() (parts []*Corpus, done bool, changed <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

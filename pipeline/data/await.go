@@ -17,8 +17,8 @@ type Waiting struct {
 	Done, Total   int64 // of the bytes to download, or of the files to read
 }
 
-// ReadAhead begins to read what follows the first part of a stream, as far ahead of the batches as aheadTokens says. Tokens are
-// kept in a temporary file of the folder, which no other process uses.
+// ReadAhead begins to read what follows the first part of a stream, as far ahead of the batches as aheadTokens says.
+// Tokens are kept in a temporary file of the folder, which no other process uses.
 func (b *Batcher) ReadAhead(dir string) {
 	if b.rest != nil {
 		b.rest.start(dir)
@@ -34,8 +34,8 @@ func (b *Batcher) use(step int64) {
 	b.rest.using(sort.Search(len(b.sources), func(i int) bool { return b.sources[i].before+b.sources[i].n > last }))
 }
 
-// Ready is how many steps, from 0 on, have text. Of a stream, that is what was read so far of its first pass. It takes new
-// parts into the batcher, so that nothing else may use it meanwhile.
+// Ready is how many steps, from 0 on, have text. Of a stream, that is what was read so far of its first pass. It takes
+// new parts into the batcher, so that nothing else may use it meanwhile.
 func (b *Batcher) Ready() (int64, error) {
 	if b.rest == nil {
 		return math.MaxInt64, nil
@@ -52,8 +52,8 @@ func (b *Batcher) Ready() (int64, error) {
 	return b.origin.batch + (b.n-b.origin.window)/int64(b.cfg.BatchSize), nil
 }
 
-// Await waits until a step is ready; of a stream, after ReadAhead. While it waits, each is called at once and every second. An
-// error of it ends the wait.
+// Await waits until a step is ready; of a stream, after ReadAhead. While it waits, each is called at once and every
+// second. An error of it ends the wait.
 func (b *Batcher) Await(ctx context.Context, step int64, each func(Waiting) error) error {
 	return b.await(ctx, func(ready int64) bool { return step < ready }, each)
 }
@@ -113,8 +113,8 @@ func (b *Batcher) inParts(at int64) int64 {
 	return s.before + int64(permute(uint64(k), uint64(s.n), b.cfg.Seed^mix(uint64(s.before)), 0))
 }
 
-// inStream returns the epoch of a place in the order, and the hash of the parts that have the windows before it. Both are the
-// same whatever was read behind them.
+// inStream returns the epoch of a place in the order, and the hash of the parts that have the windows before it. Both
+// are the same whatever was read behind them.
 func (b *Batcher) inStream(window int64) (epoch int64, hash string) {
 	last := sort.Search(len(b.sources), func(i int) bool { return b.sources[i].before+b.sources[i].n >= window })
 	if last == len(b.sources) {

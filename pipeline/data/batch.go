@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// Batcher cuts each source of a corpus, of n tokens, into W = (n−1)/SeqLen windows and deals them into batches. Window k
-// has the inputs [k·T, k·T+T); its targets are the same shifted by one. The windows of a source follow the windows of
+// Batcher cuts each source of a corpus, of n tokens, into W = (n−1)/SeqLen windows and deals them into batches. Window
+// k has the inputs [k·T, k·T+T); its targets are the same shifted by one. The windows of a source follow the windows of
 // the source before.
 //
 // The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order, or, if the size of the batches has

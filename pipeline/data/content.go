@@ -18,14 +18,14 @@ const headSize = 512
 
 var utf8BOM = []byte("\xEF\xBB\xBF")
 
-// encodings are the marks at the start of texts that are not UTF-8. Those of UTF-32 come first: one of them begins as one
-// of UTF-16 does.
+// encodings are the marks at the start of texts that are not UTF-8. Those of UTF-32 come first: one of them begins as
+// one of UTF-16 does.
 var encodings = []struct{ mark, name string }{
 	{"\xFF\xFE\x00\x00", "UTF-32LE"}, {"\x00\x00\xFE\xFF", "UTF-32BE"}, {"\xFF\xFE", "UTF-16LE"}, {"\xFE\xFF", "UTF-16BE"},
 }
 
-// signatures are the first bytes of files that are no text, whatever their names. A text may begin as some of them do: they
-// count in a head that is no text, unless always is set.
+// signatures are the first bytes of files that are no text, whatever their names. A text may begin as some of them do:
+// they count in a head that is no text, unless always is set.
 var signatures = []struct {
 	bytes, what string
 	always      bool
@@ -207,8 +207,8 @@ type gauge struct {
 	first string // says where the first of them is
 }
 
-// add takes the next text, in which lost characters were replaced already. It returns how many bytes and lost characters
-// are bad. where says where an offset of the text is.
+// add takes the next text, in which lost characters were replaced already. It returns how many bytes and lost
+// characters are bad. where says where an offset of the text is.
 func (g *gauge) add(text []byte, lost int64, where func(offset int) string) (bad int64, err error) {
 	bad = lost
 	if lost > 0 && g.first == "" {

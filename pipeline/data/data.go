@@ -1,10 +1,10 @@
 // Package data turns files of documents and llm.c .bin shards into token streams, and streams into batches that are a
 // pure function of seed and step.
 //
-// A text file is one document, as is an object of a JSON file and a row of a Parquet or Arrow file; texts and JSON may be
-// compressed by gzip or zstd. Files need not be trusted: one that is damaged, or that expands without measure, is an
-// error, and memory is bounded by the longest document. Where the tokenizer has a token that ends a
-// document, it follows every document. Files are joined in the order given, matches of a glob in order of their names.
+// A text file is one document, as is an object of a JSON file and a row of a Parquet or Arrow file; texts and JSON may
+// be compressed by gzip or zstd. Files need not be trusted: one that is damaged, or that expands without measure, is an
+// error, and memory is bounded by the longest document. Where the tokenizer has a token that ends a document, it
+// follows every document. Files are joined in the order given, matches of a glob in order of their names.
 package data
 
 import (

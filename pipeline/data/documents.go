@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/parquet"
 )
 
-// FieldSetting adds to the error of a missing field, or column, where the user sets its name: with a flag, or a key of a
-// config.
+// FieldSetting adds to the error of a missing field, or column, where the user sets its name: with a flag, or a key of
+// a config.
 func FieldSetting(err error, setting string) error {
 	var missing *jsontext.FieldError
 	if errors.As(err, &missing) {

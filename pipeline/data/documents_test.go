@@ -51,8 +51,8 @@ func TestWhatIsNoDocumentIsCounted(t *testing.T) {
 	}
 }
 
-// TestAbsentFields checks that an object without the field counts as null, as it does in the Parquet file that pandas or
-// datasets make of the same lines, and that a file in which no object has it is refused.
+// TestAbsentFields checks that an object without the field counts as null, as it does in the Parquet file that pandas
+// or datasets make of the same lines, and that a file in which no object has it is refused.
 func TestAbsentFields(t *testing.T) {
 	for _, content := range []string{"{\"n\":1}\n{\"text\":\"a\"}\n{}\n{\"text\":null}\n",
 		"[{},{\"text\":\"a\"},{\"n\":{}},{\"text\":null}]"} {

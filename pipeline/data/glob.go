@@ -13,9 +13,10 @@ import (
 	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
-// Expand resolves files, globs, names of data sets in the Hub's cache, and folders that datasets saved to files, in the order
-// given and by name within a glob. It expands ~ and environment variables. A name that matches nothing, is another folder
-// or comes up twice is an error, and so is a file whose name or first bytes say that it holds no documents.
+// Expand resolves files, globs, names of data sets in the Hub's cache, and folders that datasets saved to files, in the
+// order given and by name within a glob. It expands ~ and environment variables. A name that matches nothing, is
+// another folder or comes up twice is an error, and so is a file whose name or first bytes say that it holds no
+// documents.
 func Expand(patterns []string) ([]string, error) { return expand(patterns, false) }
 
 // expand is Expand. If files may be missing, files of data sets of the Hub need not be there yet; readers check them.

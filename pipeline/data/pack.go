@@ -221,8 +221,8 @@ func (b *Batcher) measureShare() float64 {
 // NotPredicted is the target, in an evaluation, of a position that predicts nothing: model.NoTarget among tokens.
 const NotPredicted = -1
 
-// Evaluated returns the batch of a step as evaluations read it, with NotPredicted where a document ends. segments is nil
-// if tokens attend across documents.
+// Evaluated returns the batch of a step as evaluations read it, with NotPredicted where a document ends. segments is
+// nil if tokens attend across documents.
 func (b *Batcher) Evaluated(step int64) (inputs, targets []int32, segments []uint32, err error) {
 	if inputs, targets, err = b.Batch(step); err != nil {
 		return nil, nil, nil, err

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// textOf is documents of random lengths, as tokens that all differ; 0 is the separator. It returns the document of each.
+// textOf is documents of random lengths, as tokens that all differ; 0 is the separator. It returns the document of
+// each.
 func textOf(seed uint64, n, longest int) (ids []uint32, document []int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for doc, left := 0, rng.IntN(longest); len(ids) < n; left-- {

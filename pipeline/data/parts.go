@@ -47,8 +47,8 @@ func (s Stream) Streams(names, files []string) bool {
 // minWindows is how many windows a part has at least: one to learn from, and one to hold out.
 const minWindows = 2
 
-// readPart reads files, from the first on, up to a part, and returns how many it has read. The part has no tokens if no file
-// has.
+// readPart reads files, from the first on, up to a part, and returns how many it has read. The part has no tokens if no
+// file has.
 func readPart(ctx context.Context, files []string, o Options, p *progress) (c *Corpus, read int, err error) {
 	c = &Corpus{vocab: o.Vocab}
 	for ; read < len(files) && c.tokens() <= minWindows*int64(o.SeqLen); read++ {

@@ -59,8 +59,8 @@ func (g *gate) Progress() (done, total int64) {
 	return int64(g.arrived), int64(len(g.files))
 }
 
-// streamedFiles are texts of different lengths; windows of the third one need the fourth, the fifth is empty, and the last one
-// has no window.
+// streamedFiles are texts of different lengths; windows of the third one need the fourth, the fifth is empty, and the
+// last one has no window.
 func streamedFiles(t *testing.T) (files []string) {
 	dir := t.TempDir()
 	for i, n := range []int{400, 300, 5, 100, 0, 250, 30, 6} {

@@ -19,8 +19,8 @@ type shardChecker struct {
 	manifests map[string]*Manifest // by folder; nil: it has none
 }
 
-// checkShards refuses shards of another tokenizer, or of another framing. Shards without a manifest, which other programs
-// wrote, are of any.
+// checkShards refuses shards of another tokenizer, or of another framing. Shards without a manifest, which other
+// programs wrote, are of any.
 func (o *Options) checkShards(lists ...[]string) error {
 	if o.Tokenizer == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 // spillPrefix begins the names of temporary files with tokens.
 const spillPrefix = ".tokens-"
 
-// spill is a temporary file with the tokens of a stream. It has no name where the system lets an open file lose it; elsewhere
-// a file that a killed process has left is removed by the next one that uses the folder.
+// spill is a temporary file with the tokens of a stream. It has no name where the system lets an open file lose it;
+// elsewhere a file that a killed process has left is removed by the next one that uses the folder.
 type spill struct {
 	dir  string
 	file *os.File // nil: there are no tokens yet

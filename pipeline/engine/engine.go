@@ -196,8 +196,8 @@ func (e *Engine) SetProfile(p Profiler) { e.profiler = p }
 // any time.
 func (e *Engine) Abort(cause error) { e.failure.set(cause) }
 
-// Close waits for the devices, however long they take, and releases the memory of Load. A Part must have ended, or Abort
-// must have been called.
+// Close waits for the devices, however long they take, and releases the memory of Load. A Part must have ended, or
+// Abort must have been called.
 func (e *Engine) Close() error {
 	e.parts.Wait()
 	if e.stillRunning != nil {

@@ -48,7 +48,8 @@ func (l Layout) check(m model.Model) error {
 	return nil
 }
 
-// EvenCut distributes the units evenly over virtual stages. The embedding belongs to the first and the head to the last.
+// EvenCut distributes the units evenly over virtual stages. The embedding belongs to the first and the head to the
+// last.
 func EvenCut(m model.Model, virtualStages int) []int {
 	var cut []int
 	for v := 1; v < virtualStages; v++ {

@@ -54,8 +54,8 @@ type Preparer interface {
 
 // Remote sends to ranks of other processes.
 type Remote interface {
-	// Send hands a message and its payload, the bytes of each tensor, to the process of a rank. began is when the device
-	// began to read the payload. Send does not block.
+	// Send hands a message and its payload, the bytes of each tensor, to the process of a rank. began is when the
+	// device began to read the payload. Send does not block.
 	Send(to int, m stage.Message, payload [][]byte, began time.Time)
 }
 

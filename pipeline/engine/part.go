@@ -70,8 +70,8 @@ func (p *Part) wake() {
 }
 
 // Deliver hands a message from another process to a rank of this one. Its payload has the bytes of each tensor. sent is
-// when its sender began to read it, by the clock of the sender: the trace shows an arrow from there. An error means that
-// the sender is at fault.
+// when its sender began to read it, by the clock of the sender: the trace shows an arrow from there. An error means
+// that the sender is at fault.
 func (p *Part) Deliver(to int, m stage.Message, payload [][]byte, sent time.Time) error {
 	if to < 0 || to >= len(p.seg.workers) || p.seg.workers[to] == nil {
 		return fmt.Errorf("message %v for rank %d, which is not in this process", m, to)

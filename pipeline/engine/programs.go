@@ -68,7 +68,8 @@ func (r *rank) buildPrograms() (programs, error) {
 		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
 		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
 		if o.Layout.Delay > 0 && o.Layout.Replicas > 1 && h.owner == r.index {
-			// An update that waits for the other replicas reads gradients that the next batch's backward would overwrite.
+			// An update that waits for the other replicas reads gradients that the next batch's backward would
+			// overwrite.
 			for _, g := range h.gradients[1:] {
 				p.pools[g] = exec.Pool{Name: g, Class: gradientsClass, Size: versions}
 			}

@@ -19,8 +19,8 @@ func (e *Engine) Train(stop context.Context, source Source, from, to int, each f
 // how far a fast stage runs ahead of a slow one, because its messages wait in host memory.
 const evaluatedAtOnce = 16
 
-// EvaluationSegments calls run with each range of an evaluation's batches, from (included) to to (excluded), after which
-// all stages must be done. It stops at the first error, and when stop ends, whose error it returns.
+// EvaluationSegments calls run with each range of an evaluation's batches, from (included) to to (excluded), after
+// which all stages must be done. It stops at the first error, and when stop ends, whose error it returns.
 func EvaluationSegments(stop context.Context, batches, stages int, run func(from, to int) error) error {
 	for from, most := 0, evaluatedAtOnce*stages; from < batches; from += most {
 		if err := run(from, min(from+most, batches)); err != nil {

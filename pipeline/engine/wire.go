@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
-// Wire is how tensors travel between ranks, wherever these are. Losses, loss scales, gradient norms, balancing biases and
-// the loads of experts always travel exactly.
+// Wire is how tensors travel between ranks, wherever these are. Losses, loss scales, gradient norms, balancing biases
+// and the loads of experts always travel exactly.
 type Wire struct {
 	Activations wire.Format // of activations and their gradients
 	// Exchange is the format of exchanges: gradients of copies, and the weights sent back. It is F32 or BF16, which

@@ -52,8 +52,8 @@ func TestTransfersEncode(t *testing.T) {
 	}
 }
 
-// Only buffers that this process has encoded to are used again. The tensors of a message from another process may lie in
-// one array, even if their capacities are those of buffers.
+// Only buffers that this process has encoded to are used again. The tensors of a message from another process may lie
+// in one array, even if their capacities are those of buffers.
 func TestPayloadsOfOthersAreNotPooled(t *testing.T) {
 	var buffers wire.Pool
 	c := encoding{[]wire.Format{wire.BF16}, 0, &buffers}

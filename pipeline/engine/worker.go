@@ -40,8 +40,8 @@ type event struct {
 
 func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	e := r.engine
-	// More are never in flight: the messages to a machine are bounded by the slots of its rank and of the one before, its
-	// operations by the depth of its queue.
+	// More are never in flight: the messages to a machine are bounded by the slots of its rank and of the one before,
+	// its operations by the depth of its queue.
 	slots := slices.MaxFunc(e.ranks, func(a, b *rank) int { return cmp.Compare(a.slots, b.slots) }).slots
 	most := 64 + 8*(slots*e.options.Layout.Chunks+len(e.ranks)+e.options.QueueDepth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),

@@ -68,8 +68,8 @@ var exportTypes = map[string]exportType{
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
 // tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder
 // appears whole or not at all. A model that a hook builds has other tensors than a Llama: its folder holds the module
-// instead, and OpenModel reads it. With FormatGGUF, Export writes one file for llama.cpp. Errors of the input are marked
-// by usererror.
+// instead, and OpenModel reads it. With FormatGGUF, Export writes one file for llama.cpp. Errors of the input are
+// marked by usererror.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
 	if o.Format == FormatGGUF {

@@ -29,8 +29,8 @@ type Generator struct {
 	fed     int // tokens of the current text
 }
 
-// reader feeds tokens to a model, in order from the beginning of a text. It returns the program whose logits are then of
-// the token after them.
+// reader feeds tokens to a model, in order from the beginning of a text. It returns the program whose logits are then
+// of the token after them.
 type reader interface {
 	read(s engine.Session, ids []uint32, from int) (program string, err error)
 }

@@ -57,8 +57,8 @@ func TestSamplerFollowsTheDistribution(t *testing.T) {
 	assert.ErrorContains(t, err, "token 1 has NaN")
 }
 
-// Tokens far less likely than the likeliest one are not drawn, and penalties change what is likely: the repetition penalty
-// for tokens of the prompt, too, the others for each draw.
+// Tokens far less likely than the likeliest one are not drawn, and penalties change what is likely: the repetition
+// penalty for tokens of the prompt, too, the others for each draw.
 func TestMinPAndPenalties(t *testing.T) {
 	logits := []float32{0, 1, 2, -1}
 	got := draws(t, Sampling{Temperature: 1, TopP: 1, MinP: 0.3, Seed: 1}, logits, 1000)
@@ -216,7 +216,8 @@ func (b *blocks) RunAt(program string, at exec.Binding) error {
 	return b.Session.RunAt(program, at)
 }
 
-// The program that reads blocks of a prompt leaves what reading token by token leaves: the text that follows is the same.
+// The program that reads blocks of a prompt leaves what reading token by token leaves: the text that follows is the
+// same.
 func TestPromptInBlocks(t *testing.T) {
 	g := generator(t, trained(t))
 	counted := &blocks{Session: g.session}

@@ -99,8 +99,8 @@ func (src *Source) ggufKeys(fileType uint32, note func(format string, args ...an
 	return append(keys, words...), err
 }
 
-// ggufTensors lists the tensors to write, and adds up their bytes. Vectors and routers are F32, as llama.cpp wants them.
-// A matrix whose rows are no whole blocks of Q8_0 is F16.
+// ggufTensors lists the tensors to write, and adds up their bytes. Vectors and routers are F32, as llama.cpp wants
+// them. A matrix whose rows are no whole blocks of Q8_0 is F16.
 func (src *Source) ggufTensors(ctx context.Context, d gguf.Type, o ExportOptions, bytes *int64) ([]gguf.Entry, error) {
 	config := src.Model.(model.Config)
 	naming, err := config.GGUFNaming()

@@ -79,8 +79,9 @@ func (s *Sampler) next(logits []float32) (uint32, error) {
 	return s.draw(sorted(logits)), nil
 }
 
-// sorted returns the tokens, the likeliest first and the lower id first among equals. It sorts integers, which is several
-// times as fast as sorting with a function: the high half of a key falls as the logit rises, the low half is the id.
+// sorted returns the tokens, the likeliest first and the lower id first among equals. It sorts integers, which is
+// several times as fast as sorting with a function: the high half of a key falls as the logit rises, the low half is
+// the id.
 func sorted(logits []float32) []choice {
 	keys := make([]uint64, len(logits))
 	for i, l := range logits {

@@ -186,8 +186,8 @@ func (src *Source) readRun(c *checkpoint.Checkpoint) error {
 	return err
 }
 
-// openCheckpoint opens the checkpoint that a path names, and records the damaged ones that it passes over. It returns nil
-// for a model that is not in a checkpoint.
+// openCheckpoint opens the checkpoint that a path names, and records the damaged ones that it passes over. It returns
+// nil for a model that is not in a checkpoint.
 func (src *Source) openCheckpoint(path string) (c *checkpoint.Checkpoint, err error) {
 	if path == "" {
 		return nil, errors.New("no model is named: expected " + places)

@@ -84,7 +84,8 @@ func TestAnswerTasks(t *testing.T) {
 	assert.ErrorContains(t, err, "none: no such file")
 }
 
-// The results of tasks in metrics.jsonl are those of the checkpoints, on any number of stages. Bits per byte are there, too.
+// The results of tasks in metrics.jsonl are those of the checkpoints, on any number of stages. Bits per byte are there,
+// too.
 func TestTasksDuringTraining(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "words.jsonl")
 	var text []byte

@@ -52,7 +52,8 @@ func TestSettledWeightsAreThoseOfTheNextStep(t *testing.T) {
 	}
 }
 
-// Error feedback keeps u_t, times the share of stale microbatches: y_{t+1} = y_t − u_t, from y_0 = x_0 on, whatever x anticipates.
+// Error feedback keeps u_t, times the share of stale microbatches: y_{t+1} = y_t − u_t, from y_0 = x_0 on, whatever x
+// anticipates.
 func TestSettledWeightsHoldEveryUpdateOnce(t *testing.T) {
 	initial := everyStep(t, "train.steps=0", "init.seed=3")
 	for stale, share := range map[string]float32{"all": 1, "1": 0.5} {

@@ -10,8 +10,9 @@ import (
 // in "cpu:0/1", or in "/1" for the default device. Only commands know the backends.
 type OpenDevice func(name string) (device.Device, error)
 
-// Names returns the name of each rank's device, with which it is opened. Ranks on the CPU compute at the same time: they
-// divide its cores, except those whose names have a number of threads. runs is the number of runs that do so; 0: one.
+// Names returns the name of each rank's device, with which it is opened. Ranks on the CPU compute at the same time:
+// they divide its cores, except those whose names have a number of threads. runs is the number of runs that do so; 0:
+// one.
 func Names(p config.Pipeline, runs int) []string {
 	names := configuredNames(p)
 	sharing := 0
@@ -44,7 +45,8 @@ func configuredNames(p config.Pipeline) []string {
 	return names
 }
 
-// configuredName returns the name of a rank's device for pipeline.devices: with a number of threads if it has one there.
+// configuredName returns the name of a rank's device for pipeline.devices: with a number of threads if it has one
+// there.
 func configuredName(p config.Pipeline, rank int, dev device.Device) string {
 	name := dev.Info().Name
 	if len(p.Devices) == 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The memory that is planned for layers of the mixture of examples/moe-10b, on cards that are not present, is within 2 %
-// of what their programs take on null devices with the limits of those cards. The state of the optimizer takes half the
-// memory with moments in bf16.
+// The memory that is planned for layers of the mixture of examples/moe-10b, on cards that are not present, is within 2
+// % of what their programs take on null devices with the limits of those cards. The state of the optimizer takes half
+// the memory with moments in bf16.
 func TestMemoryOfTenBillionParameters(t *testing.T) {
 	exact, rounded := plannedState(t, "f32"), plannedState(t, "bf16")
 	for i := range exact {

@@ -79,8 +79,8 @@ type OpenMachine func(m Machine) (device.Device, error)
 // mostStages bounds the stages that a replica is planned with.
 const mostStages = 8
 
-// PlanReplicas plans replicas on machines. The share of a batch that the config's replicas have is each replica's, however
-// many there are. A config with local_steps keeps these, the lateness and the format; without, they are chosen.
+// PlanReplicas plans replicas on machines. The share of a batch that the config's replicas have is each replica's,
+// however many there are. A config with local_steps keeps these, the lateness and the format; without, they are chosen.
 func (t Task) PlanReplicas(ctx context.Context, open OpenMachine, h Homes, o measure.Options) (*ReplicaPlan, error) {
 	c := t.Config
 	share := c.OfReplica()
@@ -143,8 +143,8 @@ func (t Task) PlanReplicas(ctx context.Context, open OpenMachine, h Homes, o mea
 // chosenFormat is the format of exchanges unless another is asked for: it costs next to no loss (docs/REPLICAS.md).
 const chosenFormat = "int4"
 
-// hostMatrices is how many matrices as large as the model, in f32, a replica has in the host's memory: the base, its residue
-// and what it has sent.
+// hostMatrices is how many matrices as large as the model, in f32, a replica has in the host's memory: the base, its
+// residue and what it has sent.
 const hostMatrices = 3
 
 // speeds predicts the speeds of machines and of pipelines on them.

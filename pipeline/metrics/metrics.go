@@ -1,8 +1,8 @@
 // Package metrics records the measurements of a run and draws them.
 //
 // [Log] appends each step's values to metrics.jsonl, and [Events] to a TensorBoard event file. [Read] reads
-// metrics.jsonl back, and [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style. Measurements of many
-// numbers each, such as one for each expert, have a log of their own: see [Array].
+// metrics.jsonl back, and [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style.
+// Measurements of many numbers each, such as one for each expert, have a log of their own: see [Array].
 package metrics
 
 import (

@@ -32,8 +32,8 @@ type Report struct {
 	Files    []string
 }
 
-// Load reads a comparison from a file, or from the folder of a set that has begun. overrides, section.key=value, apply to
-// all runs. Its errors are user errors.
+// Load reads a comparison from a file, or from the folder of a set that has begun. overrides, section.key=value, apply
+// to all runs. Its errors are user errors.
 func Load[C any](path string, overrides []string, parse func(*strictyaml.Document, *File, []Override) (C, error)) (c C, err error) {
 	f, err := OpenFile(path)
 	if err != nil {
@@ -77,8 +77,8 @@ type Text struct {
 	Text []byte
 }
 
-// WriteReport writes the files of a report into a folder: texts, what plot draws there, and results.json, for which files
-// is set to all of them.
+// WriteReport writes the files of a report into a folder: texts, what plot draws there, and results.json, for which
+// files is set to all of them.
 func WriteReport(dir string, texts []Text, plot func() ([]string, error), results any, files *[]string) error {
 	for _, t := range texts {
 		path := filepath.Join(dir, t.Name)

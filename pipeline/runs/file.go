@@ -143,8 +143,8 @@ func (f *File) Note(noun, dir string, note func(format string, args ...any)) {
 	}
 }
 
-// keep records in the folder of a set the commits of its names, and how it is begun. Only a command in the folder where that
-// was changes the record of the latter.
+// keep records in the folder of a set the commits of its names, and how it is begun. Only a command in the folder where
+// that was changes the record of the latter.
 func (f *File) keep(dir string) error {
 	if err := f.writePins(dir); err != nil || f == nil || f.folder != "" || f.Start != "" {
 		return err

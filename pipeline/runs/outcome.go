@@ -34,8 +34,8 @@ type Outcome struct {
 // lossName is the name of the training loss in metrics.jsonl.
 const lossName = "loss"
 
-// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended. A run that others
-// continue has its last step in the name.
+// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended. A run that
+// others continue has its last step in the name.
 const outcomeFile = "outcome.json"
 
 type outcomeJSON struct {
@@ -78,8 +78,9 @@ func (o Outcome) json() outcomeJSON {
 	return outcomeJSON{ValLoss: Number(o.ValLoss), Diverged: o.Diverged, Stopped: o.Stopped, Step: o.Step, Metrics: o.Metrics}
 }
 
-// kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has stopped,
-// or its summary's outcome. It is an error if that run had another config: kept overwrites nothing and does not mix results.
+// kept returns the outcome of a run in an earlier execution, or of an earlier run of its folder that a hook has
+// stopped, or its summary's outcome. It is an error if that run had another config: kept overwrites nothing and does
+// not mix results.
 func (s *Set[R]) kept(r R) (o Outcome, ended bool, err error) {
 	c, err := s.Config(r)
 	if err != nil {

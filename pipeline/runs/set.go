@@ -26,11 +26,11 @@ type Set[R Run] struct {
 	Needed func(outcomes map[R]Outcome) (needed []R, later Later)
 	Folder func(R) string // of a run
 	Config func(R) (config.Config, error)
-	// Span returns the steps that a run trains: those after from, up to to. Runs of one folder continue each other. nil:
-	// every run trains all steps of its config.
+	// Span returns the steps that a run trains: those after from, up to to. Runs of one folder continue each other.
+	// nil: every run trains all steps of its config.
 	Span func(R) (from, to int)
-	// Summaries is a folder that gets a summary of each run that ends: its config, its outcome, and its losses. A run whose
-	// summary is there has ended, so that a set can go on without the run folders, on another machine. "": none.
+	// Summaries is a folder that gets a summary of each run that ends: its config, its outcome, and its losses. A run
+	// whose summary is there has ended, so that a set can go on without the run folders, on another machine. "": none.
 	Summaries string
 	// Complete refuses the outcome of a run that ended without what the set compares.
 	Complete func(Outcome) error

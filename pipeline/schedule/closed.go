@@ -33,12 +33,13 @@ func Closed(name string, o Options, c Cost) (Form, bool) {
 	return form, true
 }
 
-// Period is the time from microbatch to microbatch in the steady state of 2bw with virtual stages of equal cost, each on
-// a machine of its own, and equal links. split says that backwards are split, as training does.
+// Period is the time from microbatch to microbatch in the steady state of 2bw with virtual stages of equal cost, each
+// on a machine of its own, and equal links. split says that backwards are split, as training does.
 //
-// Let τ be the time of a microbatch on a stage, L a link's latency and X its transfer time. A microbatch goes from stage
-// s to stage t and back in (t−s+1)·τ + 2(t−s)(L+X). Meanwhile stage s begins as many others as it has more in flight
-// than stage t. The period is the longest such time for each microbatch, and at least what a machine sends of it, 2X:
+// Let τ be the time of a microbatch on a stage, L a link's latency and X its transfer time. A microbatch goes from
+// stage s to stage t and back in (t−s+1)·τ + 2(t−s)(L+X). Meanwhile stage s begins as many others as it has more in
+// flight than stage t. The period is the longest such time for each microbatch, and at least what a machine sends of
+// it, 2X:
 //
 //	max over s ≤ t of ((t−s+1)·τ + 2(t−s)(L+X)) / (1 + inFlight(s) − inFlight(t))
 //

@@ -29,9 +29,9 @@ func (o Options) warmup(stage int) int { return o.Stages - 1 - stage + o.extra(s
 // and plans memory for that many, so a schedule file has no more.
 const PatternBatches = 4
 
-// SteadyBatches is a number of batches after which Result.Steady is exact over links. A pipeline that waits for messages
-// repeats itself after as many microbatches as are in flight, so Steady has to cover a multiple of these, after a few
-// batches in which the pipeline settles.
+// SteadyBatches is a number of batches after which Result.Steady is exact over links. A pipeline that waits for
+// messages repeats itself after as many microbatches as are in flight, so Steady has to cover a multiple of these,
+// after a few batches in which the pipeline settles.
 func (o Options) SteadyBatches() int {
 	const settling = 6
 	n, inFlight := o.Microbatches, o.Stages+o.Depth

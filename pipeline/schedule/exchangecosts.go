@@ -6,15 +6,16 @@ import (
 )
 
 // ExchangeCosts are the costs of replicas that train on their own, and of their exchanges, in any unit of time and in
-// bytes. Every fragment is divided among owners. Each replica sends each owner its part of the message; the owner takes the
-// mean and sends each replica the result, which has as many bytes. If one owns all, replicas may forward the result.
+// bytes. Every fragment is divided among owners. Each replica sends each owner its part of the message; the owner takes
+// the mean and sends each replica the result, which has as many bytes. If one owns all, replicas may forward the
+// result.
 type ExchangeCosts struct {
 	Bytes    []float64 // by fragment: of a message
 	Work     []float64 // by fragment: the time that sending it takes a replica, and landing it takes as long; nil: none
 	Replicas []ReplicaCost
 	Sites    []Site
-	// Copies is how many copies of a result the owner of all fragments sends to other sites, on average. Replicas at these
-	// forward the others, in as many chains, whose heads rotate. 0: the owner sends all.
+	// Copies is how many copies of a result the owner of all fragments sends to other sites, on average. Replicas at
+	// these forward the others, in as many chains, whose heads rotate. 0: the owner sends all.
 	Copies float64
 }
 
@@ -88,8 +89,8 @@ func (c ExchangeCosts) Training() (n int) {
 	return n
 }
 
-// Traffic is the bytes that a site sends, and receives, for an exchange of all fragments. Each replica sends the owners at
-// other sites their shares of its message; each owner sends its share of the results to the replicas at other sites.
+// Traffic is the bytes that a site sends, and receives, for an exchange of all fragments. Each replica sends the owners
+// at other sites their shares of its message; each owner sends its share of the results to the replicas at other sites.
 func (c ExchangeCosts) Traffic(site int) (up, down float64) {
 	training, owned, message := c.at(site)
 	all := float64(c.Training())
@@ -122,8 +123,8 @@ func (c ExchangeCosts) share() float64 {
 // hops is how many replicas, one after the other, forward a result.
 func (c ExchangeCosts) hops() float64 { return math.Ceil(c.Passed()/c.Copies) - 1 }
 
-// at are the replicas that train at a site, the share of each fragment that is owned there, and the bytes of a message of
-// all fragments.
+// at are the replicas that train at a site, the share of each fragment that is owned there, and the bytes of a message
+// of all fragments.
 func (c ExchangeCosts) at(site int) (training, owned, message float64) {
 	for _, r := range c.Replicas {
 		if r.Site != site {

@@ -11,8 +11,8 @@ type Exchanges struct {
 	Last      int `json:"last"`   // the step after which all fragments are exchanged and land at once: the end of the run
 }
 
-// Sent lists the fragments that are sent after a step. Fragments are spread evenly over the period; the last one is sent at
-// its end.
+// Sent lists the fragments that are sent after a step. Fragments are spread evenly over the period; the last one is
+// sent at its end.
 func (e Exchanges) Sent(step int) (fragments []int) {
 	for f := range e.Fragments {
 		if e.Sends(f, step) {
@@ -47,8 +47,9 @@ const (
 	Endless       = 1 << 40
 )
 
-// Validate checks that the plan can be followed, and that it exchanges what it should: each fragment once in each period,
-// none again before its last exchange has landed, and all of them after the last step, when everything has landed.
+// Validate checks that the plan can be followed, and that it exchanges what it should: each fragment once in each
+// period, none again before its last exchange has landed, and all of them after the last step, when everything has
+// landed.
 func (e Exchanges) Validate() error {
 	for _, n := range []struct {
 		name               string

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each fragment is sent once in a period, evenly spread, and lands before it is sent again. At the end of the run all land.
+// Each fragment is sent once in a period, evenly spread, and lands before it is sent again. At the end of the run all
+// land.
 func TestExchanges(t *testing.T) {
 	for _, p := range []Exchanges{{1, 1, 0, 5}, {4, 8, 3, 50}, {5, 3, 3, 20}, {6, 32, 32, 100}, {3, 7, 6, 1000}} {
 		last, landed := make([]int, p.Fragments), make([]int, p.Fragments)
@@ -85,7 +86,8 @@ func TestExchangesTakeTheirTime(t *testing.T) {
 	assert.InDelta(t, 5+35./8, r.Step, 0.7)
 }
 
-// With the lateness that a simulation finds nothing waits; with less something does. Connections carry what Traffic says.
+// With the lateness that a simulation finds nothing waits; with less something does. Connections carry what Traffic
+// says.
 func TestLateness(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -45,9 +45,10 @@ type FlightResult struct {
 	Landed   []float64 `json:"landed"`  // when the replica moved by it
 }
 
-// SimulateExchanges runs exchanges at given costs for a number of steps, after validating them. Replicas compute step after
-// step, and wait only where a result has to land that has not arrived. Messages occupy the sender, the connections of both
-// sites and the receiver, each of which forwards them one after the other in the order in which they were ready.
+// SimulateExchanges runs exchanges at given costs for a number of steps, after validating them. Replicas compute step
+// after step, and wait only where a result has to land that has not arrived. Messages occupy the sender, the
+// connections of both sites and the receiver, each of which forwards them one after the other in the order in which
+// they were ready.
 func SimulateExchanges(e Exchanges, c ExchangeCosts, steps int) (*ExchangeResult, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -379,12 +380,12 @@ func (sim *exchangeSimulation) deliver(fl *flight, back span, to func(siteState)
 // forwardedPieces is in how many pieces a result is forwarded: a replica forwards the first while others come.
 const forwardedPieces = 16
 
-// forwardingSlower is how much longer it takes to forward a result than to send it: what the replica itself sends meanwhile has the
-// other half of the connection.
+// forwardingSlower is how much longer it takes to forward a result than to send it: what the replica itself sends
+// meanwhile has the other half of the connection.
 const forwardingSlower = 2
 
-// forward forwards a result that comes to the heads of all chains in a span of time. It returns the span in which it leaves the
-// last but one: the slowest connection counts, and a piece for each hop.
+// forward forwards a result that comes to the heads of all chains in a span of time. It returns the span in which it
+// leaves the last but one: the slowest connection counts, and a piece for each hop.
 func (sim *exchangeSimulation) forward(bytes float64, come span) span {
 	last, piece, share := come.last, 0.0, sim.costs.share()
 	for g := range sim.sites {
@@ -430,8 +431,8 @@ func (sim *exchangeSimulation) finish() *ExchangeResult {
 	return out
 }
 
-// lateness is how many steps after one a replica has ended the first step at whose end an exchange has arrived. Later steps
-// than it has done are taken to be as long as its last one.
+// lateness is how many steps after one a replica has ended the first step at whose end an exchange has arrived. Later
+// steps than it has done are taken to be as long as its last one.
 func (sim *exchangeSimulation) lateness(ends []float64, step int, arrived float64) int {
 	const rounding = 1e-9
 	n, _ := slices.BinarySearch(ends, arrived*(1-rounding))

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEach runs a test on schedules of all families, with up to 8 stages, in the core of the tests up to 3 of fewer sizes.
-// With a delay it runs them with few, some and all microbatches stale, and where there may be more in flight, with several
-// depths.
+// forEach runs a test on schedules of all families, with up to 8 stages, in the core of the tests up to 3 of fewer
+// sizes. With a delay it runs them with few, some and all microbatches stale, and where there may be more in flight,
+// with several depths.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	type size struct{ stages, microbatches int }
 	var sizes []size

@@ -16,8 +16,8 @@ const (
 	SendForward  // SF: activations to the chunk after
 	RecvBackward // RB: their gradient from the chunk after
 	SendBackward // SB: the input's gradient to the chunk before
-	// Exchange, once per batch, between the stage's last backward of the batch and the batch's deadline. It stands at the
-	// deadline in the action list; a stage does it as soon as it can.
+	// Exchange, once per batch, between the stage's last backward of the batch and the batch's deadline. It stands at
+	// the deadline in the action list; a stage does it as soon as it can.
 	SendGrads   // SG: send the gradients of copied parameters to their owners
 	RecvGrads   // RG: receive the gradients of this stage's parameters from their copies
 	GradNorm    // N: compute the squared norms of the stage's gradients and check its loss, and all-gather them

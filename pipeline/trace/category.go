@@ -73,16 +73,17 @@ func ClockTrack(member string) string { return clockPrefix + member }
 
 const clockPrefix = "clock of "
 
-// NetworkTrack is the track of Network events. Their arguments: "source" and "target", the members; "latency_micros" of a
-// transfer without content, "bytes_per_second". The event that describes the Settings of a run has their arguments
+// NetworkTrack is the track of Network events. Their arguments: "source" and "target", the members; "latency_micros" of
+// a transfer without content, "bytes_per_second". The event that describes the Settings of a run has their arguments
 // instead.
 const NetworkTrack = "network"
 
-// ExchangeTrack is the track of Exchange. Arguments of its events: the "step" after which the fragment was sent, the step at
-// which its exchange "lands", and the "bytes" of a message.
+// ExchangeTrack is the track of Exchange. Arguments of its events: the "step" after which the fragment was sent, the
+// step at which its exchange "lands", and the "bytes" of a message.
 const ExchangeTrack = "exchanges"
 
-// ExchangeWait begins the name of the Wait events in which a stage waited for an exchange; the name of its fragment follows.
+// ExchangeWait begins the name of the Wait events in which a stage waited for an exchange; the name of its fragment
+// follows.
 const ExchangeWait = "wait for the exchange of "
 
 // DataTrack is the track of Data.

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Machines is how the stages of a run over several machines wait for each other, in the steady state where there is one.
+// Machines is how the stages of a run over several machines wait for each other, in the steady state where there is
+// one.
 type Machines struct {
 	Clocks  []ClockState `json:"clocks"`
 	Links   []LinkUse    `json:"links"` // links that stages waited for longest come first

@@ -97,8 +97,8 @@ func (j *job) openCorpus(ctx context.Context) error {
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }
 
-// await runs what may wait for text, and reports what it waits for and what was found in files that were read meanwhile. due
-// ends the wait with an error; nil: nothing does.
+// await runs what may wait for text, and reports what it waits for and what was found in files that were read
+// meanwhile. due ends the wait with an error; nil: nothing does.
 func (j *job) await(wait func(each func(data.Waiting) error) error, due func() error) error {
 	report, noted := j.options.Report, 0
 	err := wait(func(w data.Waiting) error {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// openDevices opens a device for each rank by its name. Each name is opened as often as it occurs. again reports that the
-// devices were open before.
+// openDevices opens a device for each rank by its name. Each name is opened as often as it occurs. again reports that
+// the devices were open before.
 func openDevices(open layout.OpenDevice, names []string, again bool) (devices []device.Device, err error) {
 	defer func() {
 		if err == nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// kernelsFile, in the run folder and in every checkpoint, holds the kernels that compute the steps from there on: others
-// would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a resumed
-// run then keeps the static choice, however much memory there is.
+// kernelsFile, in the run folder and in every checkpoint, holds the kernels that compute the steps from there on:
+// others would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a
+// resumed run then keeps the static choice, however much memory there is.
 const kernelsFile = "kernels.json"
 
 // kernels is the content of kernelsFile, or nil.

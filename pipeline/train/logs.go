@@ -40,9 +40,9 @@ func (l *logs) recordLoads(step, steps int, routing []engine.Routing) error {
 	return l.experts.AppendArrays(step, loads...)
 }
 
-// recordsLoads reports whether the loads of a step are recorded: each of the first 255 steps, every second one up to 511,
-// every fourth one up to 1023, and so on, and the last one. So a run of any length has a few hundred records, whose
-// distance is below a hundredth of the steps so far.
+// recordsLoads reports whether the loads of a step are recorded: each of the first 255 steps, every second one up to
+// 511, every fourth one up to 1023, and so on, and the last one. So a run of any length has a few hundred records,
+// whose distance is below a hundredth of the steps so far.
 func recordsLoads(step, steps int) bool {
 	return step == steps || step%(1<<max(0, bits.Len(uint(step))-8)) == 0
 }

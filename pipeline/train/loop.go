@@ -306,8 +306,8 @@ func (t *trainer) postpone(ctx context.Context, err error) error {
 	return t.save(ctx)
 }
 
-// awaitText waits for the text of the next step, and returns the last step up to one whose text is there. While it waits, a
-// checkpoint that was asked for is saved, and one that cannot be written ends the run.
+// awaitText waits for the text of the next step, and returns the last step up to one whose text is there. While it
+// waits, a checkpoint that was asked for is saved, and one that cannot be written ends the run.
 func (t *trainer) awaitText(ctx context.Context, to int) (int, error) {
 	b, began := t.job.corpus.train, time.Now()
 	defer func() { t.recorder.pace.pause(time.Since(began)) }()
@@ -364,8 +364,8 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 
 // keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last
 // blameLoss. The cause is not searched for if training reads segments and evaluations do not: without
-// data.document_mask, segments are what a module makes of a batch. Nor is it of replicas that train on their own: others
-// evaluate.
+// data.document_mask, segments are what a module makes of a batch. Nor is it of replicas that train on their own:
+// others evaluate.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
 	unlike := task.Inputs.Segments && !task.Inputs.EvalSegments || t.job.config.Pipeline.Independent()

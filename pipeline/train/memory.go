@@ -72,8 +72,8 @@ func (t *trainer) checkLargest(ctx context.Context) error {
 	return e.Close()
 }
 
-// checkLargestRemote is checkLargest of ranks in other processes, which check their memory when they plan. They have one
-// pipeline at a time, so that it comes before the run's own.
+// checkLargestRemote is checkLargest of ranks in other processes, which check their memory when they plan. They have
+// one pipeline at a time, so that it comes before the run's own.
 func (t *trainer) checkLargestRemote(ctx context.Context) error {
 	j := t.job
 	if j.options.Devices.Remote == nil || !j.grows() {

@@ -43,8 +43,8 @@ type Snapshotter interface {
 	Snapshot() Variables
 }
 
-// ErrTooFewDevices is wrapped by the error of a Remote that has not found a device for each rank. It ends the run, which
-// can be resumed with another config.
+// ErrTooFewDevices is wrapped by the error of a Remote that has not found a device for each rank. It ends the run,
+// which can be resumed with another config.
 var ErrTooFewDevices = errors.New("too few devices")
 
 // Remote opens a pipeline whose ranks are in other processes. Errors of a lost process wrap device.ErrLost, here and

@@ -21,8 +21,8 @@ import (
 )
 
 // recorder writes the measurements of each step to metrics.jsonl, system.jsonl and TensorBoard's event files, reports
-// them, passes them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then
-// it is pending.
+// them, passes them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after
+// it: until then it is pending.
 type recorder struct {
 	job       *job
 	logs      logs
@@ -247,9 +247,9 @@ func plotLoss(c config.Config, parameters int64, entropy float64) (string, error
 	return path, usererror.New(err)
 }
 
-// plotLoads draws the largest load of an expert over the mean load, by step and layer, and returns the path of the plot,
-// or "" if there is nothing to draw. If there are more than mostLayers layers, it draws mostLayers of them, evenly
-// spaced.
+// plotLoads draws the largest load of an expert over the mean load, by step and layer, and returns the path of the
+// plot, or "" if there is nothing to draw. If there are more than mostLayers layers, it draws mostLayers of them,
+// evenly spaced.
 func plotLoads(c config.Config, m model.Model) (string, error) {
 	layers := m.Routing(0, m.Units())
 	if len(layers) == 0 {

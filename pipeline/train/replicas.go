@@ -112,8 +112,8 @@ func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
 	return nil
 }
 
-// outlives reports whether the pipeline goes on in spite of an error: replicas that train on their own outlive the loss of
-// one of them.
+// outlives reports whether the pipeline goes on in spite of an error: replicas that train on their own outlive the loss
+// of one of them.
 func (d *deployment) outlives(err error) bool {
 	p, ok := d.engine.(interface{ Failed() error })
 	return ok && errors.Is(err, device.ErrLost) && p.Failed() == nil

@@ -42,8 +42,8 @@ func tensorsOf(t *testing.T, res train.Result) map[string][]float32 {
 	return all
 }
 
-// The validation loss, metrics and evaluations of the checkpoint are of the outer weights; metrics and the trace show each
-// replica and each exchange.
+// The validation loss, metrics and evaluations of the checkpoint are of the outer weights; metrics and the trace show
+// each replica and each exchange.
 func TestReplicasLeaveTheirMarks(t *testing.T) {
 	c := independent(t, t.TempDir())
 	notes := &runtest.Notes{}

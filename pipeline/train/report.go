@@ -53,8 +53,8 @@ type Progress struct {
 	Left time.Duration `json:"left_ns"`
 	// Routing is what the routers of mixtures of experts did, by layer.
 	Routing []engine.Routing `json:"routing,omitempty"`
-	// ReplicaLosses are the losses of replicas that train on their own, by number; NaN: it is away. Loss is the mean of the
-	// others.
+	// ReplicaLosses are the losses of replicas that train on their own, by number; NaN: it is away. Loss is the mean of
+	// the others.
 	ReplicaLosses []metrics.Number `json:"replica_losses,omitempty"`
 }
 

@@ -36,8 +36,8 @@ type Options struct {
 	Prepared  Prepared // what the caller has done
 	StopAfter int      // evaluate, save and end as interrupted after this step, if train.steps is larger; 0: do not
 	Unsaved   bool     // write no checkpoint, and evaluate nothing
-	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes on.
-	// nil: there are none.
+	// Saves counts requests for a checkpoint: whenever it has grown, the run saves one after its current step and goes
+	// on. nil: there are none.
 	Saves   *atomic.Int64
 	Devices DeviceOptions
 	Hooks   HookOptions
@@ -60,13 +60,13 @@ type DeviceOptions struct {
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
 	Execute    engine.Executor // nil: runtime/exec
-	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run begins with the choices of its
-	// checkpoint. Kernels whose timing is postponed are timed between steps.
+	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run begins with the choices of
+	// its checkpoint. Kernels whose timing is postponed are timed between steps.
 	Tune        *tune.Cache
 	TimingShare float64        // of the time that timing kernels between steps may take; 0: 0.02
 	Costs       *measure.Cache // measured times of units, by device; nil: the model is cut by modelled times
-	// Peak measures how many FLOP/s a device computes at most, for the MFU of GPUs that package measure does not know and
-	// of CPUs; nil: not measured.
+	// Peak measures how many FLOP/s a device computes at most, for the MFU of GPUs that package measure does not know
+	// and of CPUs; nil: not measured.
 	Peak func(device.Device) (float64, error)
 	// Concurrent is the number of runs at a time, which divide the cores of a CPU that is a device; 0: one.
 	Concurrent int
@@ -137,10 +137,10 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	return t.outcome(), err
 }
 
-// Check finds everything that is wrong with the input of a run whose ranks may be in other processes, as Run does before
-// it writes anything, and leaves nothing behind. local are the devices of this process that compute: the model must fit
-// them, as far as that is known without the others. It reports how much of the text it has read, and nothing else. The
-// texts that it returns are for the Options of Run; the caller closes them.
+// Check finds everything that is wrong with the input of a run whose ranks may be in other processes, as Run does
+// before it writes anything, and leaves nothing behind. local are the devices of this process that compute: the model
+// must fit them, as far as that is known without the others. It reports how much of the text it has read, and nothing
+// else. The texts that it returns are for the Options of Run; the caller closes them.
 func Check(ctx context.Context, c config.Config, o Options, local []string) (texts *Texts, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}
@@ -279,8 +279,8 @@ func (t *trainer) openDeployment(ctx context.Context) error {
 	return t.deployment.open(ctx, t.checkpoints.any())
 }
 
-// loadDeployment brings the programs and the initial state to the devices. Then it closes the checkpoint that the run starts
-// from: Windows removes no open files, and other systems keep their space.
+// loadDeployment brings the programs and the initial state to the devices. Then it closes the checkpoint that the run
+// starts from: Windows removes no open files, and other systems keep their space.
 func (t *trainer) loadDeployment(ctx context.Context) error {
 	if err := t.deployment.load(ctx, t.step, t.start); err != nil || t.job.options.Devices.Remote != nil {
 		return err

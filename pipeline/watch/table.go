@@ -151,8 +151,8 @@ const lateRows = 2
 
 // sample is at most n rows of those from lo to hi. With more rows than n, they are divided into n/2 buckets of
 // consecutive rows, and each bucket becomes two rows: of each column, the smallest and the largest finite value in the
-// order in which they come. So no extreme is lost, and a value is shown at most a bucket beside its step. A value that is
-// not finite takes the place of the smallest.
+// order in which they come. So no extreme is lost, and a value is shown at most a bucket beside its step. A value that
+// is not finite takes the place of the smallest.
 func (t *table) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
 	columns = make([][]float64, len(t.columns))
 	if hi-lo <= n {

@@ -340,7 +340,8 @@ func TestFoldersOfOneName(t *testing.T) {
 	}
 }
 
-// A linked run folder is a run, and so are those in a linked folder. A link that leads elsewhere later is followed there.
+// A linked run folder is a run, and so are those in a linked folder. A link that leads elsewhere later is followed
+// there.
 func TestLinkedRuns(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	for i, name := range []string{"one", "two", "many/a", "many/b"} {

@@ -89,8 +89,8 @@ func separate(r *fuse.Result, v *graph.Value) string {
 // maxRecent is the size of the sources that recent keeps, in bytes.
 const maxRecent = 64 << 20
 
-// recent are the graphs that were lowered last. Replicas of a stage, the attempts to fit a plan into memory, and runs in
-// one process lower equal graphs again.
+// recent are the graphs that were lowered last. Replicas of a stage, the attempts to fit a plan into memory, and runs
+// in one process lower equal graphs again.
 var recent = recentGraphs{max: maxRecent}
 
 // recentGraphs are lowered graphs in the order of their last use, the newest at the end. While their sources exceed max

@@ -155,8 +155,8 @@ func TestChoicesAreAdoptedTogether(t *testing.T) {
 	assert.Equal(t, static, candidate(t, dev, c, 64))
 }
 
-// Without a choice for its size a kernel has the one for another size, or another driver, but not for a size that is far
-// off, nor for another card. It is timed all the same.
+// Without a choice for its size a kernel has the one for another size, or another driver, but not for a size that is
+// far off, nor for another card. It is timed all the same.
 func TestChoicesOfOtherSizes(t *testing.T) {
 	dev, path := newGPU("naive"), filepath.Join(t.TempDir(), "kernels.json")
 	c, err := tune.Open(path, nil)

@@ -177,7 +177,8 @@ func (c *Cache) recall(key string, ks []shaders.Kernel) (Choice, bool) {
 const nearTie = 1.05
 
 // A naive kernel is not timed if another variant takes longer than slow. It would take many times as long, and drivers
-// reset a GPU that is busy for seconds. Native ones are timed only without another variant: they were never the fastest.
+// reset a GPU that is busy for seconds. Native ones are timed only without another variant: they were never the
+// fastest.
 const (
 	naive   = "naive"
 	slow    = 20 * time.Millisecond

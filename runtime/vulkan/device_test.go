@@ -284,8 +284,8 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 	}
 }
 
-// Compiled shaders are there for the next process. Damaged files are compiled again. The translator, which takes longest,
-// is damaged once: the tests of codecache, which checks its files, have other damage.
+// Compiled shaders are there for the next process. Damaged files are compiled again. The translator, which takes
+// longest, is damaged once: the tests of codecache, which checks its files, have other damage.
 func TestCaches(t *testing.T) {
 	tier.Rest(t)
 	dir := filepath.Join(t.TempDir(), "cache")

@@ -1,7 +1,7 @@
 package webgpu
 
-// WebGPU's library for ARM calls hypot and hypotf. glibc 2.35 has new versions of both, which a linker takes where it finds
-// them. The older ones give the same results, and programs run with glibc 2.34, too.
+// WebGPU's library for ARM calls hypot and hypotf. glibc 2.35 has new versions of both, which a linker takes where it
+// finds them. The older ones give the same results, and programs run with glibc 2.34, too.
 
 /*
 #cgo LDFLAGS: -Wl,--wrap=hypot -Wl,--wrap=hypotf

@@ -71,8 +71,8 @@ func (d hardware) Limits() target.Limits {
 	return l
 }
 
-// The browser's compiler, which is stricter than naga about barriers, takes every kernel, and those that are for GPUs. Of
-// kernels that differ in numbers only, it takes one.
+// The browser's compiler, which is stricter than naga about barriers, takes every kernel, and those that are for GPUs.
+// Of kernels that differ in numbers only, it takes one.
 func TestKernelsAreValid(t *testing.T) {
 	d := open(t, 0)
 	tasks := slices.Concat(compute.Graphs(), compute.Chains(randomGraphs))

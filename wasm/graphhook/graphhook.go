@@ -199,8 +199,8 @@ type Loss struct {
 	PerToken bool     // the loss has a number for each token, not one number
 }
 
-// BuildLoss returns the loss that write builds. It must be f32 [Rows], or one number, and have a gradient with respect to
-// the logits or hidden.
+// BuildLoss returns the loss that write builds. It must be f32 [Rows], or one number, and have a gradient with respect
+// to the logits or hidden.
 func BuildLoss(in Inputs, write func(*Builder) (Handle, error)) (*Loss, error) {
 	var failed error
 	loss := &Loss{}

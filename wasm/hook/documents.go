@@ -47,8 +47,8 @@ func (h *Host) emitImport() wasm.Import {
 }
 
 // Mapper maps documents by several instances of a module. If the module is stateless, results do not depend on the
-// instance. A module with state has one instance, to which documents must be passed in order. Several goroutines may use
-// a Mapper.
+// instance. A module with state has one instance, to which documents must be passed in order. Several goroutines may
+// use a Mapper.
 type Mapper struct {
 	m    *Module
 	pool *wasm.Pool
@@ -65,8 +65,8 @@ func (m *Module) Mapper(n int) *Mapper {
 // ErrStateLost is wrapped by the error of a document that closed the instance of a module with state.
 var ErrStateLost = errors.New("the module's state is lost")
 
-// Map returns the documents that replace a document: none, one, or several, in order. The module's random numbers depend
-// on index, the number of the document.
+// Map returns the documents that replace a document: none, one, or several, in order. The module's random numbers
+// depend on index, the number of the document.
 func (p *Mapper) Map(ctx context.Context, index int, text []byte) (texts [][]byte, err error) {
 	err = p.pool.Do(ctx, func(i *wasm.Instance) error {
 		d := documents{left: maxGrowth*len(text) + maxEmitted}

@@ -24,8 +24,8 @@ func (m *Module) Rate(ctx context.Context) (*Rate, error) {
 	return &Rate{m, i}, err
 }
 
-// Factor returns the factor on all learning rates at a step, counted from 0, of a run of the given number of steps. base
-// is the factor of the schedule. The result is between 0 and MaxFactor.
+// Factor returns the factor on all learning rates at a step, counted from 0, of a run of the given number of steps.
+// base is the factor of the schedule. The result is between 0 and MaxFactor.
 func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float64, error) {
 	out := wasm.Of(wasm.Out, []float64{0})
 	if _, err := r.i.Call(ctx, LearningRate, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps), base}), out); err != nil {

@@ -14,8 +14,8 @@ const (
 	maxBlocks = 8_000     // of a function, about as many as a compiler makes of it
 	maxAlive  = 4_000_000 // of a function
 
-	// maxEffort is the sum over functions of blocks² + 6·alive + squares, each about 70 ns. A Go program takes 1.1e7 for
-	// its runtime and fmt, and naga, a compiler for shaders (2 MB of Rust), 5.7e7.
+	// maxEffort is the sum over functions of blocks² + 6·alive + squares, each about 70 ns. A Go program takes 1.1e7
+	// for its runtime and fmt, and naga, a compiler for shaders (2 MB of Rust), 5.7e7.
 	maxEffort = 200_000_000
 )
 

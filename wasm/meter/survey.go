@@ -160,8 +160,8 @@ func (s *survey) nextStraightLine() {
 	s.at, s.pays, s.own, s.cost = s.i, s.top().pays, false, 0
 }
 
-// close decides where straight-line code is paid for: at its loop or function if it is short or comes first there, else at
-// itself.
+// close decides where straight-line code is paid for: at its loop or function if it is short or comes first there, else
+// at itself.
 func (s *survey) close() {
 	if s.own || s.cost < StraightLine {
 		s.payings[s.pays].cost += s.cost

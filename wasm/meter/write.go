@@ -205,8 +205,8 @@ const (
 	elemExpression = 4
 )
 
-// placed is the initial size of a table and the offset in it that an expression stands for. Other runtimes refuse to start
-// a module with elements outside of it; wazero would leave them out.
+// placed is the initial size of a table and the offset in it that an expression stands for. Other runtimes refuse to
+// start a module with elements outside of it; wazero would leave them out.
 func (m *module) placed(table uint32, offset []byte) (size, at uint64) {
 	r := &reader{b: offset}
 	own := int64(table) - int64(m.tables-len(m.tableSizes)) // imported tables come first

@@ -87,8 +87,8 @@ func sizeOf(wgsl string) target.CooperativeMatrix {
 	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
-// loops writes statements. Its loops start at a number that is not constant, lest drivers unroll them: it is in workgroup
-// memory, which is zero.
+// loops writes statements. Its loops start at a number that is not constant, lest drivers unroll them: it is in
+// workgroup memory, which is zero.
 type loops struct {
 	size    target.CooperativeMatrix
 	factor  graph.DType

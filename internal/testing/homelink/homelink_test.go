@@ -70,7 +70,8 @@ func TestLinksTakeTime(t *testing.T) {
 	})
 }
 
-// A machine that hangs loses nothing, one that is reset everything, and a connection that is closed ends behind its bytes.
+// A machine that hangs loses nothing, one that is reset everything, and a connection that is closed ends behind its
+// bytes.
 func TestMachinesFail(t *testing.T) {
 	within(t, func(t *testing.T, a, b, c *Machine) {
 		near, far := pair(t, b, c)

@@ -4,8 +4,8 @@
 //	machine A ──▶ buffer ──▶ uplink of A ──▶ latency ──▶ downlink of B ──▶ machine B
 //
 // It knows the time by package time alone. In a bubble of testing/synctest an hour of a run takes as long as the run
-// computes, and what the run waits for is exact. The dynamics of TCP are left out: a connection has its share of a link at
-// once, and loses nothing. Packages slowlink and lossylink have links in real time, for sockets and for processes.
+// computes, and what the run waits for is exact. The dynamics of TCP are left out: a connection has its share of a link
+// at once, and loses nothing. Packages slowlink and lossylink have links in real time, for sockets and for processes.
 package homelink
 
 import (
@@ -52,8 +52,8 @@ type Machine struct {
 	changed   chan struct{} // closed and replaced when one of these changes
 }
 
-// New makes a network without machines. Links carry packets of some bytes, and a connection holds a buffer of some bytes
-// before its uplink.
+// New makes a network without machines. Links carry packets of some bytes, and a connection holds a buffer of some
+// bytes before its uplink.
 func New(packet, buffer int) *Network {
 	return &Network{packet: packet, buffer: buffer, machines: map[netip.Addr]*Machine{}}
 }
@@ -87,7 +87,8 @@ func (m *Machine) Host() string { return m.address.String() }
 // Carried returns how many bytes the uplink and the downlink have carried, and in how many packets.
 func (m *Machine) Carried() (up, down Carried) { return m.up.count(), m.down.count() }
 
-// Hang holds up all bytes from and to the machine until Resume, as a machine that sleeps or has lost its connection does.
+// Hang holds up all bytes from and to the machine until Resume, as a machine that sleeps or has lost its connection
+// does.
 func (m *Machine) Hang() { m.change(func() { m.silent = true }) }
 
 // Resume ends Hang.

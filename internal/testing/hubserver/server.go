@@ -124,8 +124,8 @@ func (s *Server) repository(name string) *repository {
 	return r
 }
 
-// Add makes a commit of files at a branch of models/ORG/NAME or datasets/ORG/NAME, and returns it. Files of earlier commits
-// are not in it.
+// Add makes a commit of files at a branch of models/ORG/NAME or datasets/ORG/NAME, and returns it. Files of earlier
+// commits are not in it.
 func (s *Server) Add(name, branch string, files map[string][]byte) (commit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

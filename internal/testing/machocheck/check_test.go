@@ -51,7 +51,8 @@ func (e *linkError) Error() string { return e.text }
 
 const usesWebGPU = "void *wgpuCreateInstance(const void *); int main(void) { return wgpuCreateInstance(0) != 0; }"
 
-// The stubs have every symbol that WebGPU's library needs of Apple's, and the programs that Zig links are what macOS expects.
+// The stubs have every symbol that WebGPU's library needs of Apple's, and the programs that Zig links are what macOS
+// expects.
 func TestWebGPULinks(t *testing.T) {
 	for _, processor := range []string{"arm64", "amd64"} {
 		program, err := link(t, processor, usesWebGPU)

@@ -1,10 +1,11 @@
-// Command machocheck checks programs for macOS as far as that is possible on another system, and prints what macOS reads
-// to start them, as otool -l does:
+// Command machocheck checks programs for macOS as far as that is possible on another system, and prints what macOS
+// reads to start them, as otool -l does:
 //
 //	go run ./internal/testing/machocheck -macos 12.0 PROGRAM...
 //
-// A program must run from that macOS on, link libraries and frameworks of the system alone, name the library of each symbol
-// that it imports, and, for arm64, have a signature that fits its bytes: macOS kills others. It exits with 1 if one does not.
+// A program must run from that macOS on, link libraries and frameworks of the system alone, name the library of each
+// symbol that it imports, and, for arm64, have a signature that fits its bytes: macOS kills others. It exits with 1 if
+// one does not.
 package main
 
 import (

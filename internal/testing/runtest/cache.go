@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Cached makes a commit of one digit, without files, the commit of a revision in the cache of the Hub, which HF_HUB_CACHE names.
+// Cached makes a commit of one digit, without files, the commit of a revision in the cache of the Hub, which
+// HF_HUB_CACHE names.
 func Cached(t *testing.T, folder, revision, digit string) (commit string) {
 	t.Helper()
 	commit = strings.Repeat(digit, 40)

@@ -17,8 +17,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// Fake replaces training in tests of many runs: its method Train writes config.yaml and metrics.jsonl with losses of the
-// test's choice. A run resumes after the last step in metrics.jsonl.
+// Fake replaces training in tests of many runs: its method Train writes config.yaml and metrics.jsonl with losses of
+// the test's choice. A run resumes after the last step in metrics.jsonl.
 type Fake struct {
 	Loss  func(c config.Config, step int) float64 // validation loss after a step; infinite: the run diverges
 	Fail  func(config.Config) error               // before the first step; nil: no run fails

@@ -9,7 +9,8 @@ import (
 // outputs are the folders of the root that hold no sources. Other tests and commands write there.
 var outputs = map[string]bool{".git": true, "bin": true, "build": true, "runs": true, "studies": true}
 
-// Walk calls do with the path of each regular file of the module in dir, relative to dir with slashes, in lexical order.
+// Walk calls do with the path of each regular file of the module in dir, relative to dir with slashes, in lexical
+// order.
 func Walk(dir string, do func(path string) error) error {
 	return fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {

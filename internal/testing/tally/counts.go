@@ -41,8 +41,8 @@ func (c *counts) set(pack, test string, n count) {
 	tests[test] = n
 }
 
-// left returns the arguments of go test for the tests with cases left. Packages share one pattern, so a test of a name that
-// another package has runs again, too.
+// left returns the arguments of go test for the tests with cases left. Packages share one pattern, so a test of a name
+// that another package has runs again, too.
 func (c *counts) left() string {
 	names, packages := map[string]bool{}, []string{}
 	for _, p := range c.Packages {

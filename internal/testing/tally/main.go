@@ -1,13 +1,13 @@
-// Command tally reads the output of go test -json and prints what go test does without -json: a line for each package, and
-// the output of those that fail. Then it says how many cases ran, and why others did not.
+// Command tally reads the output of go test -json and prints what go test does without -json: a line for each package,
+// and the output of those that fail. Then it says how many cases ran, and why others did not.
 //
 //	go test -json ./... | go run ./internal/testing/tally [-rest COMMAND] [-keep FILE]
 //
 // A case is a test, or what a test reports by tier.Count; a subtest that is skipped is one more. It exits with 1 if a
 // package fails.
 //
-// With -keep it writes the counts of each test to a file. A later run takes only the tests that have cases left, and says
-// how many cases ran in both:
+// With -keep it writes the counts of each test to a file. A later run takes only the tests that have cases left, and
+// says how many cases ran in both:
 //
 //	args=$(go run ./internal/testing/tally -left FILE)
 //	go test -json $args | go run ./internal/testing/tally -after FILE

@@ -76,7 +76,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// A run of the core, and then one of the tests with cases left: both count, and the first is of no use once sources change.
+// A run of the core, and then one of the tests with cases left: both count, and the first is of no use once sources
+// change.
 func TestRest(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Mkdir("build", 0o777))

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Variable names the environment variable that chooses the tests. With the value Core the rest is left out; with Others the
-// core has run, and tests that divide their cases leave its cases out. It is no flag, so that results of packages that never
-// ask are kept from one tier to the other.
+// Variable names the environment variable that chooses the tests. With the value Core the rest is left out; with Others
+// the core has run, and tests that divide their cases leave its cases out. It is no flag, so that results of packages
+// that never ask are kept from one tier to the other.
 const (
 	Variable = "GPUPIPE_TESTS"
 	Core     = "core"
@@ -34,9 +34,9 @@ func Rest(t testing.TB) {
 	}
 }
 
-// Some returns the cases of a test that this run tries: all of them, or in the core those that keep chooses, given their
-// index. A test without cases for the core is skipped. A test that calls Some several times does so in both tiers, so that
-// the counts agree.
+// Some returns the cases of a test that this run tries: all of them, or in the core those that keep chooses, given
+// their index. A test without cases for the core is skipped. A test that calls Some several times does so in both
+// tiers, so that the counts agree.
 func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
 	tried := cases
@@ -55,8 +55,8 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	return tried
 }
 
-// Divide is Some where no call is within a loop over the cases of another: if the core has run, it returns the other cases,
-// and counts all. Within a loop it would lose the cases that the core omits with the outer one.
+// Divide is Some where no call is within a loop over the cases of another: if the core has run, it returns the other
+// cases, and counts all. Within a loop it would lose the cases that the core omits with the outer one.
 func Divide[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
 	if os.Getenv(Variable) != Others {

@@ -26,7 +26,8 @@ func (w *writer) barriers() map[*function]bool {
 // inlined begins the names of the inliner's variables. WGSL has none of these.
 const inlined = "__"
 
-// maxInlined bounds the calls that are replaced, since functions that call each other twice would double them each time.
+// maxInlined bounds the calls that are replaced, since functions that call each other twice would double them each
+// time.
 const maxInlined = 1000
 
 // inliner replaces calls of functions with barriers by their bodies, so that all barriers are statements of the entry

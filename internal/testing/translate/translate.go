@@ -1,9 +1,9 @@
 // Package translate runs the kernels of GPUs on a CPU, for tests: it turns WGSL into the C of runtime/cpu.
 //
 // [Translate] takes a whole kernel. Its workgroups become turns of a loop, and so do the invocations of a workgroup. A
-// kernel with barriers runs each stretch between two barriers for all invocations before the next, with the variables of
-// all invocations in arrays. The C needs the prelude of package native and GCC's vector extensions. [Device] is a device
-// that translates what it loads.
+// kernel with barriers runs each stretch between two barriers for all invocations before the next, with the variables
+// of all invocations in arrays. The C needs the prelude of package native and GCC's vector extensions. [Device] is a
+// device that translates what it loads.
 package translate
 
 import (

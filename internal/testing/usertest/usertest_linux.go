@@ -15,9 +15,9 @@ import (
 // nobody is the user ID of an unprivileged user.
 const nobody = 65534
 
-// Unprivileged runs f with the file permissions of an unprivileged user: the current one, or nobody for root. As root, it
-// makes the folders above dir, which is in t.TempDir(), searchable, and runs f in a goroutine of its own: f must not call
-// t.FailNow.
+// Unprivileged runs f with the file permissions of an unprivileged user: the current one, or nobody for root. As root,
+// it makes the folders above dir, which is in t.TempDir(), searchable, and runs f in a goroutine of its own: f must not
+// call t.FailNow.
 func Unprivileged(t *testing.T, dir string, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -51,8 +51,8 @@ func (t Type) String() string {
 // supported reports whether this package reads and writes elements of the type.
 func (t Type) supported() bool { return t == F32 || t == F16 || t == BF16 || t == Q8_0 }
 
-// Key is an entry of the metadata. Its value is a bool, uint8, int32, uint32, uint64, float32, string, []string, []int32
-// or []float32.
+// Key is an entry of the metadata. Its value is a bool, uint8, int32, uint32, uint64, float32, string, []string,
+// []int32 or []float32.
 type Key struct {
 	Name  string
 	Value any

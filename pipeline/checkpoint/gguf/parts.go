@@ -20,8 +20,8 @@ const (
 // partName matches the end of a part's name.
 var partName = regexp.MustCompile(`-(\d{5})-of-(\d{5})\.gguf$`)
 
-// PartName reports whether a path is named as a part of a file is, such as m-00001-of-00003.gguf: which one, from 1, and of how
-// many.
+// PartName reports whether a path is named as a part of a file is, such as m-00001-of-00003.gguf: which one, from 1,
+// and of how many.
 func PartName(path string) (at, of int, ok bool) {
 	m := partName.FindStringSubmatch(path)
 	if m == nil {

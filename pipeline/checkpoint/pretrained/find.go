@@ -30,9 +30,9 @@ const indexFile = "model.safetensors.index.json"
 // Expected is what Find takes, in words.
 const Expected = "a GGUF file, or a folder with config.json and model.safetensors"
 
-// Find returns the folder with config.json, or the GGUF file, of the model that a path names: the path itself, the snapshot
-// of a folder in the Hub's cache, the only model in a folder, or a model of the Hub by its name in the cache. The error says
-// what was found and what to do; expected is what the caller takes, such as Expected.
+// Find returns the folder with config.json, or the GGUF file, of the model that a path names: the path itself, the
+// snapshot of a folder in the Hub's cache, the only model in a folder, or a model of the Hub by its name in the cache.
+// The error says what was found and what to do; expected is what the caller takes, such as Expected.
 func Find(path, expected string) (string, error) {
 	found, err := find(path)
 	if errors.Is(err, errNoModel) {
@@ -105,8 +105,8 @@ func hasWeights(dir string) bool {
 	return present(dir, "model.safetensors") || present(dir, indexFile)
 }
 
-// modelsIn lists the GGUF files in a folder, and the folders with config.json in it and in the folders that it has. Of a GGUF
-// file in parts it lists the first.
+// modelsIn lists the GGUF files in a folder, and the folders with config.json in it and in the folders that it has. Of
+// a GGUF file in parts it lists the first.
 func modelsIn(dir string) (models []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 const tiny = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4, "hidden_size": 2, "num_hidden_layers": 1,
 "num_attention_heads": 1, "intermediate_size": 2, "max_position_embeddings": 8, "tie_word_embeddings": true}`
 
-// save writes the model's folder. Tensors have the values first, first+1, …; name may rename or, by "", omit one; the head is
-// present if there is a value for it.
+// save writes the model's folder. Tensors have the values first, first+1, …; name may rename or, by "", omit one; the
+// head is present if there is a value for it.
 func save(t *testing.T, name func(string) string, head *float32, limit int64) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 )
 
-// OpenExtended is Open of the weights of a model with vocab tokens for a model m with at least as many. Each new row of the
-// embedding, and of the head, is the mean of the file's rows: its token is about as likely as the average one.
+// OpenExtended is Open of the weights of a model with vocab tokens for a model m with at least as many. Each new row of
+// the embedding, and of the head, is the mean of the file's rows: its token is about as likely as the average one.
 func OpenExtended(path string, m model.Config, vocab int) (*Source, error) {
 	params := m.Parameters()
 	if m.VocabSize < vocab {
@@ -33,7 +33,8 @@ func (s *Source) extended(p model.Parameter) ([]float32, error) {
 	return withMeanRows(x, p.Type.Shape), nil
 }
 
-// withMeanRows appends means of all rows to a matrix, up to a shape [rows, columns] or another shape that x has already.
+// withMeanRows appends means of all rows to a matrix, up to a shape [rows, columns] or another shape that x has
+// already.
 func withMeanRows(x []float32, to graph.Shape) []float32 {
 	missing := to.Len() - len(x)
 	if missing == 0 {

@@ -126,7 +126,8 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	return s, s.checkState(c.Dir, o)
 }
 
-// FromReplicas opens the outer weights in a checkpoint of replicas that train on their own. StateTensor returns the rest.
+// FromReplicas opens the outer weights in a checkpoint of replicas that train on their own. StateTensor returns the
+// rest.
 func FromReplicas(c *checkpoint.Checkpoint, m model.Model) (s *Source, err error) {
 	s = &Source{params: m.Parameters()}
 	defer func() {
@@ -144,8 +145,8 @@ func FromReplicas(c *checkpoint.Checkpoint, m model.Model) (s *Source, err error
 	return s, checkTensors(c.Dir, s.model, want, noneRedundant)
 }
 
-// StateTensor returns the bytes of a tensor of a checkpoint's state, padded to whole words, or nil if there is none. One of
-// another type is an error.
+// StateTensor returns the bytes of a tensor of a checkpoint's state, padded to whole words, or nil if there is none.
+// One of another type is an error.
 func (s *Source) StateTensor(name string, t graph.Type) ([]byte, error) {
 	found, ok := s.state.Lookup(name)
 	switch {

@@ -31,8 +31,8 @@ type ClientOptions struct {
 
 	// Lost is called once, when the coordinator has not answered for Timeout, has ended the run, or expels the member.
 	Lost func(err error)
-	// Restarted is called when the coordinator no longer knows this member's session, since it has restarted or has given
-	// the member up. Every request is canceled before, and none arrives until Restarted returns.
+	// Restarted is called when the coordinator no longer knows this member's session, since it has restarted or has
+	// given the member up. Every request is canceled before, and none arrives until Restarted returns.
 	Restarted func()
 	Note      func(format string, args ...any)
 }
@@ -83,8 +83,8 @@ func (c *Client) Sessions() transport.Sessions {
 // maxInfo is the most bytes of what a member says of itself.
 const maxInfo = 64 << 10
 
-// Connect begins a session with the coordinator and waits until it is welcomed. A coordinator that does not answer may be
-// starting again: Connect waits for it as long as the timeout allows. The coordinator learns info, at most 64 KiB.
+// Connect begins a session with the coordinator and waits until it is welcomed. A coordinator that does not answer may
+// be starting again: Connect waits for it as long as the timeout allows. The coordinator learns info, at most 64 KiB.
 func (c *Client) Connect(ctx context.Context, n *transport.Node, coordinator transport.Peer, info []byte) error {
 	if len(info) > maxInfo {
 		return fmt.Errorf("info: found %d bytes, expected at most %d", len(info), maxInfo)
@@ -191,7 +191,8 @@ func (c *Client) welcomed(session *transport.Session) {
 	}
 }
 
-// failed notes, before the first welcome, why the coordinator cannot be reached. It ends the client if waiting is no help.
+// failed notes, before the first welcome, why the coordinator cannot be reached. It ends the client if waiting does
+// not help.
 func (c *Client) failed(_ *transport.Session, why error) {
 	err := explain(why)
 	c.mu.Lock()
@@ -299,9 +300,9 @@ func (c *Client) end(err error) bool {
 	return true
 }
 
-// Close waits up to five seconds until the coordinator has the replies that were given, says goodbye and ends the client.
-// The coordinator knows that before the member's links to others end.
-// Running handlers are canceled. Lost is not called.
+// Close waits up to five seconds until the coordinator has the replies that were given, says goodbye and ends the
+// client. The coordinator knows that before the member's links to others end. Running handlers are canceled. Lost is
+// not called.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	s, ended := c.session, c.ended != nil

@@ -119,8 +119,8 @@ func (s *Server) watchLeases() {
 	}
 }
 
-// checkLeases finds the members whose lease is over, and those that are back. If this process itself has stood still, all
-// leases are extended by that time: their renewals could not be read.
+// checkLeases finds the members whose lease is over, and those that are back. If this process itself has stood still,
+// all leases are extended by that time: their renewals could not be read.
 func (s *Server) checkLeases(stall time.Duration) {
 	for _, m := range s.all() {
 		if stall > s.o.Lease/5 {

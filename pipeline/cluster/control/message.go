@@ -33,8 +33,8 @@ const (
 	messageKinds
 )
 
-// message is what coordinator and members say. As a message of package transport its header is kind, ID and name, and its
-// payload the data.
+// message is what coordinator and members say. As a message of package transport its header is kind, ID and name, and
+// its payload the data.
 type message struct {
 	kind messageKind
 	id   uint64 // of a request and its answer

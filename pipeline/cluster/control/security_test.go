@@ -198,8 +198,8 @@ func TestOtherBuildsAreRefused(t *testing.T) {
 	assert.Empty(t, r.server.Members())
 }
 
-// A message that no honest member sends ends the session, with the reason in the coordinator's log, and keeps the member
-// out for a while.
+// A message that no honest member sends ends the session, with the reason in the coordinator's log, and keeps the
+// member out for a while.
 func TestMalformedMessages(t *testing.T) {
 	t.Parallel()
 	body := [][]byte{nil}

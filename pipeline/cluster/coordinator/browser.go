@@ -33,8 +33,8 @@ func (h *Host) serveBrowser() error {
 	return nil
 }
 
-// Page returns the URL of the page for browsers under a name of this machine; with "", under localhost. A tab also needs
-// the token, after "#". Without a page the URL is empty.
+// Page returns the URL of the page for browsers under a name of this machine; with "", under localhost. A tab also
+// needs the token, after "#". Without a page the URL is empty.
 func (h *Host) Page(host string) string {
 	if h.services.tabs == nil {
 		return ""

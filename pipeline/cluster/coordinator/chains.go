@@ -37,8 +37,8 @@ func (r recipient) equals(other recipient) bool {
 	return slices.Equal(r.pieces.Sizes, other.pieces.Sizes) && slices.EqualFunc(r.pieces.Hashes, other.pieces.Hashes, bytes.Equal)
 }
 
-// chainsOf divides members into some chains, or more where members do not reach each other. All members of a chain get the
-// same bytes.
+// chainsOf divides members into some chains, or more where members do not reach each other. All members of a chain get
+// the same bytes.
 func chainsOf(all []recipient, first, chains int, reaches func(from, to recipient) bool) (out [][]recipient) {
 	left := slices.Concat(all[first:], all[:first])
 	longest := (len(all) + chains - 1) / chains

@@ -9,8 +9,8 @@ import (
 )
 
 // memberClock converts times of a member's clock to the clock of this process. The conversion is a continuous, growing
-// function that never changes for the past, so events of a track do not overlap and arrows stay in their slices. After a
-// measurement the offset moves to the new one within a second or, if they are far apart, by half of the time that
+// function that never changes for the past, so events of a track do not overlap and arrows stay in their slices. After
+// a measurement the offset moves to the new one within a second or, if they are far apart, by half of the time that
 // passes.
 type memberClock struct {
 	mu     sync.Mutex

@@ -48,8 +48,8 @@ func (t *commonEnd) admit(stop context.Context, batch int) bool {
 	return open
 }
 
-// refuse ends all replicas before a batch that there is no data for. It reports whether they do: others may have been granted
-// it, and go on.
+// refuse ends all replicas before a batch that there is no data for. It reports whether they do: others may have been
+// granted it, and go on.
 func (t *commonEnd) refuse(batch int) bool {
 	if t == nil {
 		return true
@@ -166,7 +166,7 @@ func (r *round) take() (complete []engine.Measured, over bool) {
 	}
 }
 
-// skip goes on to the first batch that any replica measures: those that would have measured the ones before it are lost.
+// skip goes on to the first batch that any replica measures: replicas that would have measured earlier ones are lost.
 func (r *round) skip() {
 	if len(r.all) == 0 {
 		return
@@ -175,8 +175,8 @@ func (r *round) skip() {
 	r.next = max(r.next, first.begun)
 }
 
-// heads takes the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that begin with
-// a later batch have none.
+// heads takes the measurements of the next batch, by number of the replica; none, if one is missing. Replicas that
+// begin with a later batch have none.
 func (r *round) heads() (all []engine.Measured) {
 	for _, p := range r.all {
 		if p.begun <= r.next && len(p.queue) == 0 {

@@ -145,7 +145,7 @@ func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 	return x, all
 }
 
-// complete are the messages of an exchange in the order of replicas; nil: some have not arrived. The caller holds the lock.
+// complete are the messages of an exchange by replica; nil: some have not arrived. The caller holds the lock.
 func (r *Replicas) complete(x replicas.Exchange, arrived map[*slot]*arrival) (all []sent) {
 	for _, s := range r.places.slots {
 		if s != nil && s.from < x.Step && !arrived[s].done() {
@@ -180,8 +180,8 @@ func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replic
 	return messages
 }
 
-// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog: others have
-// sent for an exchange, or have ended the round.
+// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog:
+// others have sent for an exchange, or have ended the round.
 func (r *Replicas) loseHung() {
 	timeout, err := r.options.Task.Config.Pipeline.Processes.WatchdogTimeout()
 	if err != nil {
@@ -217,11 +217,10 @@ func (e *exchanges) waitFor(s *slot) bool {
 	return false
 }
 
-// leastCarried is how many bytes show progress: members that hang still report their links, in some hundred bytes at a time.
+// leastCarried is how many bytes show progress: members that hang still report their links, in some hundred bytes.
 const leastCarried = 1 << 20
 
-// carriedBytes are the bytes that went to and came from each member, without bytes of requests. All pipelines have the same
-// node.
+// carriedBytes are the bytes to and from each member, without requests. All pipelines have the same node.
 func carriedBytes(slots []*slot) map[string]int64 {
 	all := map[string]int64{}
 	if len(slots) == 0 {
@@ -235,8 +234,8 @@ func carriedBytes(slots []*slot) map[string]int64 {
 	return all
 }
 
-// carriedOf is the sum over the replica's members. While it grows, weights or an exchange are on their way, which may take
-// longer than pipeline.watchdog.
+// carriedOf is the sum over the replica's members. While it grows, weights or an exchange are on their way, which may
+// take longer than pipeline.watchdog.
 func (s *slot) carriedOf(all map[string]int64) (bytes int64) {
 	for _, member := range s.pipeline.group.members {
 		bytes += all[member]
@@ -295,8 +294,8 @@ func (r *Replicas) settle(step int) error {
 	}
 }
 
-// comes reports whether an exchange is yet to be done: its outer step is being taken, a replica that is here takes part in it,
-// or all of one has arrived. The caller holds the lock.
+// comes reports whether an exchange is yet to be done: its outer step is being taken, a replica that is here takes part
+// in it, or all of one has arrived. The caller holds the lock.
 func (r *Replicas) comes(x replicas.Exchange) bool {
 	e := &r.exchanges
 	switch {

@@ -29,8 +29,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fleet is a coordinator with many members that come and go, each a replica that sleeps for a second a step and computes
-// nothing, in a bubble of synctest.
+// fleet is a coordinator with many members that come and go, each a replica that sleeps for a second a step and
+// computes nothing, in a bubble of synctest.
 type fleet struct {
 	t       testing.TB
 	size    int
@@ -216,8 +216,8 @@ type fleetReport struct {
 
 func (r *fleetReport) Step(train.Progress) { r.once.Do(func() { close(r.begun) }) }
 
-// A coordinator trains on while members die, leave, hang for minutes and join. No step is done again, and places that are free
-// are filled. GPUPIPE_FLEET is a number of members, for an hour.
+// A coordinator trains on while members die, leave, hang for minutes and join. No step is done again, and places that
+// are free are filled. GPUPIPE_FLEET is a number of members, for an hour.
 func TestFleet(t *testing.T) {
 	size, apart, duration := 12, 20*time.Second, 15*time.Minute
 	if text := os.Getenv("GPUPIPE_FLEET"); text != "" {

@@ -13,9 +13,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 )
 
-// forwarding sends changes of the base to replicas. A change is the same bytes for all of them. The coordinator sends it to some
-// members, the heads of chains, and each member of a chain forwards it to the next. The coordinator tells each which change to
-// expect, from whom, and its hash. A member that waits in vain requests the change, and gets it from the coordinator.
+// forwarding sends changes of the base to replicas. A change is the same bytes for all of them. The coordinator sends
+// it to some members, the heads of chains, and each member of a chain forwards it to the next. The coordinator tells
+// each which change to expect, from whom, and its hash. A member that waits in vain requests it.
 //
 // The goroutine of the outer steps calls the methods, unless they say otherwise.
 type forwarding struct {
@@ -138,8 +138,8 @@ func (f *forwarding) sendChains(x replicas.Exchange, change replicas.Message, al
 	return len(chains)
 }
 
-// adapt decides how many copies of a change the coordinator sends: the more, the less it has yet to send of those before. So a
-// fast link serves all replicas, and a slow one as many as it can.
+// adapt decides how many copies of a change the coordinator sends: the more, the less it has yet to send of those
+// before. So a fast link serves all replicas, and a slow one as many as it can.
 func (f *forwarding) adapt(all []recipient) (copies int) {
 	mean := f.owner.MeanBytes()
 	switch waiting := f.outgoing.Pending(func(string) bool { return true }); {
@@ -152,8 +152,7 @@ func (f *forwarding) adapt(all []recipient) (copies int) {
 	return min(max(copies, 1), len(all), cmp.Or(f.neighbors.direct.most, len(all)))
 }
 
-// unacknowledged is how many bytes of tensors are on their way from the coordinator, by member with neighbors. Any goroutine may
-// call it.
+// unacknowledged is how many bytes of tensors are on their way, by member with neighbors. Any goroutine may call it.
 func (f *forwarding) unacknowledged() map[string]int64 {
 	all := f.present()
 	if len(all) == 0 {
@@ -215,7 +214,7 @@ func (r *requests) take() map[missing]protocol.Missing {
 	return all
 }
 
-// request takes a request of a member of a replica. An error means that the message is malformed. Any goroutine may call it.
+// request takes a request of a member. An error means that it is malformed. Any goroutine may call it.
 func (f *forwarding) request(s *slot, from string, h protocol.Missing) error {
 	if h.Fragment < 0 || h.Fragment >= f.owner.Plan.Fragments ||
 		!slices.Contains([]protocol.Reason{protocol.Gone, protocol.Overdue, protocol.Altered}, h.Why) {

@@ -29,7 +29,8 @@ func slowlyConnected(t *testing.T, members ...string) *network {
 	return n
 }
 
-// Replicas that forward changes of the base to each other, as far as they reach each other, have the bits of one process.
+// Replicas that forward changes of the base to each other, as far as they reach each other, have the bits of one
+// process.
 func TestReplicasThatForwardChangesEqualOneProcess(t *testing.T) {
 	type forwarded struct {
 		members   [][]string
@@ -71,8 +72,8 @@ func TestReplicasThatForwardChangesEqualOneProcess(t *testing.T) {
 	}
 }
 
-// A member that alters what it forwards, sends nothing, or says that it is something else, costs a moment: the coordinator
-// sends the change. Nobody is expelled for what another says of it.
+// A member that alters what it forwards, sends nothing, or says that it is something else, costs a moment: the
+// coordinator sends the change. Nobody is expelled for what another says of it.
 func TestChangesThatAreNotForwardedComeFromTheCoordinator(t *testing.T) {
 	overrides := []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"}
 	dir := t.TempDir()

@@ -103,8 +103,8 @@ func (g *group) request(ctx context.Context, member, name string, q, a any) erro
 	return nil
 }
 
-// memberError is the error of a request. Errors that the member knows to be the user's stay so. Otherwise the member, or
-// one of its devices, is lost.
+// memberError is the error of a request. Errors that the member knows to be the user's stay so. Otherwise the member,
+// or one of its devices, is lost.
 func memberError(member, name string, err error) error {
 	var remote *control.RemoteError
 	var lost *control.LostError

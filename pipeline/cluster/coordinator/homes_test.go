@@ -29,9 +29,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// homes are machines behind home links, each of them a replica on a device that sleeps for a second a step. Time is that of
-// a bubble of synctest. There are 135 M parameters and links of 100 and 20 Mbit with 20 ms, but for a factor: the model's
-// widths are divided by it, and so the bytes of a message and those that a link carries by its square.
+// homes are machines behind home links, each of them a replica on a device that sleeps for a second a step. Time is
+// that of a bubble of synctest. There are 135 M parameters and links of 100 and 20 Mbit with 20 ms, but for a factor:
+// the model's widths are divided by it, and so the bytes of a message and those that a link carries by its square.
 type homes struct {
 	machines, factor int
 }

@@ -76,7 +76,7 @@ func (f *filler) run() {
 	}
 }
 
-// offer waits for members that can be one of some replicas. It fails when others are away, too: a member may be for these.
+// offer waits for members that can be one of some replicas. It fails when others are away, too: a member may be theirs.
 func (f *filler) offer(ctx context.Context, away []int) (number int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,8 +90,7 @@ func (f *filler) offer(ctx context.Context, away []int) (number int, err error) 
 	return f.replicas.options.Offer(ctx, away)
 }
 
-// backOff waits the longer the more replicas in a row have failed: the members may be the same ones again. It reports whether
-// others may join.
+// backOff waits the longer the more replicas in a row have failed. It reports whether others may join.
 func (f *filler) backOff(ctx context.Context) bool {
 	f.mu.Lock()
 	wait := time.Duration(0)
@@ -158,8 +157,8 @@ func (f *filler) away() (all []int) {
 	return all
 }
 
-// The longest times for a replica that joins, while other members wait: to plan and load it, besides pipeline.watchdog, and
-// for its base at the slowest useful rate, in bytes a second.
+// The longest times for a replica that joins, while other members wait: to plan and load it, besides pipeline.watchdog,
+// and for its base at the slowest useful rate, in bytes a second.
 const (
 	openTimeout = 10 * time.Minute
 	slowestBase = 125e3

@@ -15,8 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// Over slow links the coordinator chooses a depth. A run that is resumed keeps as many stale microbatches. In one process
-// it gives the same bits.
+// Over slow links the coordinator chooses a depth. A run that is resumed keeps as many stale microbatches. In one
+// process it gives the same bits.
 func TestDepthForSlowLinks(t *testing.T) {
 	dir := t.TempDir()
 	overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw", "train.microbatches=4", "run.dir=" + dir + "/slow"}

@@ -57,8 +57,8 @@ func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
 	return nil
 }
 
-// LinkValues are the totals of each link since the epoch began, for metrics.jsonl: link/FROM/TO/bytes, /wait_s, /resent.
-// FROM has reported them at most two seconds ago.
+// LinkValues are the totals of each link since the epoch began, for metrics.jsonl: link/FROM/TO/bytes, /wait_s,
+// /resent. FROM has reported them at most two seconds ago.
 func (p *Pipeline) LinkValues() (values []metrics.Value) {
 	add := func(from, to, what string, value float64) {
 		values = append(values, metrics.Value{Name: fmt.Sprintf("link/%s/%s/%s", from, to, what), Value: value})

@@ -24,8 +24,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
-// machines is a pipeline of one stage a member, on devices that sleep. A forward and a backward of a microbatch take the
-// same time on all of them.
+// machines is a pipeline of one stage a member, on devices that sleep. A forward and a backward of a microbatch take
+// the same time on all of them.
 type machines struct {
 	stages, microbatches, steps int
 	forward, backward           time.Duration
@@ -56,8 +56,8 @@ func BenchmarkMachines(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback trains on two members that are connected by the loopback interface, and on two ranks of one process.
-// It reports the ratio of the throughputs.
+// BenchmarkLoopback trains on two members that are connected by the loopback interface, and on two ranks of one
+// process. It reports the ratio of the throughputs.
 func BenchmarkLoopback(b *testing.B) {
 	m := machines{stages: 2, microbatches: 8, steps: 24, forward: 20 * time.Millisecond, backward: 40 * time.Millisecond}
 	for range b.N {

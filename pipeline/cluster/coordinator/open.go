@@ -185,8 +185,8 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 	return t, plan, nil
 }
 
-// noticeable is the time of a message below which pipeline.depth: auto is 0, so that a small model on one machine, or on
-// fast links, has the bits of one process.
+// noticeable is the time of a message below which pipeline.depth: auto is 0, so that a small model on one machine, or
+// on fast links, has the bits of one process.
 const noticeable = 1e-3
 
 // messageSeconds is the time of an activation over the slowest link.

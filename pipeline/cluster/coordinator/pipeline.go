@@ -115,7 +115,7 @@ func (p *Pipeline) SetProfile(engine.Profiler) {}
 // Abort makes the work in progress and all later work fail.
 func (p *Pipeline) Abort(cause error) { p.group.failure.set(cause) }
 
-// Close releases the ranks of all members that still answer. Nothing that waits for a batch of a source may go on waiting.
+// Close releases the ranks of all members that still answer. Nothing may go on waiting for a batch of a source.
 func (p *Pipeline) Close() error {
 	p.SetTrace(nil)
 	p.Abort(device.ErrClosed)

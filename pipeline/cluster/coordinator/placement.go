@@ -125,9 +125,9 @@ func place(before, offers []protocol.Place, ranks int) []protocol.Place {
 	return places
 }
 
-// groupPlaces assigns the ranks of replicas that train on their own to devices. A member has ranks of one replica. One with
-// a device for each stage is a replica; members with fewer devices form one together, in the order in which they joined.
-// A replica stays where it was if its devices are still offered. It is nil if none are left for it.
+// groupPlaces assigns the ranks of replicas that train on their own to devices. A member has ranks of one replica. One
+// with a device for each stage is a replica; members with fewer devices form one together, in the order in which they
+// joined. A replica stays where it was if its devices are still offered. It is nil if none are left for it.
 func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]protocol.Place {
 	groups := make([][]protocol.Place, replicas)
 	taken := map[string]bool{}

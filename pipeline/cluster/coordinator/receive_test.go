@@ -14,7 +14,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// What a member says of a segment is checked. Late, repeated and foreign messages end the pipeline, and expel the member.
+// What a member says of a segment is checked. Late, repeated and foreign messages end the pipeline, and expel the
+// member.
 func TestSegmentsCheckMessages(t *testing.T) {
 	result := func(batch, microbatch int, losses ...float32) transport.Message {
 		h, payload := protocol.EncodeResult(1, engine.Result{Batch: batch, Microbatch: microbatch, Losses: losses})

@@ -39,8 +39,8 @@ func (p *Pipeline) owns(member string) func(param string) bool {
 	}
 }
 
-// lent does something while a replica has lent its evaluated weights. It gets them back even if that fails or is interrupted.
-// A replica that does not lend them, or take them back, fails.
+// lent does something while a replica has lent its evaluated weights. It gets them back even if that fails or is
+// interrupted. A replica that does not lend them, or take them back, fails.
 func (p *Pipeline) lent(do func() error) error {
 	all := func(name string) error {
 		err := p.group.each(context.Background(), func(ctx context.Context, member string) error {

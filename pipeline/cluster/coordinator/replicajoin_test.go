@@ -19,8 +19,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// A member that joins takes the place of a replica that is lost, while the others go on: it begins at the shared weights. At
-// the end of the run, when all exchanges have landed, it has the weights of the others.
+// A member that joins takes the place of a replica that is lost, while the others go on: it begins at the shared
+// weights. At the end of the run, when all exchanges have landed, it has the weights of the others.
 func TestReplicasJoin(t *testing.T) {
 	for _, x := range []struct {
 		inRound, pairs bool // of members, for each replica

@@ -17,9 +17,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Replicas is replicas that train on their own, each a Pipeline on members of its own. It is a train.Pipeline. It owns the
-// outer weights: replicas send it how far they have moved, and it sends back what all have learned, see package replicas.
-// None of them waits for another, as long as messages arrive by the step at which they land.
+// Replicas is replicas that train on their own, each a Pipeline on members of its own. It is a train.Pipeline. It owns
+// the outer weights: replicas send it how far they have moved, and it sends back what all have learned, see package
+// replicas. None of them waits for another, as long as messages arrive by the step at which they land.
 type Replicas struct {
 	options    ReplicaOptions
 	owner      owner // locked before mu
@@ -71,7 +71,8 @@ type ReplicaOptions struct {
 	// Failed is called when a replica has failed before it took part in an exchange, so that other members are offered
 	// before the replica's own. It may be nil.
 	Failed func(replica int)
-	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and pipeline.watchdog.
+	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and
+	// pipeline.watchdog.
 	OpenTimeout time.Duration
 	Execute     engine.Executor // of the outer optimizer; nil: runtime/exec
 	Direct      *Direct         // nil: members have no neighbors

@@ -91,8 +91,8 @@ func independent(t *testing.T, dir, run string, overrides ...string) config.Conf
 		"pipeline.replicas=2", "pipeline.local_steps=3", "run.dir=" + dir + "/" + run}, overrides...)...)
 }
 
-// Replicas on members give the weights, the state and the measurements of one process that runs them one after the other,
-// bit for bit.
+// Replicas on members give the weights, the state and the measurements of one process that runs them one after the
+// other, bit for bit.
 func TestReplicasOnMembersEqualOneProcess(t *testing.T) {
 	all := []struct {
 		members   [][]string
@@ -231,8 +231,8 @@ func TestLentWeightsAreThoseThatWereWritten(t *testing.T) {
 	}
 }
 
-// A replica whose member is lost costs the others nothing: they go on without a checkpoint, and the averages are over those
-// that are left. The checkpoints that follow say who was away, and the run goes on with all of them.
+// A replica whose member is lost costs the others nothing: they go on without a checkpoint, and the averages are over
+// those that are left. The checkpoints that follow say who was away, and the run goes on with all of them.
 func TestReplicasGoOnWithoutOneThatIsLost(t *testing.T) {
 	dir, overrides := t.TempDir(), []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}", "train.save_every=0"}
 	n := newNetwork()
@@ -361,8 +361,8 @@ func TestMovesAreHeldWithinBounds(t *testing.T) {
 	}
 }
 
-// What a replica that is lost has sent a part of is forgotten; what it has sent whole counts, and is its own: another that
-// takes its number sends for itself.
+// What a replica that is lost has sent a part of is forgotten; what it has sent whole counts, and is its own: another
+// that takes its number sends for itself.
 func TestExchangesAreOfReplicasNotOfNumbers(t *testing.T) {
 	x := replicas.Exchange{Step: 3}
 	before, after, other := &slot{number: 1}, &slot{number: 1}, &slot{}

@@ -46,8 +46,8 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	return reached, err
 }
 
-// beginRound begins to train all replicas, and one that has waited for that. From the first round on others may join: before,
-// the state of a checkpoint may not be complete.
+// beginRound begins to train all replicas, and one that has waited for that. From the first round on others may join:
+// before, the state of a checkpoint may not be complete.
 func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 	if r.options.Offer != nil {
 		r.filler.start()
@@ -149,8 +149,8 @@ func (s *slot) takeFlights() *[]replicas.Flight {
 	return all
 }
 
-// Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put back
-// afterwards. If that is lost, it begins again on another.
+// Evaluate implements train.Pipeline: it evaluates the outer weights on one of the replicas, whose own weights are put
+// back afterwards. If that is lost, it begins again on another.
 func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
 	for {
 		if err := r.Failed(); err != nil {

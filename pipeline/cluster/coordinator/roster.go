@@ -217,8 +217,8 @@ func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.P
 	}
 }
 
-// offers lists the devices of the members that answer, in the order in which they joined, but those last on which replicas have
-// failed. The caller holds the lock.
+// offers lists the devices of the members that answer, in the order in which they joined, but those last on which
+// replicas have failed. The caller holds the lock.
 func (r *roster) offers() (all []protocol.Place) {
 	members := slices.Clone(r.members)
 	slices.SortStableFunc(members, func(a, b *hostMember) int { return cmp.Compare(a.failures, b.failures) })
@@ -233,8 +233,8 @@ func (r *roster) offers() (all []protocol.Place) {
 	return all
 }
 
-// place assigns ranks to devices. It returns the devices by rank, fewer than ranks if there are too few, and the members
-// that have ranks.
+// place assigns ranks to devices. It returns the devices by rank, fewer than ranks if there are too few, and the
+// members that have ranks.
 func (r *roster) place(ranks int) (places []protocol.Place, members []protocol.Peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

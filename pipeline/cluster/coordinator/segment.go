@@ -16,9 +16,9 @@ import (
 )
 
 // window is how many batches may be granted beyond those that are finished. The update of a batch under 2bw comes two
-// batches later, its result a message later, and the grant for the next batch another. The messages of replicas that train
-// on their own pass slow links behind exchanges, so that more are granted to them, but no more than they do in ahead: so
-// long a stop may take.
+// batches later, its result a message later, and the grant for the next batch another. The messages of replicas that
+// train on their own pass slow links behind exchanges, so that more are granted to them, but no more than they do in
+// ahead: so long a stop may take.
 const (
 	window     = 4
 	mostWindow = 16

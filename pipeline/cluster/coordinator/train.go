@@ -128,8 +128,8 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 // mostAddresses is how many of a member's addresses others learn.
 const mostAddresses = 16
 
-// neighbor describes a member for members of other replicas. The one in this process and browser tabs forward nothing: it would
-// use the coordinator's link.
+// neighbor describes a member for members of other replicas. The one in this process and browser tabs forward nothing:
+// it would use the coordinator's link.
 func (h *Host) neighbor(member string) (protocol.Peer, bool) {
 	info, ok := h.roster.info(member)
 	local := h.services.local != nil && h.services.local.ID() == member

@@ -102,7 +102,7 @@ func (e *epoch) owns(param string) bool {
 	return err == nil && e.devices[rank] != nil
 }
 
-// waited records that the ranks have waited for an exchange, if that took noticeably long, on the track of the first of them.
+// waited records that the ranks have waited for an exchange for noticeably long, on the track of the first of them.
 func (e *epoch) waited(fragment string, since time.Time) {
 	const noticeable = time.Millisecond
 	took := time.Since(since)

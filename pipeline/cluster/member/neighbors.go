@@ -8,9 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
-// neighbors are the members of other replicas that this one has links with. They forward pieces of changes of the base to each
-// other as the coordinator says, which itself announces each change with a hash of each piece. The member requests from the
-// coordinator what has not come, or is something else: a neighbor can delay a change, and nothing more.
+// neighbors are the members of other replicas that this one has links with. They forward pieces of changes of the base
+// to each other as the coordinator says, which itself announces each change with a hash of each piece. The member
+// requests what has not come, or is something else, from the coordinator: a neighbor can delay a change, no more.
 type neighbors struct {
 	epoch    *epoch
 	outgoing *transport.Pacer[outgoing]
@@ -191,8 +191,7 @@ func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error
 	return nil
 }
 
-// arrived takes a piece, if it is what was announced, forwards it, and takes the change when all are there. The caller holds the
-// lock.
+// arrived takes a piece that was announced, forwards it, and takes a change that is complete. The caller holds the lock.
 func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 	added, err := p.Add(number, payload)
 	if err != nil && !p.altered {

@@ -44,8 +44,8 @@ func newRequested(t *testing.T) (*requested, *neighbors) {
 	return node, n
 }
 
-// What the coordinator sends before its announcement is kept when neighbors change; what a neighbor has sent that is none any more is
-// not.
+// What the coordinator sends before its announcement is kept when neighbors change; what a neighbor has sent that is
+// none any more is not.
 func TestEarlyPiecesOfTheCoordinatorStay(t *testing.T) {
 	_, n := newRequested(t)
 	pieces := protocol.Cut([][]byte{make([]byte, 64), make([]byte, 64)})

@@ -192,8 +192,8 @@ func describe(o ProcessOptions, port int) (protocol.Info, error) {
 	return info, nil
 }
 
-// Interfaces lists this machine's addresses: first the one from which it reaches the first of some addresses, then
-// the addresses of its other interfaces. If that is the loopback address, no other machine is meant, and it is the only one.
+// Interfaces lists this machine's addresses: first the one from which it reaches the first of some addresses, then the
+// addresses of its other interfaces. If that is the loopback address, it is the only one.
 func Interfaces(reached []string) (hosts []string) {
 	if len(reached) > 0 {
 		if c, err := net.Dial("udp", reached[0]); err == nil { // sends nothing

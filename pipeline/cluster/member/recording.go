@@ -25,9 +25,9 @@ type timestamps struct {
 	anchor time.Time // whose wall clock reading counts
 }
 
-// of is the time stamp of a time. It differs from the wall clock by at most protocol.TimestampError: after that, as when
-// the clock is set, the wall clock counts again. A thread that is interrupted between the two readings of one time is no
-// reason for that, so it takes further times.
+// of is the time stamp of a time. It differs from the wall clock by at most protocol.TimestampError: after that, as
+// when the clock is set, the wall clock counts again. A thread that is interrupted between the two readings of one time
+// is no reason for that, so it takes further times.
 func (s *timestamps) of(t time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,8 +49,8 @@ func (s *timestamps) off(t time.Time) bool {
 	return s.anchor.IsZero() || time.Duration(s.stamp(t)-t.UnixNano()).Abs() > protocol.TimestampError
 }
 
-// recording is the trace of this member's ranks. It sends events in messages, as many as the coordinator permits: a slow
-// link delays the trace, and never takes more memory than mostEvents messages. It implements engine.Tracer.
+// recording is the trace of this member's ranks. It sends events in messages, as many as the coordinator permits: a
+// slow link delays the trace, and never takes more memory than mostEvents messages. It implements engine.Tracer.
 type recording struct {
 	send  func(h protocol.Events, payload [][]byte)
 	times *timestamps

@@ -107,8 +107,8 @@ func (s *segments) change() {
 	s.changed = make(chan struct{})
 }
 
-// await waits until a condition on the variables that are written and the newest Read holds. It reports whether it does: one
-// of two channels may be closed before.
+// await waits until a condition on the variables that are written and the newest Read holds. It reports whether it
+// does: one of two channels may be closed before.
 func (s *segments) await(done, over <-chan struct{}, enough func(written int64, read uint64) bool) bool {
 	for {
 		s.mu.Lock()

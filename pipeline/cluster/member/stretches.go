@@ -37,8 +37,8 @@ type delivery struct {
 	sent    time.Time
 }
 
-// beginStretches begins the first stretch and goes on by itself. A replica that goes on from a checkpoint, or joins, shares its
-// weights before.
+// beginStretches begins the first stretch and goes on by itself. A replica that goes on from a checkpoint, or joins,
+// shares its weights before.
 func beginStretches(e *epoch, w engine.Work, shares bool) *stretches {
 	s := &stretches{epoch: e, work: w, ended: make(chan struct{}), granted: w.From, limit: w.To}
 	go func() {

@@ -41,8 +41,8 @@ type Begin struct {
 	Evaluates bool   `json:"evaluates,omitempty"`
 	From      int    `json:"from"` // the first batch
 	To        int    `json:"to"`   // the batch after the last
-	// Flights are the exchanges that have not landed, of a replica that goes on from a checkpoint or joins; nil: the member
-	// knows them.
+	// Flights are the exchanges that have not landed, of a replica that goes on from a checkpoint or joins; nil: the
+	// member knows them.
 	Flights *[]replicas.Flight `json:"flights,omitempty"`
 }
 
@@ -73,8 +73,8 @@ type Read struct {
 	Writes int64  `json:"writes,omitempty"` // of the epoch before it
 }
 
-// Record asks for a trace, in Messages messages of Events in all. With Last it asks for the remaining events, and no more.
-// Coordinator → member.
+// Record asks for a trace, in Messages messages of Events in all. With Last it asks for the remaining events, and no
+// more. Coordinator → member.
 type Record struct {
 	Messages int  `json:"messages,omitempty"`
 	Last     bool `json:"last,omitempty"`
@@ -129,8 +129,8 @@ type Stage struct {
 	Taken   int64         `json:"taken"` // when the sender began to read the payload, in Unix nanoseconds of its clock
 }
 
-// Move says how far a replica has moved in a fragment of the model. The payload is its message, for the parameters that the
-// member's ranks own. Member → coordinator.
+// Move says how far a replica has moved in a fragment of the model. The payload is its message, for the parameters that
+// the member's ranks own. Member → coordinator.
 type Move struct {
 	Step     int `json:"step"` // after which it is sent
 	Fragment int `json:"fragment"`
@@ -144,12 +144,12 @@ type Change struct {
 	Before   bool `json:"before,omitempty"` // the replica has not begun: it counts at once
 }
 
-// Neighbors names the members of other replicas with which a member may have links, in place of those before. The payload
-// lists Neighbor, see EncodeList. Coordinator → member.
+// Neighbors names the members of other replicas with which a member may have links, in place of those before. The
+// payload lists Neighbor, see EncodeList. Coordinator → member.
 type Neighbors struct{}
 
-// Forward announces a change that comes in pieces, and to whom the member forwards them. The payload is their hashes, see Cut.
-// Coordinator → member.
+// Forward announces a change that comes in pieces, and to whom the member forwards them. The payload is their hashes,
+// see Cut. Coordinator → member.
 type Forward struct {
 	Step     int     `json:"step"`
 	Fragment int     `json:"fragment"`
@@ -172,8 +172,8 @@ type Missing struct {
 	Why      Reason `json:"why"`
 }
 
-// Copy brings a version of a parameter that a replica has changed to a member whose ranks hold a copy. The payload is its bytes.
-// Member → member.
+// Copy brings a version of a parameter that a replica has changed to a member whose ranks hold a copy. The payload is
+// its bytes. Member → member.
 type Copy struct {
 	Param   string         `json:"param"`
 	Version engine.Version `json:"version,omitempty"`

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Pieces are a change, cut into pieces of about the same size, so that a member forwards the first while others are on their
-// way to it.
+// Pieces are a change, cut into pieces of about the same size, so that a member forwards the first while others are on
+// their way to it.
 type Pieces struct {
 	Sizes  []int64  // of the change's tensors
 	Hashes [][]byte // of the pieces

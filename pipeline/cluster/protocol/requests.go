@@ -33,8 +33,8 @@ type OfEpoch struct {
 	Epoch uint64 `json:"epoch"`
 }
 
-// AtRest is a request for weights between two segments, behind the messages that were sent before it: requests and messages
-// may overtake each other.
+// AtRest is a request for weights between two segments, behind the messages that were sent before it: requests and
+// messages may overtake each other.
 type AtRest struct {
 	OfEpoch
 	Writes int64  `json:"writes"` // of the epoch before the request

@@ -125,8 +125,7 @@ func (s *connection) watch() {
 	}
 }
 
-// controlPerSecond is how many control messages a side takes from the other, beyond a burst of as many. A side sends half
-// as many at most.
+// controlPerSecond is how many control messages a side takes, beyond a burst of as many. It sends half as many at most.
 const controlPerSecond = 20_000
 
 // readControl handles the control messages of the peer.

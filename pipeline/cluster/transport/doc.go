@@ -16,12 +16,12 @@
 // A message travels in fragments of at most 256 KiB, so that one of class Hot never waits long behind one of class
 // Bulk, and one of class Urgent behind none. Fragments of a class are numbered. The receiver acknowledges them as they
 // arrive; the sender keeps a message until all its fragments are acknowledged. A link outlives its connection: after a
-// break the dialing side connects again, both sides state what they have received, and each sends the rest. A link of an
-// epoch without a connection for longer than Options.Grace is lost. A session waits until one side ends it: package
+// break the dialing side connects again, both sides state what they have received, and each sends the rest. A link of
+// an epoch without a connection for longer than Options.Grace is lost. A session waits until one side ends it: package
 // control decides when a member is lost. At a new epoch it drops the tensors of the one before.
 //
-// A connection has a control stream and one for each class. The control stream carries the hello, acknowledgments, and a
-// ping a second. A connection that brings no byte for five seconds is closed, so a stopped process, a dead machine
+// A connection has a control stream and one for each class. The control stream carries the hello, acknowledgments, and
+// a ping a second. A connection that brings no byte for five seconds is closed, so a stopped process, a dead machine
 // and a connection that only one side believes in are all found within six.
 //
 // The member that a certificate names is the only one that its holder may speak for. A hello for another epoch,

@@ -20,7 +20,7 @@ import (
 var testTiming = timing{ping: 100 * time.Millisecond, silence: 10 * time.Second, hello: 10 * time.Second, progress: 30 * time.Second,
 	minBackoff: 5 * time.Millisecond, maxBackoff: 50 * time.Millisecond, farewell: 500 * time.Millisecond}
 
-// shortSilence closes a silent connection early. If the machine is slow, a good one is closed as well, which does no harm.
+// shortSilence closes a silent connection early. On a slow machine a good one is closed as well, without harm.
 func shortSilence(o *Options) { o.timing.silence = 500 * time.Millisecond }
 
 // waitLimit guards against waiting forever.

@@ -29,8 +29,8 @@ const noConnection = -1
 
 var errReplaced = errors.New("the connection has ended")
 
-// resume hands the inbox to a connection. Fragments of earlier connections are refused from now on, since the peer learns
-// the number of those that were accepted.
+// resume hands the inbox to a connection. Fragments of earlier connections are refused from now on, since the peer
+// learns the number of those that were accepted.
 func (i *inbox) resume(connection int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

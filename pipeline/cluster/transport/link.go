@@ -75,8 +75,7 @@ func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 	return l
 }
 
-// newEpoch drops what a session carries of the epoch before, and begins its statistics anew. The epoch is 0 if the peer is
-// not in it.
+// newEpoch drops what a session carries of the epoch before, and its statistics. The epoch is 0 if the peer is not in it.
 func (l *link) newEpoch(epoch uint64) {
 	l.carries.Store(epoch)
 	for c := range classes {
@@ -108,8 +107,7 @@ func (l *link) start() {
 	l.mu.Unlock()
 }
 
-// welcomed waits for the first connection of a session that this side has opened, and says so. It returns false if there
-// is none.
+// welcomed waits for the first connection of a session that this side has opened. It returns false if there is none.
 func (l *link) welcomed() bool {
 	if l.session == nil || !l.dials {
 		return true
@@ -136,8 +134,8 @@ func (l *link) receive(m Message) {
 	}
 }
 
-// startGrace is called with mu held. A session has no grace period, since who uses it decides when the peer is lost, and
-// neighbors need not reach each other.
+// startGrace is called with mu held. A session has no grace period, since who uses it decides when the peer is lost,
+// and neighbors need not reach each other.
 func (l *link) startGrace() {
 	if l.session != nil || l.neighbor || l.state.over != nil || l.state.grace != nil {
 		return

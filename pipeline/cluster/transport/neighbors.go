@@ -10,8 +10,8 @@ import (
 type Neighbor struct {
 	Peer
 	Epoch uint64 // of these two alone, greater than any epoch before it
-	// Limit is the most bytes of the payload of a message that the neighbor sends. It is of class Bulk: others have no payload.
-	// 0: Options.MaxMessage, of any class.
+	// Limit is the most bytes of the payload of a message that the neighbor sends. It is of class Bulk: others have no
+	// payload. 0: Options.MaxMessage, of any class.
 	Limit int64
 }
 
@@ -22,8 +22,8 @@ const (
 )
 
 // Neighbors sets the peers with which the node has links besides its epoch's. A link goes on while its neighbor and
-// their epoch stay the same, and ends with the node's own epoch. Either side may dial, whichever reaches the other; neighbors
-// that do not reach each other stay without a connection, and a link that fails is no loss: Options.Lost is not called.
+// their epoch stay the same, and ends with the node's own epoch. Either side may dial, whichever reaches the other;
+// neighbors that do not reach each other stay without a connection, and a link that fails is no loss.
 func (n *Node) Neighbors(all []Neighbor) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,8 +60,8 @@ func (n *Node) endNeighbors(but map[string]*link) {
 	}
 }
 
-// awaitDial waits until this side should dial a neighbor: while there is no connection and, with the lesser ID, after the other
-// side has had time to dial. It returns false if ctx ends before.
+// awaitDial waits until this side should dial a neighbor: while there is no connection and, with the lesser ID, after
+// the other side has had time to dial. It returns false if ctx ends before.
 func (l *link) awaitDial(ctx context.Context) bool {
 	wait := time.Duration(0)
 	if l.node.listener != nil && l.node.options.Self < l.peer.ID {

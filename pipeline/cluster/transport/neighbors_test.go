@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nodes in different epochs have links as neighbors: one of them is dialed, or only dials. The end of such a link is no loss.
+// Nodes in different epochs have links as neighbors: one of them is dialed, or only dials. The end of such a link is no
+// loss.
 func TestNeighbors(t *testing.T) {
 	for i, addresses := range []bool{true, false} { // of a
 		ca := newAuthority(t, "run")
@@ -50,8 +51,8 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// A Pacer sends the first of its order first, and no more than a few at once to a peer. One that acknowledges nothing, or has
-// much else to get, holds up no other.
+// A Pacer sends the first of its order first, and no more than a few at once to a peer. One that acknowledges nothing,
+// or has much else to get, holds up no other.
 func TestPacer(t *testing.T) {
 	const piece = 1 << 20 // so that a window is four
 	var sent []string

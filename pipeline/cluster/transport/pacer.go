@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Pacer sends messages to several peers, the first of an order first. Little is under way to each peer at a time, so that what
-// comes first in the order does not wait behind the rest. A peer that does not acknowledge gets no more, and holds up no other.
+// Pacer sends messages to several peers, the first of an order first. Little is under way to each peer at a time, so
+// that what comes first in the order does not wait behind the rest. A peer that does not acknowledge gets no more.
 type Pacer[M any] struct {
 	compare        func(a, b M) int // the order
 	peer           func(message M) string
@@ -68,8 +68,8 @@ func (p *Pacer[M]) Drop(which func(M) bool) {
 	p.waiting = slices.DeleteFunc(p.waiting, which)
 }
 
-// Pending is how many bytes wait or are under way to those peers that count. What peers that have stopped to acknowledge
-// should get is not counted.
+// Pending is how many bytes wait or are under way to those peers that count. What peers that have stopped to
+// acknowledge should get is not counted.
 func (p *Pacer[M]) Pending(counts func(peer string) bool) (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func (p *Pacer[M]) Pending(counts func(peer string) bool) (bytes int64) {
 const (
 	// pacerLook is the time between two looks at the messages under way.
 	pacerLook = 20 * time.Millisecond
-	// A peer gets the next message while less than pacerWindow of that size are under way to it, or less than pacerBytes:
-	// acknowledgments take their time, too.
+	// A peer gets the next message while less than pacerWindow of that size are under way to it, or less than
+	// pacerBytes: acknowledgments take their time, too.
 	pacerWindow = 4
 	pacerBytes  = 1 << 20
 	// pacerStuck is how long a peer that has stopped may take to acknowledge something.

@@ -18,13 +18,14 @@ import (
 //
 // The functions are called while no lock of the node is held. None of them may close the node.
 type Sessions struct {
-	// Begin takes the session that a peer begins, before anything else happens to it. With an error there is no session;
-	// the peer gets it as a *Refusal, of code Refused if it is another error. nil: the node accepts no sessions.
+	// Begin takes the session that a peer begins, before anything else happens to it. With an error there is no
+	// session; the peer gets it as a *Refusal, of code Refused if it is another error. nil: the node accepts no
+	// sessions.
 	Begin func(s *Session, greeting []byte) error
 	// Receive takes a message of class Urgent, as Options.Receive takes others.
 	Receive func(s *Session, m Message)
-	// Ended says that the session is over, unless this side has ended it: why is a *Refusal of the peer, or what the peer
-	// did that no honest one does (IsViolation).
+	// Ended says that the session is over, unless this side has ended it: why is a *Refusal of the peer, or what the
+	// peer did that no honest one does (IsViolation).
 	Ended func(s *Session, why error)
 	// Welcomed says, on the side that dials, that the session has begun. No message arrives before it returns.
 	Welcomed func(s *Session)

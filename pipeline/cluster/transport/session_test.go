@@ -92,7 +92,8 @@ func (k *talker) awaitUrgent(n int) {
 	}
 }
 
-// A session lasts over epochs, connections and faults, and loses and repeats nothing. Its tensors belong to their epoch.
+// A session lasts over epochs, connections and faults, and loses and repeats nothing. Its tensors belong to their
+// epoch.
 func TestASessionLasts(t *testing.T) {
 	t.Parallel()
 	host, m, s, link := talk(t, shortSilence)

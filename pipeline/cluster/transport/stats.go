@@ -50,7 +50,7 @@ type sample struct {
 }
 
 // sampleOf is what an answered ping has measured. The peer has answered between sent and sent + took, by the clock of
-// this process. In the middle the error is at most half of what the ping took, whatever the times of the two directions.
+// this process. In the middle the error is at most half of what the ping took.
 func sampleOf(pong ping, took time.Duration) sample {
 	return sample{took, time.Duration(pong.answered-pong.sent) - took/2, pong.sent + int64(took)}
 }

@@ -77,8 +77,8 @@ type Options struct {
 	// Receive takes a message. The messages of a sender and class come in order, from one goroutine. It may block for a
 	// short time only: then messages of that sender and class wait, here and at the sender. It owns the message.
 	Receive func(from string, m Message)
-	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, has closed its node,
-	// was restarted, or broke the protocol. Messages to it are dropped and refused from then on.
+	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, has closed its
+	// node, was restarted, or broke the protocol. Messages to it are dropped and refused from then on.
 	Lost func(peer string, err error)
 	// Sessions are the node's sessions with other members.
 	Sessions Sessions
@@ -88,13 +88,13 @@ type Options struct {
 	Silence time.Duration
 	// MaxMessage is the most bytes of a message's payload, 1 GiB by default. Both sides refuse larger ones.
 	MaxMessage int64
-	// Uplink is the most bytes a second that the node sends, over all links; 0: no limit. Requests count and do not wait.
+	// Uplink is the most bytes a second that the node sends, over all links; 0: no limit. Requests do not wait.
 	Uplink float64
 	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
 	// that does not have it uses its own, as for "system".
 	Congestion string
-	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are. The
-	// node owns it.
+	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are.
+	// The node owns it.
 	Listener net.Listener
 	// Bind opens the listener at an address; nil is TCP.
 	Bind func(address string) (net.Listener, error)
@@ -333,9 +333,9 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 	return links, nil
 }
 
-// Send enqueues a message for a peer of the epoch, or a neighbor, and never blocks. The node does not copy the header and the payload:
-// they must not be changed after Send, unless a later Flush has succeeded. The queue has no limit; Links reports what is
-// not acknowledged.
+// Send enqueues a message for a peer of the epoch, or a neighbor, and never blocks. The node does not copy the header
+// and the payload: they must not be changed after Send, unless a later Flush has succeeded. The queue has no limit;
+// Links reports what is not acknowledged.
 func (n *Node) Send(to string, m Message) error {
 	if err := checkMessage(m, n.options.limit(m.Class)); err != nil {
 		return fmt.Errorf("transport: to member %q: %w", to, err)
@@ -348,8 +348,8 @@ func (n *Node) Send(to string, m Message) error {
 	return l.send(m)
 }
 
-// link returns the link to a peer of the epoch or to a neighbor, and the number of the epoch: of the peer's, if it has a
-// session.
+// link returns the link to a peer of the epoch or to a neighbor, and the number of the epoch: of the peer's, if it has
+// a session.
 func (n *Node) link(peer string) (*link, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -369,7 +369,8 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 	return l, n.epoch, nil
 }
 
-// Flush waits until the peers of the epoch have received all messages that were sent before. It fails if one of them is lost.
+// Flush waits until the peers of the epoch have received all messages that were sent before. It fails if one of them is
+// lost.
 func (n *Node) Flush(ctx context.Context) error {
 	for _, l := range n.sorted(false) {
 		if err := l.flush(ctx); err != nil {
@@ -406,8 +407,8 @@ func (n *Node) sorted(neighbors bool) []*link {
 	return links
 }
 
-// Links returns the state of the links of the epoch and of those with neighbors: one for each peer and class, sorted by peer
-// and class. What a session has carried in the epoch counts.
+// Links returns the state of the links of the epoch and of those with neighbors: one for each peer and class, sorted by
+// peer and class. What a session has carried in the epoch counts.
 func (n *Node) Links() []Link {
 	var all []Link
 	for _, l := range n.sorted(true) {
@@ -416,8 +417,8 @@ func (n *Node) Links() []Link {
 	return all
 }
 
-// Close ends all links and sessions and frees what they hold. Messages that were not acknowledged are dropped: call Flush before.
-// It returns when no call of Receive or Lost is under way, so neither may call it.
+// Close ends all links and sessions and frees what they hold. Messages that were not acknowledged are dropped: call
+// Flush before. It returns when no call of Receive or Lost is under way, so neither may call it.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	closed := n.closed

@@ -242,7 +242,8 @@ func TestHotMessageDoesNotWaitForABulkOne(t *testing.T) {
 		before := link.Forwarded()
 		require.NoError(t, a.Send("b", message(Hot, n, 1<<20)))
 		b.awaitMessages(n + 1)
-		// Counted in bytes, because time depends on the machine: the hot message, what was under way, and the share of bulk.
+		// Counted in bytes, because time depends on the machine: the hot message, what was under way, and the share of
+		// bulk.
 		assert.Less(t, link.Forwarded()-before, int64(8<<20))
 	}
 	assert.Less(t, link.Forwarded(), int64(bulk), "the bulk message is still under way")

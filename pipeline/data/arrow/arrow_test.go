@@ -154,7 +154,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// TestDeclaredSizes puts large numbers into every place of the metadata: no file takes more memory than its bytes allow.
+// TestDeclaredSizes puts large numbers into every place of the metadata: no file takes more memory than its bytes
+// allow.
 func TestDeclaredSizes(t *testing.T) {
 	var before, after runtime.MemStats
 	for _, name := range []string{"plain", "zstd", "polars_category", "views", "delta_stream"} {

@@ -243,8 +243,8 @@ func readExactly(r io.Reader, size int) ([]byte, error) {
 	return out, nil
 }
 
-// unpackLZ4 decompresses what writers call LZ4: parquet-mr writes Hadoop's blocks, Arrow up to 0.14 wrote frames, and up
-// to 2.0 single blocks.
+// unpackLZ4 decompresses what writers call LZ4: parquet-mr writes Hadoop's blocks, Arrow up to 0.14 wrote frames, and
+// up to 2.0 single blocks.
 func unpackLZ4(raw []byte, size int) ([]byte, error) {
 	out := make([]byte, size)
 	if column.IsLZ4Frame(raw) {

@@ -28,8 +28,8 @@ type sideToken struct {
 	derived    bool   // Normalized is not given: it is the contrary of Special
 }
 
-// readAdded reads the tokens that files beside a tokenizer add, in transformers' order: tokens with ids, tokens of roles,
-// and further special tokens. config is tokenizer_config.json, or nil.
+// readAdded reads the tokens that files beside a tokenizer add, in transformers' order: tokens with ids, tokens of
+// roles, and further special tokens. config is tokenizer_config.json, or nil.
 func (d *description) readAdded(folder string, config map[string]json.RawMessage) error {
 	path := filepath.Join(folder, ConfigFile)
 	if raw := config["added_tokens_decoder"]; !isNull(raw) {

@@ -76,7 +76,8 @@ roformer sam3 sam3_video seamless_m4t seamless_m4t_v2 siglip speech_to_text spee
 tapas tipsv2 trocr udop unispeech unispeech-sat videoprism vits wav2vec2 wav2vec2-bert wav2vec2-conformer
 wav2vec2_phoneme whisper xclip xglm xlm xlm-roberta xlnet xmod yoso`)
 
-// fixedTypes are types of models whose class does not depend on the one that a folder names, besides the types of backendClass.
+// fixedTypes are types of models whose class does not depend on the one that a folder names, besides the types of
+// backendClass.
 var fixedTypes = strings.Fields(`hyperclovax_vision_v2 qwen2 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen4_exp siglip2`)
 
 // foundClass is the class of a folder.

@@ -125,8 +125,8 @@ func bpeModel(vocab map[string]int, merges [][2]string, ignoreMerges bool) objec
 		"fuse_unk": false, "byte_fallback": false, "ignore_merges": ignoreMerges, "vocab": vocab, "merges": merges}
 }
 
-// splitFile is a tokenizer.json of a byte-level BPE without special rules, whose pattern is in Oniguruma's syntax. Special
-// tokens come by their numbers.
+// splitFile is a tokenizer.json of a byte-level BPE without special rules, whose pattern is in Oniguruma's syntax.
+// Special tokens come by their numbers.
 func splitFile(pattern string, nfc bool, vocab map[string]int, merges [][2]string, special []addedToken) []byte {
 	parts := splitParts(pattern)(classConfig{})
 	if !nfc {

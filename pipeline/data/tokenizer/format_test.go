@@ -74,8 +74,8 @@ func TestPublishedRanks(t *testing.T) {
 	require.EqualValues(t, 50256, end)
 }
 
-// Each published encoding has its split pattern. testdata/make_file_goldens.py wrote golden_tiktoken.json: ids of tiktoken
-// with a few ranks and the pattern of the encoding.
+// Each published encoding has its split pattern. testdata/make_file_goldens.py wrote golden_tiktoken.json: ids of
+// tiktoken with a few ranks and the pattern of the encoding.
 func TestSplitPatternsOfRanks(t *testing.T) {
 	var golden struct {
 		Ranks [][]byte

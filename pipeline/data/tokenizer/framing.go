@@ -34,8 +34,8 @@ type Framed struct {
 	front   []uint32
 }
 
-// Frame returns t with a framing. Without a begin token, BOSAlways is an error, as is BOSAuto with a tokenizer that puts
-// something else than its end of text after a text.
+// Frame returns t with a framing. Without a begin token, BOSAlways is an error, as is BOSAuto with a tokenizer that
+// puts something else than its end of text after a text.
 func (f Framing) Frame(t Tokenizer) (*Framed, error) {
 	out := &Framed{Tokenizer: t, encoder: t}
 	if file, ok := t.(*fileTokenizer); ok && f.SpecialText == SpecialAsText {
@@ -115,8 +115,8 @@ func Around(t Tokenizer) (front, back []uint32, err error) {
 	return postProcess(raw)
 }
 
-// frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of them,
-// or the class of its folder.
+// frame gives a tokenizer the post-processor of transformers for add_bos_token and add_eos_token, if files say any of
+// them, or the class of its folder.
 func (d description) frame(t *fileTokenizer) error {
 	around := d.around
 	if (d.addBOS != nil || d.addEOS != nil) && (around == nil || *around == [2]string{}) {
@@ -160,8 +160,8 @@ func roleIf(asked *bool, role string) string {
 	return ""
 }
 
-// Is reports whether a hash identifies a tokenizer, be it by Hash of an earlier version, which left out what flags beside the
-// tokenizer put around a text. Checkpoints keep the flags as the post-processor of a tokenizer.json.
+// Is reports whether a hash identifies a tokenizer, be it by Hash of an earlier version, which left out what flags
+// beside the tokenizer put around a text. Checkpoints keep the flags as the post-processor of a tokenizer.json.
 func Is(t Tokenizer, hash string) bool {
 	if framed, ok := t.(*Framed); ok {
 		t = framed.Tokenizer

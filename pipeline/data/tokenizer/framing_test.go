@@ -130,8 +130,8 @@ func TestBOSOfDocuments(t *testing.T) {
 	assert.Equal(t, []uint32{'a', 'b'}, ids)
 }
 
-// Flags beside a tokenizer.model become a post-processor, with which the files of the tokenizer encode alike. The ids are
-// those of transformers 5.23.
+// Flags beside a tokenizer.model become a post-processor, with which the files of the tokenizer encode alike. The ids
+// are those of transformers 5.23.
 func TestFlagsBesideSentencePiece(t *testing.T) {
 	model, err := os.ReadFile("testdata/sentencepiece-bpe.model")
 	require.NoError(t, err)

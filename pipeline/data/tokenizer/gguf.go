@@ -43,8 +43,8 @@ const (
 	bytePiece   = 6
 )
 
-// dummyMerge is the only merge of a vocabulary without any: llama.cpp refuses an empty list. No text has its characters,
-// which GPT-2's alphabet lacks.
+// dummyMerge is the only merge of a vocabulary without any: llama.cpp refuses an empty list. No text has its
+// characters, which GPT-2's alphabet lacks.
 const dummyMerge = "\u2400 \u2400"
 
 // ggufPreTokenizer is a pre-tokenizer by its name in llama.cpp, which knows the rules of each name.
@@ -129,8 +129,8 @@ func preRules(raw json.RawMessage, depth int) (string, error) {
 	return "other " + p.Type + "\n", nil
 }
 
-// GGUF returns the metadata of a tokenizer in a file of a model with vocab tokens. note gets messages for the user about
-// what llama.cpp does otherwise. A tokenizer that llama.cpp does not have is an error.
+// GGUF returns the metadata of a tokenizer in a file of a model with vocab tokens. note gets messages for the user
+// about what llama.cpp does otherwise. A tokenizer that llama.cpp does not have is an error.
 func GGUF(t Tokenizer, vocab int, note func(format string, args ...any)) ([]gguf.Key, error) {
 	f, err := parse(t.Name(), t.JSON(), description{})
 	if err != nil {
@@ -262,8 +262,8 @@ func (m *bpe) ggufMergeList() []string {
 	return out
 }
 
-// ggufSentencePiece returns the scores of a vocabulary of characters, as SentencePiece has them: a token that an earlier
-// merge makes has the larger score.
+// ggufSentencePiece returns the scores of a vocabulary of characters, as SentencePiece has them: a token that an
+// earlier merge makes has the larger score.
 func (t *fileTokenizer) ggufSentencePiece(m *bpe, vocab int) ([]gguf.Key, error) {
 	spaced, err := t.Encode([]byte("a"))
 	if err != nil {
@@ -291,7 +291,8 @@ func (t *fileTokenizer) ggufSentencePiece(m *bpe, vocab int) ([]gguf.Key, error)
 		{Name: ggufSpacePrefix, Value: strings.HasPrefix(t.spelling(spaced[0]), "▁")}}, nil
 }
 
-// fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and what belongs to it.
+// fromGGUF returns the content of a tokenizer.json that encodes as the tokenizer of a GGUF file, and what belongs to
+// it.
 func fromGGUF(f *gguf.File) (text []byte, d description, err error) {
 	tokens := ggufValue[[]string](f, ggufTokens)
 	types := ggufValue[[]int64](f, ggufTypes)

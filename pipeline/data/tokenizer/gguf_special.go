@@ -73,8 +73,8 @@ func (s *Special) ggufEnds() []uint32 {
 var ggufEndNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
 	"<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>"}
 
-// ggufEndsByKeyOrName are further tokens that end a text: the token of a key or, without it, the first with one of these
-// spellings.
+// ggufEndsByKeyOrName are further tokens that end a text: the token of a key or, without it, the first with one of
+// these spellings.
 var ggufEndsByKeyOrName = []struct {
 	key   string
 	names []string
@@ -85,8 +85,8 @@ var ggufEndsByKeyOrName = []struct {
 	{"tokenizer.ggml.fim_sep_token_id", []string{"<|file_sep|>"}},
 }
 
-// ggufNamedEnds lists the tokens that end a text for llama.cpp besides the tokens of keys, by id. has reports whether the file has
-// a key.
+// ggufNamedEnds lists the tokens that end a text for llama.cpp besides the tokens of keys, by id. has reports whether
+// the file has a key.
 func ggufNamedEnds(tokens []string, has func(key string) bool) (ends []uint32) {
 	ids := make(map[string]uint32, len(tokens))
 	for id, s := range tokens {
@@ -132,8 +132,8 @@ func noteEnds(t Tokenizer, tokens []string, note func(format string, args ...any
 	}
 }
 
-// ggufDescription reads the special tokens and chat templates of a GGUF file. As llama.cpp does, it makes a control token of
-// each that ends a text by its name.
+// ggufDescription reads the special tokens and chat templates of a GGUF file. As llama.cpp does, it makes a control
+// token of each that ends a text by its name.
 func ggufDescription(f *gguf.File, tokens []string, types []int64) (d description, err error) {
 	d.roles = map[string]addedToken{}
 	token := func(key string) (id uint32, ok bool) {
@@ -199,8 +199,8 @@ func ggufOwnEnds(f *gguf.File, keyed []uint32) (ends []uint32) {
 	return ends
 }
 
-// ggufAddsBOS reports whether llama.cpp puts RoleBOS before a text: as the key says or, without it, with SentencePiece's
-// tokenizers and the pre-tokenizers that ignore merges.
+// ggufAddsBOS reports whether llama.cpp puts RoleBOS before a text: as the key says or, without it, with
+// SentencePiece's tokenizers and the pre-tokenizers that ignore merges.
 func ggufAddsBOS(f *gguf.File) bool {
 	if v, ok := f.Key(ggufAddBOS); ok {
 		add, _ := v.(bool)

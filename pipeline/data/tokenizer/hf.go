@@ -228,8 +228,8 @@ func (t *fileTokenizer) add(list []addedToken) error {
 	return nil
 }
 
-// checkNumbers refuses added tokens that Hugging Face's library numbers otherwise: it takes the id of the vocabulary, or
-// else the next one.
+// checkNumbers refuses added tokens that Hugging Face's library numbers otherwise: it takes the id of the vocabulary,
+// or else the next one.
 func checkNumbers(list []addedToken, v *vocabulary) error {
 	next := int64(nextID(nil, v))
 	for _, a := range list {

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// This file reads a tokenizer.json as classes of transformers 5.23 do. Some take its vocabulary, merges, added tokens and
-// post-processor, and have normalizer, pre-tokenizer and decoder of their own.
+// This file reads a tokenizer.json as classes of transformers 5.23 do. Some take its vocabulary, merges, added tokens
+// and post-processor, and have normalizer, pre-tokenizer and decoder of their own.
 
 // jsonClass is a class with parts of its own.
 type jsonClass struct {
@@ -137,8 +137,8 @@ func bertParts(c classConfig) object {
 			"strip_accents": c.StripMarks, "lowercase": is(c.LowerCase, true)}}
 }
 
-// fromJSONFolder returns a tokenizer.json with the parts of the class that AutoTokenizer takes for its folder. It completes d
-// with what the class defines and with notes of what differs from the file.
+// fromJSONFolder returns a tokenizer.json with the parts of the class that AutoTokenizer takes for its folder. It
+// completes d with what the class defines and with notes of what differs from the file.
 func fromJSONFolder(folder string, data []byte, d *description) ([]byte, error) {
 	path := filepath.Join(folder, ConfigFile)
 	found, err := findClass(folder, isByteLevel(data))
@@ -235,8 +235,8 @@ func wantBytes[T any](vocab map[string]T, file string) error {
 	return nil
 }
 
-// checkFlags refuses special tokens whose flags the class drops. Qwen2Tokenizer drops the flags of every special token that
-// a side file names, CohereTokenizer all but the flags of tokens with one of the library's roles.
+// checkFlags refuses special tokens whose flags the class drops. Qwen2Tokenizer drops the flags of every special token
+// that a side file names, CohereTokenizer all but the flags of tokens with one of the library's roles.
 func (f *classedFile) checkFlags(d *description, class string) error {
 	dropped := slices.Clone(d.extra)
 	names := d.texts
@@ -301,8 +301,8 @@ func (f *classedFile) mayDiffer(key string, options object) bool {
 	return set || options["byte_fallback"] == nil && key == "unk_token"
 }
 
-// dropAdded drops the added tokens that tokenizer_config.json does not list, if it lists any: classes with parts of their
-// own take none from the file then.
+// dropAdded drops the added tokens that tokenizer_config.json does not list, if it lists any: classes with parts of
+// their own take none from the file then.
 func (f *classedFile) dropAdded(d *description) {
 	if !d.numbered {
 		return

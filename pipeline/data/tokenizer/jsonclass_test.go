@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A folder with a tokenizer.json, whose tokenizer_config.json names a class, gives the ids of AutoTokenizer, or is refused, or
-// has a note. docs/oracle/interop/tokenizer_folders.py --golden wrote golden_folders.json.
+// A folder with a tokenizer.json, whose tokenizer_config.json names a class, gives the ids of AutoTokenizer, or is
+// refused, or has a note. docs/oracle/interop/tokenizer_folders.py --golden wrote golden_folders.json.
 func TestFoldersOfJSON(t *testing.T) {
 	var golden struct {
 		Families map[string]map[string]json.RawMessage

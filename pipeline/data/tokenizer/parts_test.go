@@ -21,8 +21,8 @@ var (
 	replacedBy = regexp.MustCompile("\uFFFD+")
 )
 
-// docs/oracle/interop/tokenizer_parts.py --golden wrote golden_parts.json: files of random parts, with the ids and decoded
-// texts of Hugging Face's library. They are equal, or the file is refused with an error that names the part.
+// docs/oracle/interop/tokenizer_parts.py --golden wrote golden_parts.json: files of random parts, with the ids and
+// decoded texts of Hugging Face's library. They are equal, or the file is refused with an error that names the part.
 func TestGoldenParts(t *testing.T) {
 	raw, err := os.ReadFile(*partsFile)
 	require.NoError(t, err)

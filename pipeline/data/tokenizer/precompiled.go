@@ -112,8 +112,8 @@ func (m *charsMap) prefixes(s string, found func(length int, replacement string)
 func offsetOf(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
 // normalize replaces short grapheme clusters as a whole, by their shortest prefix in the map, and else single
-// characters, as Hugging Face's implementation does. SentencePiece takes the longest prefix instead. It also returns how
-// many bytes that implementation believes to come from the first front bytes of s.
+// characters, as Hugging Face's implementation does. SentencePiece takes the longest prefix instead. It also returns
+// how many bytes that implementation believes to come from the first front bytes of s.
 func (m *charsMap) normalize(s string, front int) (string, int) {
 	var w strings.Builder
 	origins := origins{rest: s, front: front}
@@ -141,8 +141,8 @@ func (m *charsMap) normalize(s string, front int) (string, int) {
 }
 
 // origins follows where characters come from. Hugging Face's implementation counts characters: the first ones that are
-// written stand for those that they replace, further ones for the last of these, and characters that are removed without
-// another one before them are not counted.
+// written stand for those that they replace, further ones for the last of these, and characters that are removed
+// without another one before them are not counted.
 type origins struct {
 	rest    string // not replaced yet
 	front   int

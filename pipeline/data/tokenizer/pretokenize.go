@@ -49,8 +49,8 @@ func parsePreTokenizer(raw json.RawMessage) (preTokenizer, error) {
 	return spelled(p, true), nil
 }
 
-// spelled makes each ByteLevel that is not the last pre-tokenizer spell its pieces in GPT-2's alphabet: what follows cuts
-// that spelling. The last one keeps bytes as bytes.
+// spelled makes each ByteLevel that is not the last pre-tokenizer spell its pieces in GPT-2's alphabet: what follows
+// cuts that spelling. The last one keeps bytes as bytes.
 func spelled(p preTokenizer, last bool) preTokenizer {
 	switch p := p.(type) {
 	case byteLevelPre:

@@ -209,8 +209,9 @@ func (m *sentencePiece) tokenizerJSON() ([]byte, error) {
 		"normalizer": object{"type": "Sequence", "normalizers": normalizers}, "decoder": object{"type": "Sequence", "decoders": decoders}})
 }
 
-// reservedSplit is a pre-tokenizer that cuts texts such as <0x0A> behind their first character, for the Unigram model of a
-// tokenizer.json takes bytes and the unknown token for texts; nil if that is not needed, or would cut other pieces.
+// reservedSplit is a pre-tokenizer that cuts texts such as <0x0A> behind their first character, for the Unigram model
+// of a tokenizer.json takes bytes and the unknown token for texts; nil if that is not needed, or would cut other
+// pieces.
 func (m *sentencePiece) reservedSplit() any {
 	if m.algorithm != 1 {
 		return nil
@@ -265,8 +266,8 @@ func (m *sentencePiece) model() object {
 	return out
 }
 
-// merges lists the pairs of pieces that are a piece together. The piece with the larger score comes first: SentencePiece
-// gives the pieces that it has merged first the largest scores.
+// merges lists the pairs of pieces that are a piece together. The piece with the larger score comes first:
+// SentencePiece gives the pieces that it has merged first the largest scores.
 func (m *sentencePiece) merges(vocab map[string]int) [][2]string {
 	type pair struct {
 		left, right string

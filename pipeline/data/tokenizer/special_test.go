@@ -91,8 +91,8 @@ func TestSentencePieceReserves(t *testing.T) {
 	require.Nil(t, m.reservedSplit())
 }
 
-// Tokens of the files beside a tokenizer have the ids that transformers gives them, or are refused. The ids are those of
-// transformers 5.23.
+// Tokens of the files beside a tokenizer have the ids that transformers gives them, or are refused. The ids are those
+// of transformers 5.23.
 func TestTokensOfSideFiles(t *testing.T) {
 	const text = "hi <|im_start|>user a<extra>b"
 	llama2, err := os.ReadFile("testdata/llama2-style.json")

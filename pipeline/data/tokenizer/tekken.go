@@ -34,8 +34,8 @@ var oldTekkenSpecial = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[A
 	"[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
 	"[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
 
-// otherwiseRead finds what tiktoken and Hugging Face's tokenizers read in two ways: $ and ^, which stand for the ends of
-// a text or of each line, and a possessive {n,m}+.
+// otherwiseRead finds what tiktoken and Hugging Face's tokenizers read in two ways: $ and ^, which stand for the ends
+// of a text or of each line, and a possessive {n,m}+.
 var otherwiseRead = regexp.MustCompile(`(?:^|[^\\\[])[$^]|\{[0-9,]+\}\+`)
 
 // fromTekken returns the content of a tokenizer.json that encodes as a tekken.json does.

@@ -231,9 +231,9 @@ func writeRanks(ranks map[string]int) []byte {
 	return out.Bytes()
 }
 
-// mergesOfRanks returns the vocabulary and the merges that join tokens in the order of their ranks, in GPT-2's alphabet:
-// every pair of tokens that is a token together is merged with its rank, as transformers' converter lists them. Ids are
-// ranks plus offset.
+// mergesOfRanks returns the vocabulary and the merges that join tokens in the order of their ranks, in GPT-2's
+// alphabet: every pair of tokens that is a token together is merged with its rank, as transformers' converter lists
+// them. Ids are ranks plus offset.
 func mergesOfRanks(ranks map[string]int, offset int) (vocab map[string]int, merges [][2]string) {
 	vocab = make(map[string]int, len(ranks))
 	for _, token := range byRank(ranks) {

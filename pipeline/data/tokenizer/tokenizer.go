@@ -30,8 +30,8 @@ type Tokenizer interface {
 	VocabSize() int
 	// Encode returns the ids of a whole document.
 	Encode(text []byte) ([]uint32, error)
-	// EncodePart encodes a piece of a longer document. For a piece that is not the first, whatever the tokenizer puts in
-	// front of a document (Llama-2's leading space) is left out.
+	// EncodePart encodes a piece of a longer document. For a piece that is not the first, whatever the tokenizer puts
+	// in front of a document (Llama-2's leading space) is left out.
 	EncodePart(text []byte, first bool) ([]uint32, error)
 	// Decode returns the text of ids; an id outside the vocabulary is an error.
 	Decode(ids []uint32) ([]byte, error)
@@ -161,7 +161,8 @@ func openGGUF(path string) (Tokenizer, error) {
 	return t, nil
 }
 
-// CheckRows returns an error if a tokenizer has tokens for which a model of so many rows has none. It names the first one.
+// CheckRows returns an error if a tokenizer has tokens for which a model of so many rows has none. It names the first
+// one.
 func CheckRows(t Tokenizer, rows int) error {
 	for id := rows; id < t.VocabSize(); id++ {
 		text, err := t.Decode([]uint32{uint32(id)})

@@ -145,7 +145,8 @@ func TestChatStream(t *testing.T) {
 	}
 }
 
-// What clients send back of an answer, calls of tools, and variables reach the template as transformers gives them to it.
+// What clients send back of an answer, calls of tools, and variables reach the template as transformers gives them to
+// it.
 func TestTemplateInput(t *testing.T) {
 	message := func(text string) string {
 		m, err := readMessage([]byte(text))

@@ -24,12 +24,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// follows is the next token after each, by the model of twoEnds: x and an end after a, y and the other end after b, x after
-// a space.
+// follows is the next token after each, by the model of twoEnds: x and an end after a, y and the other end after b, x
+// after a space.
 var follows = []int{2, 3, 5, 6, 2, 0, 1, 0}
 
-// twoEnds is the folder of a model that is sure of each next token, with a chat template, two ends and a token of a side
-// file.
+// twoEnds is the folder of a model that is sure of each next token, with a chat template, two ends and a token of a
+// side file.
 func twoEnds(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,8 +89,8 @@ func tuned(t *testing.T, folder string) (run string) {
 	return c.Run.Dir
 }
 
-// What belongs to a tokenizer passes whole through training, checkpoints, resuming and exports, and each end of its list
-// ends a document and an answer.
+// What belongs to a tokenizer passes whole through training, checkpoints, resuming and exports, and each end of its
+// list ends a document and an answer.
 func TestTheWholeTokenizer(t *testing.T) {
 	folder := twoEnds(t)
 	run := tuned(t, folder)
@@ -127,8 +127,8 @@ func TestTheWholeTokenizer(t *testing.T) {
 	sameLoss(t, run, places[3:])
 }
 
-// A checkpoint of an earlier version, which kept tokenizer.json alone, has what belongs to the run's tokenizer if that is still
-// there. A note says what is assumed.
+// A checkpoint of an earlier version, which kept tokenizer.json alone, has what belongs to the run's tokenizer if that
+// is still there. A note says what is assumed.
 func TestOldCheckpointsSayWhatIsAssumed(t *testing.T) {
 	folder := twoEnds(t)
 	run := tuned(t, folder)
@@ -171,8 +171,8 @@ func answersEnd(t *testing.T, place string) {
 	}
 }
 
-// sameLoss compares an evaluation of a run's model with the loss that the run measured last, and the tokens of texts and the
-// answers to a question between the run and its exports.
+// sameLoss compares an evaluation of a run's model with the loss that the run measured last, and the tokens of texts
+// and the answers to a question between the run and its exports.
 func sameLoss(t *testing.T, run string, exports []string) {
 	t.Helper()
 	measured := traintest.Measurements(t, run)

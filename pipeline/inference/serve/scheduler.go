@@ -15,9 +15,9 @@ type batch interface {
 	Decode(tokens []inference.Token) ([][]float32, error)
 }
 
-// scheduler shares a batch among sequences. Its goroutine repeats: give free slots to waiting sequences, feed a block of
-// the prompt of one sequence, and make one token of each sequence whose prompt is fed. So a sequence joins and leaves
-// between two tokens, and a long prompt delays the others by one block a token.
+// scheduler shares a batch among sequences. Its goroutine repeats: give free slots to waiting sequences, feed a block
+// of the prompt of one sequence, and make one token of each sequence whose prompt is fed. So a sequence joins and
+// leaves between two tokens, and a long prompt delays the others by one block a token.
 type scheduler struct {
 	batch batch
 	limit int               // sequences that may wait

@@ -185,8 +185,8 @@ func (s *Server) tokens(p prompt) ([]uint32, error) {
 	return p.ids, nil
 }
 
-// limit returns the number of tokens to make after a prompt, which a field of the request has. The last token made needs
-// no place in the context.
+// limit returns the number of tokens to make after a prompt, which a field of the request has. The last token made
+// needs no place in the context.
 func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) (int, error) {
 	room := s.context - prompt + 1
 	if room < 1 {

@@ -74,7 +74,8 @@ type conversation struct {
 	texts map[*jinja.Dict]string // arguments of calls as the request has them, where they are decoded
 }
 
-// prompt renders a conversation. Arguments of tool calls are objects; a template that expects them as texts gets them so.
+// prompt renders a conversation. Arguments of tool calls are objects; a template that expects them as texts gets them
+// so.
 func (t *chatTemplate) prompt(c *conversation) (string, error) {
 	if t.typed {
 		for _, m := range c.messages {
@@ -164,8 +165,8 @@ func (c *conversation) functions(f func(call *jinja.Dict)) {
 	}
 }
 
-// decodeArguments makes objects of the arguments of calls, which OpenAI's clients send as texts. It reports whether there
-// were any.
+// decodeArguments makes objects of the arguments of calls, which OpenAI's clients send as texts. It reports whether
+// there were any.
 func (c *conversation) decodeArguments() (found bool) {
 	c.texts = map[*jinja.Dict]string{}
 	c.functions(func(call *jinja.Dict) {

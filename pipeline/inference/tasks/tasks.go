@@ -2,7 +2,8 @@
 // the largest probability. EleutherAI's lm-evaluation-harness computes the same numbers for the same prompts.
 //
 // Read reads the questions of a file. Encode makes a row of tokens and targets of each option, in which only the
-// option's own tokens have targets. The caller computes the rows' losses with a model; Score turns them into accuracies.
+// option's own tokens have targets. The caller computes the rows' losses with a model; Score turns them into
+// accuracies.
 package tasks
 
 import (
@@ -44,8 +45,8 @@ const (
 	maxOptions   = 64
 )
 
-// Read reads a file of JSON objects, one a line, in one of the formats that the package knows: see formats. The path may be
-// the name of one in the cache of the Hub.
+// Read reads a file of JSON objects, one a line, in one of the formats that the package knows: see formats. The path
+// may be the name of one in the cache of the Hub.
 func Read(path string) (*Task, error) {
 	path, err := hub.OneFile(path)
 	if err != nil {

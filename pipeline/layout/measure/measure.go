@@ -37,7 +37,8 @@ type Options struct {
 	GPU      *GPU            // the card that the devices, which run nothing, stand for; nil: estimates are for their kind of device
 	Staged   bool            // transfers use the memory of each device even if they can share host memory
 	Between  *partition.Link // between the devices, as if each were in a machine of its own; nil: they are in this one
-	// Place replaces the devices by others, or puts them into machines. nil: they are what was measured, on one machine.
+	// Place replaces the devices by others, or puts them into machines. nil: they are what was measured, on one
+	// machine.
 	Place    func(p *partition.Problem) error
 	Progress func(device, what string)
 }

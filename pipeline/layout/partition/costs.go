@@ -18,8 +18,8 @@ import (
 // Time: a stage costs, per microbatch of a full pipeline, the forwards and backwards of its chunks, the transfers at
 // both ends of each chunk (an activation one way, its gradient the other), and a microbatch's share of the update. The
 // exchange of gradients and weights with the copies of its parameters comes once a batch. Without delay the stage waits
-// for it, with a delay it overlaps the next batch, and the longer of the two counts. A device that is not Parallel gives
-// each of its ranks an equal share of its time.
+// for it, with a delay it overlaps the next batch, and the longer of the two counts. A device that is not Parallel
+// gives each of its ranks an equal share of its time.
 //
 // Memory: a stage holds 1 + delay versions of its weights, the gradients with a buffer for each copy, the state of the
 // optimizer, the activations of all microbatches in flight (slots), and the scratch memory of one program.

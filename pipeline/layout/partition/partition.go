@@ -27,8 +27,8 @@ type Unit struct {
 	Name       string `json:"name"`            // "embed", "layers.0.self_attn", "layers.0.mlp", …, "head"
 	Layer      string `json:"layer,omitempty"` // "layers.0": that it is a part of
 	Parameters int64  `json:"parameters"`      // bytes of its own weights
-	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses
-	// a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
+	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it
+	// uses a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
 	Shared int64 `json:"shared,omitempty"`
 	State  int64 `json:"state"`      // bytes of the optimizer's state
 	Kept   int64 `json:"kept"`       // bytes kept from forward to backward, besides the activation that enters
@@ -109,8 +109,8 @@ type Device struct {
 	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times
 	// are for one rank's part of the device.
 	Parallel bool `json:"parallel,omitempty"`
-	// Cores is the part of the host's cores that a rank on the device keeps busy while it computes. Devices that compute
-	// on the host share its cores, whatever their names.
+	// Cores is the part of the host's cores that a rank on the device keeps busy while it computes. Devices that
+	// compute on the host share its cores, whatever their names.
 	Cores float64 `json:"cores,omitempty"`
 }
 
@@ -136,8 +136,8 @@ type Problem struct {
 	Given     int64              // bytes of a microbatch's data that every model chunk reads, besides what its units read
 	Wire      Wire               // formats between stages; the zero value is f32
 	Recompute Recompute
-	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching for
-	// a cut.
+	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching
+	// for a cut.
 	Cut []int
 }
 
@@ -176,8 +176,8 @@ type Stage struct {
 	Transfer  float64 `json:"transfer"` // seconds per microbatch, sending and receiving
 	Exchange  float64 `json:"exchange"` // seconds per batch, gradients and weights of copies
 	Sent      int64   `json:"sent"`     // bytes on the wire to other stages per batch, in the formats of Problem.Wire
-	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange and,
-	// on a device that several stages share, the time of the others.
+	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange
+	// and, on a device that several stages share, the time of the others.
 	Seconds   float64 `json:"seconds"`
 	Memory    Memory  `json:"memory"`
 	Available int64   `json:"available"` // bytes of the device's memory for this stage; 0: unknown

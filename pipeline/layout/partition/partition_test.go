@@ -114,7 +114,8 @@ func TestMemoryForcesRecomputation(t *testing.T) {
 	free, err := Choose(problem)
 	require.NoError(t, err)
 	need := free.Stages[0].Memory.Total()
-	// A byte less on either device: the first stage, with two microbatches in flight, gives up what it keeps or a layer.
+	// A byte less on either device: the first stage, with two microbatches in flight, gives up what it keeps or a
+	// layer.
 	for i := range problem.Devices {
 		problem.Devices[i].Memory = need - 1
 	}

@@ -60,7 +60,8 @@ func TestOneDeviceForAllStagesIsNeverIdle(t *testing.T) {
 	assert.InDelta(t, 0, p.Bubble, 1e-9)
 }
 
-// Stages on a device that computes for all of them at once are as fast as on devices of their own, and share its memory.
+// Stages on a device that computes for all of them at once are as fast as on devices of their own, and share its
+// memory.
 func TestParallelDevice(t *testing.T) {
 	plan := func(parallel bool, names ...string) Plan {
 		us := model(6)

@@ -3,15 +3,15 @@ package partition
 import "math/bits"
 
 // scratch finds the scratch memory of chunks in constant time. A chunk runs one program at a time, and a program one
-// unit at a time. So the scratch memory of a program is the largest among its units. A unit needs its own scratch memory
-// and the activations, or gradients, that it exchanges with the units before and after it in the chunk. The first and
-// the last unit have one such neighbor. All units between them have two, and rangeMax knows their maximum for every
-// range.
+// unit at a time. So the scratch memory of a program is the largest among its units. A unit needs its own scratch
+// memory and the activations, or gradients, that it exchanges with the units before and after it in the chunk. The
+// first and the last unit have one such neighbor. All units between them have two, and rangeMax knows their maximum for
+// every range.
 type scratch struct {
 	working, backward, split scratchOf
 	// A backward that recomputes runs all forwards of its chunk first, and frees what each unit's backward has read. So
-	// at a unit the memory also holds what the units before it in the chunk keep. recomputing counts these bytes from the
-	// model's first unit on, and working subtracts the bytes of the units before the chunk.
+	// at a unit the memory also holds what the units before it in the chunk keep. recomputing counts these bytes from
+	// the model's first unit on, and working subtracts the bytes of the units before the chunk.
 	recomputing scratchOf
 }
 

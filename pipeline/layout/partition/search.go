@@ -139,8 +139,8 @@ func (c *costs) search() (layout, error) {
 	return l, nil
 }
 
-// fastest is the layout with the fastest slowest stage, or the fastest links where those are slower. Ties go to the most
-// even one, by the sum of squares, then to the first. It has no order if nothing fits.
+// fastest is the layout with the fastest slowest stage, or the fastest links where those are slower. Ties go to the
+// most even one, by the sum of squares, then to the first. It has no order if nothing fits.
 func (c *costs) fastest(orders [][]int) (best layout) {
 	slowest, spread := math.Inf(1), math.Inf(1)
 	for _, order := range orders {

@@ -42,8 +42,8 @@ const (
 	// mostPeriod is the longest period that is planned. Published runs have up to 500 steps.
 	mostPeriod = 512
 	// hostPasses is how often the weights of a fragment pass between host and device for an exchange: send reads them,
-	// uploads them with base and residue and reads the residue; land reads them, uploads them with base and what was sent,
-	// reads and writes them.
+	// uploads them with base and residue and reads the residue; land reads them, uploads them with base and what was
+	// sent, reads and writes them.
 	hostPasses = 11
 	// periods are simulated.
 	periods = 3
@@ -74,9 +74,9 @@ func (p Problem) costs(replicas []Replica) schedule.ExchangeCosts {
 	return c
 }
 
-// copies is how many copies of a result the coordinator should send itself, so that the busiest connection is busy for the
-// shortest time; 0: all, since that is about as good. With c of n copies sent by the coordinator, whose connection needs A for
-// each, the others need W·(1 + (n − c)/n) for what they send, which is c·A at the best c.
+// copies is how many copies of a result the coordinator should send itself, so that the busiest connection is busy for
+// the shortest time; 0: all, since that is about as good. With c of n copies sent by the coordinator, whose connection
+// needs A for each, the others need W·(1 + (n − c)/n) for what they send, which is c·A at the best c.
 func (p Problem) copies(c schedule.ExchangeCosts) float64 {
 	all, _ := p.busiest(c)
 	n, coordinator, others := c.Passed(), 0.0, 0.0
@@ -149,8 +149,8 @@ func (p Problem) exchange(replicas []Replica) (x Exchange, ok bool, err error) {
 	}
 }
 
-// Exchanges plans the exchanges of a plan's replicas anew, for other messages. It reports whether a period that is short
-// enough fits the links; if not, the period suits the links alone.
+// Exchanges plans the exchanges of a plan's replicas anew, for other messages. It reports whether a period that is
+// short enough fits the links; if not, the period suits the links alone.
 func (p Problem) Exchanges(plan Plan) (x Exchange, ok bool, err error) {
 	return p.exchange(plan.Replicas)
 }
@@ -163,8 +163,8 @@ func (p Problem) simulate(c schedule.ExchangeCosts, period, late int) (*schedule
 // mostApart is how many sites are simulated each by itself, besides the coordinator's.
 const mostApart = 12
 
-// merged are the costs with few sites: those with the slowest connections, and one for all others with as many replicas,
-// which is as slow as the slowest of them.
+// merged are the costs with few sites: those with the slowest connections, and one for all others with as many
+// replicas, which is as slow as the slowest of them.
 func (p Problem) merged(c schedule.ExchangeCosts) schedule.ExchangeCosts {
 	at := make([][]schedule.ReplicaCost, len(c.Sites))
 	for _, r := range c.Replicas {

@@ -1,12 +1,12 @@
 // Package replicate plans replicas that train on their own over machines that slow links connect: which machines make a
 // pipeline, how many replicas train, and how seldom they exchange what they have learned so that no link is waited for.
 //
-// A Problem has the machines, the sites whose connections they share, and a function that predicts the speed of a pipeline.
-// Machines of one site may make a pipeline, since their links are fast; machines of different sites are different replicas.
-// All replicas have equally many stages and make the same number of steps on equal shares of a batch, so the slowest one sets
-// the pace. For each number of stages, Choose takes the replicas that train most tokens a second together. Then it finds the
-// shortest period whose exchanges fit the links, and the least lateness at which nobody waits, by
-// schedule.SimulateExchanges.
+// A Problem has the machines, the sites whose connections they share, and a function that predicts the speed of a
+// pipeline. Machines of one site may make a pipeline, since their links are fast; machines of different sites are
+// different replicas. All replicas have equally many stages and make the same number of steps on equal shares of a
+// batch, so the slowest one sets the pace. For each number of stages, Choose takes the replicas that train most tokens
+// a second together. Then it finds the shortest period whose exchanges fit the links, and the least lateness at which
+// nobody waits, by schedule.SimulateExchanges.
 package replicate
 
 import (
@@ -185,8 +185,8 @@ func tokensPerSec(replicas []Replica) float64 {
 	return float64(len(replicas)) * replicas[len(replicas)-1].TokensPerSec
 }
 
-// plan plans the exchanges of replicas. While they need too long a period, it leaves out the replicas of the site with the
-// slowest connection, or, where the coordinator's is the slowest, the slowest replica.
+// plan plans the exchanges of replicas. While they need too long a period, it leaves out the replicas of the site with
+// the slowest connection, or, where the coordinator's is the slowest, the slowest replica.
 func (p Problem) plan(replicas []Replica) (plan Plan, err error) {
 	limit := -1
 	for {

@@ -14,8 +14,8 @@ import (
 
 const mbit = 1e6 / 8
 
-// homes are machines at sites of their own, of so many tokens a second, which 1,000 tokens a step and 135 M parameters in
-// int4 keep busy.
+// homes are machines at sites of their own, of so many tokens a second, which 1,000 tokens a step and 135 M parameters
+// in int4 keep busy.
 func homes(speeds ...float64) Problem {
 	p := Problem{Tokens: 1000, MostStages: 1}
 	for i, s := range speeds {

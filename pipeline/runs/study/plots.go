@@ -170,8 +170,8 @@ func (rep *Report) dir(r Run) string {
 	return rep.Runs[slices.IndexFunc(rep.Runs, func(e Ended) bool { return e.Run == r })].Dir
 }
 
-// meanLoss is a loss by step, the mean over runs, at the steps that all of them have: of summaries, every hundredth, and
-// those with a validation loss.
+// meanLoss is a loss by step, the mean over runs, at the steps that all of them have: of summaries, every hundredth,
+// and those with a validation loss.
 func meanLoss(runs [][]metrics.Record, value string) metrics.Series {
 	sums, counts := map[int]float64{}, map[int]int{}
 	for _, records := range runs {

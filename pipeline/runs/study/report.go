@@ -31,8 +31,8 @@ type Cell struct {
 	Diverged  int            `json:"diverged"`
 	Loss      runs.Estimate  `json:"loss"`
 	Gap       *runs.Estimate `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
-	// Kept is the share of what sync gains over one replica alone that is left, seed by seed: of replicas that seldom talk, in
-	// a grid with the mode alone.
+	// Kept is the share of what sync gains over one replica alone that is left, seed by seed: of replicas that seldom
+	// talk, in a grid with the mode alone.
 	Kept *runs.Estimate `json:"kept_gain,omitempty"`
 
 	mode   Mode

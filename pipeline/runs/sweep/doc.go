@@ -6,6 +6,6 @@
 // be interrupted at any moment and continues where it was. The [Report] ranks the trials; it is written as tables,
 // figures, JSON, and the best config.
 //
-// [FindRate] is the learning-rate range test (Smith 2015, arXiv 1506.01186): one run whose learning rate grows with each
-// step.
+// [FindRate] is the learning-rate range test (Smith 2015, arXiv 1506.01186): one run whose learning rate grows with
+// each step.
 package sweep

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each revision of a repository has its own commit in a sweep, which goes on with those that it began with, whatever the
-// revisions have become. Another revision in the file of a sweep that has begun is refused.
+// Each revision of a repository has its own commit in a sweep, which goes on with those that it began with, whatever
+// the revisions have become. Another revision in the file of a sweep that has begun is refused.
 func TestEachRevisionKeepsItsCommit(t *testing.T) {
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	is := func(revision, digit string) string { return runtest.Cached(t, "datasets--o--d", revision, digit) }

@@ -53,8 +53,8 @@ const (
 	maxRuns     = 10000
 )
 
-// Load reads the sweep of a file, or of the folder of a sweep that has begun. It checks the sweep and the config of every
-// trial. See runs.Load.
+// Load reads the sweep of a file, or of the folder of a sweep that has begun. It checks the sweep and the config of
+// every trial. See runs.Load.
 func Load(path string, overrides []string) (*Sweep, error) { return runs.Load(path, overrides, parse) }
 
 // parse reads the sweep of a file, which other files are relative to.

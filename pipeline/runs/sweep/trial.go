@@ -54,8 +54,8 @@ var unsafe = regexp.MustCompile(`[^A-Za-z0-9._+-]+`)
 // maxName is the length from which names of folders are cut.
 const maxName = 120
 
-// newTrial names a trial after its values. The folder of values that cannot be part of a name, or that are too long, has
-// a hash of them.
+// newTrial names a trial after its values. The folder of values that cannot be part of a name, or that are too long,
+// has a hash of them.
 func (s *Sweep) newTrial(values []value) Trial {
 	var names, exact, safe []string
 	for i, short := range shortNames(s.Keys) {

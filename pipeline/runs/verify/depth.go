@@ -2,8 +2,8 @@ package verify
 
 import "fmt"
 
-// deepMicrobatches is enough for four stages at the largest depth. It is a multiple of five, so that half of them can be
-// stale on five stages.
+// deepMicrobatches is enough for four stages at the largest depth. It is a multiple of five, so that half of them can
+// be stale on five stages.
 const deepMicrobatches = 10
 
 // atDepth adds pipelines with more microbatches in flight than stages. The same microbatches are stale as on one device

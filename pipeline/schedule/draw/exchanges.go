@@ -12,9 +12,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// ExchangesText shows exchanges of replicas that train on their own, a column a step. The row of a replica has the fragments
-// that are sent (S) and that land (L) after the step, and the step's waiting for them (w); the row below it, how much of the
-// step its connection was busy. Lines have at most columns characters, or any number if that is 0.
+// ExchangesText shows exchanges of replicas that train on their own, a column a step. The row of a replica has the
+// fragments that are sent (S) and that land (L) after the step, and the step's waiting for them (w); the row below it,
+// how much of the step its connection was busy. Lines have at most columns characters, or any number if that is 0.
 func ExchangesText(r *schedule.ExchangeResult, columns int) string {
 	rows := [][]string{{"step"}}
 	steps := 0
@@ -117,9 +117,9 @@ func pad(text string, width int) string {
 	return text + strings.Repeat(" ", width-len([]rune(text)))
 }
 
-// SaveExchanges draws exchanges into a file, an SVG or a PNG by its extension, time from left to right. A replica has a row of
-// its steps, with waiting in red, and one of its connection: a bar is a message that leaves, in the color of its fragment, and
-// a tick of that color the landing of its exchange.
+// SaveExchanges draws exchanges into a file, an SVG or a PNG by its extension, time from left to right. A replica has a
+// row of its steps, with waiting in red, and one of its connection: a bar is a message that leaves, in the color of its
+// fragment, and a tick of that color the landing of its exchange.
 func SaveExchanges(path, title string, r *schedule.ExchangeResult) error {
 	steps, trains := 0, []int{}
 	for i, one := range r.Replicas {

@@ -23,8 +23,8 @@ func shape(features string) string {
 const experts = "moe: {experts: 4, top_k: 2, d_ff: 16, shared: 1, dense_first: 1, score: sigmoid, normalize: true, " +
 	"balance: {bias: 0.01, aux: 0.1, z: 0.1}}"
 
-// Cuts inside layers give the bits of one device, also where kernels span the middle of a layer that is not cut: with norms
-// after the branches, and in 16 bits. They do for every family, without and with a delay.
+// Cuts inside layers give the bits of one device, also where kernels span the middle of a layer that is not cut: with
+// norms after the branches, and in 16 bits. They do for every family, without and with a delay.
 func TestCutsInsideLayersEqualOneDevice(t *testing.T) {
 	type layout struct {
 		model, precision string

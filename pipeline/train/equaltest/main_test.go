@@ -1,5 +1,6 @@
-// Package equaltest tests that a layout of the pipeline changes no bit of a run: any number of stages, any schedule and any
-// cut give the weights of one device. It holds tests only, apart from the tests of pipeline/train because they take long.
+// Package equaltest tests that a layout of the pipeline changes no bit of a run: any number of stages, any schedule and
+// any cut give the weights of one device. It holds tests only, apart from the tests of pipeline/train because they take
+// long.
 package equaltest
 
 import (

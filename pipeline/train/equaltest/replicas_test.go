@@ -46,8 +46,8 @@ func overridesOf(setting string, more ...string) []string {
 	return append(all, more...)
 }
 
-// Replicas that train on their own have the same bits on one stage and on several, and if the run was stopped and resumed, also
-// while pipelines are full.
+// Replicas that train on their own have the same bits on one stage and on several, and if the run was stopped and
+// resumed, also while pipelines are full.
 func TestReplicasThatTrainOnTheirOwn(t *testing.T) {
 	for i, setting := range sample(t, 1, replicaRuns) {
 		t.Run(setting, func(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slow is data.Arrivals whose file n comes when the run has done the first steps of need[n], and never if they are absent.
+// slow is data.Arrivals whose file n comes when the run has done the first steps of need[n], and never if they are
+// absent.
 type slow struct {
 	train.Report
 	mu    sync.Mutex
@@ -66,8 +67,8 @@ func (s *slow) Await(ctx context.Context, path string) error {
 
 func (s *slow) Progress() (done, total int64) { return 1, 2 }
 
-// A run that streams its text trains while files arrive, and has the bits of a run whose files are all there: also one that
-// ends because a file does not come, and is resumed.
+// A run that streams its text trains while files arrive, and has the bits of a run whose files are all there: also one
+// that ends because a file does not come, and is resumed.
 func TestStreamedText(t *testing.T) {
 	dir := t.TempDir()
 	var files []string
@@ -123,8 +124,8 @@ func (w waits) Reading(int64, int64) {
 	}
 }
 
-// A run that waits for text saves the checkpoint that it is asked for, and ends if that cannot be written. What it has found in
-// the text that was read is reported at its end.
+// A run that waits for text saves the checkpoint that it is asked for, and ends if that cannot be written. What it has
+// found in the text that was read is reported at its end.
 func TestSavesWhileTextIsAwaited(t *testing.T) {
 	dir := t.TempDir()
 	var files []string

@@ -62,8 +62,8 @@ func TestFailedRunsResume(t *testing.T) {
 	}
 }
 
-// An interrupted pipeline finishes the batches in progress and saves. Resumed, it gives the same bits. Without validation
-// text no run is interrupted in its last evaluation, after the last step.
+// An interrupted pipeline finishes the batches in progress and saves. Resumed, it gives the same bits. Without
+// validation text no run is interrupted in its last evaluation, after the last step.
 func TestInterruptedPipeline(t *testing.T) {
 	whole, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "data.val_fraction=0"),
 		runtest.Options(&traintest.Reference{}, &runtest.Notes{}))

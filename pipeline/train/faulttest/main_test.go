@@ -1,5 +1,5 @@
-// Package faulttest interrupts runs and takes their devices away: lost devices, failing worker processes, hanging devices,
-// restarts. It holds tests only, apart from the tests of pipeline/train because they take long.
+// Package faulttest interrupts runs and takes their devices away: lost devices, failing worker processes, hanging
+// devices, restarts. It holds tests only, apart from the tests of pipeline/train because they take long.
 package faulttest
 
 import (

@@ -153,8 +153,8 @@ func TestStaleMicrobatchesTrainAsPyTorchDoes(t *testing.T) {
 	}
 }
 
-// Replicas that train on their own, on one device and on stages, against PyTorch in float64. Random rounding to few bits is
-// a step: where PyTorch in float32 takes another one, so may a device.
+// Replicas that train on their own, on one device and on stages, against PyTorch in float64. Random rounding to few
+// bits is a step: where PyTorch in float32 takes another one, so may a device.
 func TestReplicasTrainAsPyTorchDoes(t *testing.T) {
 	for _, g := range onStages(t, traintest.ReplicaGoldens(t), []int{1, 2}, "tied/replicas/muon-2-int8-stale/1 stages",
 		"gqa/replicas/muon-4-int4-late-feedback/1 stages") {

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A run calls every hook of the table: with a hook that traps, it fails. A new hook that training forgets does not fail.
+// A run calls every hook of the table: with a hook that traps, it fails. A new hook that training forgets does not
+// fail.
 func TestRunsCallEveryHook(t *testing.T) {
 	for i, k := range hook.Kinds() {
 		t.Run(k.Name, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package hooktest trains with WebAssembly hooks of every kind: failures, resumed runs, example hooks, and models that a
-// module builds. It holds tests only, apart from the tests of pipeline/train because they take long.
+// Package hooktest trains with WebAssembly hooks of every kind: failures, resumed runs, example hooks, and models that
+// a module builds. It holds tests only, apart from the tests of pipeline/train because they take long.
 package hooktest
 
 import (

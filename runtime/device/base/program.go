@@ -87,8 +87,8 @@ func Compile[B ownedBuffer, P ownedProgram, T any](o *Owner[B, P], p *device.Pro
 	return all, nil
 }
 
-// Run has do call run with l as a program of this device. It refuses a program of another device, and one that is released
-// or uses a buffer that is.
+// Run has do call run with l as a program of this device. It refuses a program of another device, and one that is
+// released or uses a buffer that is.
 func (o *Owner[B, P]) Run(do Do, l device.Loaded, run func(P) error) error {
 	var none P
 	ours, ok := l.(P)

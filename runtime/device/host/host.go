@@ -14,8 +14,8 @@ import (
 // Memory returns the bytes of memory that this process may use, or 0 if the system does not report it.
 func Memory() int64 { return memory(os.DirFS("/")) }
 
-// memory is the memory of the machine, or the smallest limit of the control groups of the process: beyond it the process
-// is ended, or slowed down until it hardly moves (memory.high).
+// memory is the memory of the machine, or the smallest limit of the control groups of the process: beyond it the
+// process is ended, or slowed down until it hardly moves (memory.high).
 func memory(root fs.FS) (bytes int64) {
 	bound := func(n int64) {
 		if n > 0 && (bytes == 0 || n < bytes) {

@@ -280,8 +280,8 @@ func portableCopying(elements int64, most int, arrays int64, element string) (de
 		Source: copySource(element, arrays == 3)}, [3]int{int((groups + rows - 1) / rows), int(rows), 1}
 }
 
-// array allocates a buffer and writes to it: memory that nothing was written to may be one page of zeros. It releases c if
-// it fails.
+// array allocates a buffer and writes to it: memory that nothing was written to may be one page of zeros. It releases c
+// if it fails.
 func (c *contender) array(dev device.Device, size int64) (device.Buffer, error) {
 	b, err := dev.Alloc("peak", size)
 	if err == nil {

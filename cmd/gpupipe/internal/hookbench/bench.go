@@ -1,5 +1,5 @@
-// Package hookbench measures what the sandbox costs: a call of a hook that does nothing, and arrays handed over and taken
-// back.
+// Package hookbench measures what the sandbox costs: a call of a hook that does nothing, and arrays handed over and
+// taken back.
 package hookbench
 
 import (

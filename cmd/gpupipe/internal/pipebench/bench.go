@@ -1,5 +1,5 @@
-// Package pipebench measures pipelines: the utilization of their stages, and the speedup of several devices over one. It
-// trains a small model with package engine and summarizes the trace of the run. Devices that only sleep show the
+// Package pipebench measures pipelines: the utilization of their stages, and the speedup of several devices over one.
+// It trains a small model with package engine and summarizes the trace of the run. Devices that only sleep show the
 // overhead of schedule and host for any number of stages; devices that compute show the speedup that remains on real
 // hardware.
 package pipebench

@@ -10,9 +10,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// halves measures pipelines whose stages have no whole number of layers, on devices that sleep for what their units take.
-// Attention and feed-forward layers take equal times, the embedding and the head none, so that every stage can have the
-// same work. The planner gives the cut and the predicted time.
+// halves measures pipelines whose stages have no whole number of layers, on devices that sleep for what their units
+// take. Attention and feed-forward layers take equal times, the embedding and the head none, so that every stage can
+// have the same work. The planner gives the cut and the predicted time.
 func halves(ctx context.Context, o Options) (Result, error) {
 	forward := 40 * time.Millisecond // of a layer
 	if o.Quick {

@@ -37,8 +37,8 @@ type Task struct {
 	Weight int      // its share of the time, relative to the other tasks
 	Skip   string   // why it does not run; empty if it does
 	Disk   int64    // bytes that it writes into the runner's folder; more than that must be free
-	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails the
-	// section.
+	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails
+	// the section.
 	Read func(output []byte, s *Section) error
 }
 

@@ -1,5 +1,5 @@
-// Command serve is a Hub for other programs' tests: it serves the folders models/ORG/NAME and datasets/ORG/NAME of a folder,
-// prints its address, and ends with its standard input. Uploads need the token hf_test.
+// Command serve is a Hub for other programs' tests: it serves the folders models/ORG/NAME and datasets/ORG/NAME of a
+// folder, prints its address, and ends with its standard input. Uploads need the token hf_test.
 package main
 
 import (
