@@ -60,14 +60,16 @@ type listed struct {
 }
 
 const (
-	trees    = "trees"
-	ownTrees = ".gpupipe"
-	version  = 1
+	trees   = "trees"
+	version = 1
 )
+
+// OwnFolder is the folder of a repository in the cache with what huggingface_hub does not know.
+const OwnFolder = ".gpupipe"
 
 // Listed returns the files of a commit, if the cache has their listing.
 func (n Name) Listed(commit string) (files []File, ok bool) {
-	for _, folder := range []string{ownTrees, trees} {
+	for _, folder := range []string{OwnFolder, trees} {
 		text, err := os.ReadFile(filepath.Join(n.Dir(), folder, commit+".json"))
 		var l listing
 		if err != nil || json.Unmarshal(text, &l) != nil || l.Version != version {
@@ -100,7 +102,7 @@ func (n Name) WriteListing(commit string, files []File, whole bool) error {
 		}
 		l.Files[f.Path] = e
 	}
-	folder := ownTrees
+	folder := OwnFolder
 	if whole {
 		folder = trees
 	}

@@ -137,6 +137,75 @@ func TestStream(t *testing.T) {
 	a.Close()
 }
 
+// A run that was stopped goes on with its commit. Once the files are there, the branch has that commit, unless a later download
+// has given it another.
+func TestStreamGoesOnByCommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		between func(t *testing.T, o Options, later string)
+		want    func(before, streamed, later string) string
+	}{
+		"alone": {func(*testing.T, Options, string) {}, func(_, streamed, _ string) string { return streamed }},
+		"after a later download": {func(t *testing.T, o Options, _ string) {
+			require.NoError(t, fetch(t, o, hub.ForData, "hf:datasets/o/d"))
+		}, func(_, _, later string) string { return later }},
+		"after another program's later download": {func(t *testing.T, o Options, later string) {
+			require.NoError(t, fetch(t, o, hub.ForData, "hf:datasets/o/d@"+later))
+			ref := filepath.Join(hub.Cache(), "datasets--o--d", "refs", "main")
+			require.NoError(t, os.WriteFile(ref, []byte(later), 0o666))
+		}, func(_, _, later string) string { return later }},
+		"for another file of the commit": {nil, func(before, _, _ string) string { return before }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &hubserver.Server{}
+			o := start(t, s)
+			before := s.Add("datasets/o/d", "main", map[string][]byte{"train.parquet": random(9, 100)})
+			require.NoError(t, fetch(t, o, hub.ForData, "hf:datasets/o/d"))
+			streamed := s.Add("datasets/o/d", "main", map[string][]byte{"train-0.parquet": random(1, 100), "train-1.parquet": random(2, 100),
+				"test-0.parquet": random(3, 100)})
+			stopped := streamUntilStopped(t, s, o)
+			require.Equal(t, "hf:datasets/o/d@"+streamed, stopped)
+			later := s.Add("datasets/o/d", "main", map[string][]byte{"train-9.parquet": random(4, 100)})
+			if c.between != nil {
+				c.between(t, o, later)
+			} else {
+				stopped = "hf:datasets/o/d/test-0.parquet@" + streamed
+			}
+			require.NoError(t, fetch(t, o, hub.ForData, stopped))
+			ref, err := os.ReadFile(filepath.Join(hub.Cache(), "datasets--o--d", "refs", "main"))
+			require.NoError(t, err)
+			assert.Equal(t, c.want(before, streamed, later), string(ref))
+			_, err = hub.Files("hf:datasets/o/d")
+			require.NoError(t, err)
+			left, err := os.ReadDir(filepath.Join(hub.Cache(), "datasets--o--d", hub.OwnFolder, "refs"))
+			require.NoError(t, err)
+			assert.Equal(t, c.between == nil, len(left) == 1, "what is pending is noted, and nothing else")
+		})
+	}
+}
+
+// streamUntilStopped begins a stream, which ends when its first file is there, and returns the name with the commit.
+func streamUntilStopped(t *testing.T, s *hubserver.Server, o Options) string {
+	var sent atomic.Int64
+	s.Fault = func(r *http.Request) (f hubserver.Fault) {
+		if strings.Contains(r.URL.Path, "/resolve/") && sent.Add(1) > 1 {
+			f.Status = http.StatusNotFound
+		}
+		return f
+	}
+	defer func() { s.Fault = nil }()
+	c, err := New(o)
+	require.NoError(t, err)
+	defer c.Close()
+	n, _, err := hub.Parse("hf:datasets/o/d")
+	require.NoError(t, err)
+	names, a, err := c.Stream(t.Context(), []Request{{n, hub.ForData}}, func([]string) bool { return true })
+	require.NoError(t, err)
+	<-a.ended
+	require.Error(t, a.err)
+	a.Close()
+	return names[0]
+}
+
 // So it is with streams: files arrive right or not at all, and the branch never means a commit some of whose files are missing.
 func TestStreamFaults(t *testing.T) {
 	for seed := range uint64(tier.Times(t, 200, 10)) {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/hub"
 	"github.com/gpupipe/gpupipe/internal/units"
 )
@@ -228,16 +227,8 @@ func (s *source) finish() error {
 	if s.commit == "" { // of the cache
 		return nil
 	}
-	if s.Revision != s.commit {
-		path := filepath.Join(s.Dir(), "refs", filepath.FromSlash(s.Revision))
-		if text, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(text)) != s.commit {
-			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-				return err
-			}
-			if err := atomicfile.WriteBytes(path, []byte(s.commit)); err != nil {
-				return err
-			}
-		}
+	if err := s.writeRefs(); err != nil {
+		return err
 	}
 	for _, p := range s.optional {
 		if !slices.ContainsFunc(s.files, func(f hub.File) bool { return f.Path == p }) {
