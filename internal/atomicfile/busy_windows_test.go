@@ -1,6 +1,7 @@
 package atomicfile
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -34,4 +35,47 @@ func TestReplacesWhatWasOpen(t *testing.T) {
 		assert.Equal(t, "new", string(content))
 	}
 	assert.Equal(t, []string{"a"}, names(t, dir))
+}
+
+// A folder that a program is in, by a file or as its current folder, is replaced whole or stays whole. Windows lets nobody
+// rename either, Wine not the latter.
+func TestBusyFolderIsReplacedWholeOrNotAtAll(t *testing.T) {
+	for name, enter := range map[string]func(t *testing.T, path string){
+		"file": func(t *testing.T, path string) {
+			f, err := os.Open(filepath.Join(path, "x"))
+			require.NoError(t, err)
+			t.Cleanup(func() { f.Close() })
+		},
+		"current folder": func(t *testing.T, path string) { t.Chdir(path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "a")
+			fill := func(content string, files ...string) func(dir string) error {
+				return func(dir string) (err error) {
+					for _, f := range files {
+						err = errors.Join(err, os.WriteFile(filepath.Join(dir, f), []byte(content), 0o666))
+					}
+					return err
+				}
+			}
+			require.NoError(t, WriteFolder(path, false, fill("old", "x", "y")))
+			enter(t, path)
+			err := WriteFolder(path, true, fill("new", "x", "z"))
+			want, content := []string{"x", "z"}, "new"
+			if err != nil {
+				require.ErrorContains(t, err, "a program may have a file of the folder open")
+				want, content = []string{"x", "y"}, "old"
+				assert.Equal(t, []string{"a"}, names(t, dir))
+			} else {
+				require.NotEqual(t, "current folder", name, "the folder of a program was renamed")
+			}
+			assert.Equal(t, want, names(t, path))
+			for _, f := range want {
+				found, err := os.ReadFile(filepath.Join(path, f))
+				require.NoError(t, err)
+				assert.Equal(t, content, string(found))
+			}
+		})
+	}
 }

@@ -9,9 +9,9 @@ import (
 
 // WriteFolder makes a folder that fill fills: complete or, on error, not at all. What fill writes must be durable when
 // it returns. WriteFolder makes missing parents. An existing folder must be empty unless it is to be replaced; then it
-// stays until the new one is complete, and only a kill between two renames leaves it under the name .BASE.old-…. A
-// later WriteFolder to that path removes what a killed process left, after a day; a .BASE.old-… once its replacement is
-// complete.
+// stays until the new one is complete. Only a kill between two renames leaves it under the name .BASE.old-…. On Windows
+// a folder stays, and WriteFolder fails, while another program has a file of it open. A later WriteFolder to that path
+// removes what a killed process left, after a day; a .BASE.old-… once its replacement is complete.
 func WriteFolder(path string, replace bool, fill func(dir string) error) (err error) {
 	if err := CheckName(path); err != nil {
 		return err
@@ -48,7 +48,9 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 		return errors.New("found a file, expected a folder or none")
 	case os.Remove(path) != nil && replace:
 		old = side(parent, base, "old")
-		if err := Rename(path, old); err != nil {
+		if err := Rename(path, old); Busy(err) {
+			return fmt.Errorf("%w: a program may have a file of the folder open: close it there, or choose another folder", err)
+		} else if err != nil {
 			return err
 		}
 	}
