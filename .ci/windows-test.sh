@@ -210,15 +210,24 @@ check_serve() {
 	[ $failed = 0 ] && has answer '"finish_reason"' && [ "$code" = 0 ] && exits 0 generate run --prompt "The " --tokens 24 --temperature 0 &&
 		has answer "$(sed 's/^The //' out | head -1)"
 }
+streams() { # URL TEXT: a stream has the text before it ends
+	local reader failed=1
+	curl -sfN --max-time 300 "$1" >stream &
+	reader=$!
+	for _ in {1..600}; do ! grep -qF -- "$2" stream || { failed=0; break; }; kill -0 $reader 2>/dev/null || break; sleep 0.1; done
+	kill $reader 2>/dev/null || failed=1
+	[ $failed = 0 ] || has stream "$2"
+	return $failed
+}
 check_watch() { # while a run replaces and removes what is shown
 	local url failed code
 	config watched
 	begin watch . --listen 127.0.0.1:0
 	until_log http:// && url=$(grep -o 'http://[0-9.:]*' log | head -1) && curl -sf "$url" >page &&
-		exits 0 train watched.yaml --device null --set train.keep=1 --set train.save_every=1 --set train.steps=40 && sleep 2 && curl -sfN --max-time 3 "$url/stream" >stream
+		exits 0 train watched.yaml --device null --set train.keep=1 --set train.save_every=1 --set train.steps=40 && streams "$url/stream" watched
 	failed=$?
 	finish
-	[ $failed = 28 ] && has page "<html" && has stream watched && [ "$(ls watched/checkpoints)" = step-40 ]
+	[ $failed = 0 ] && has page "<html" && [ "$(ls watched/checkpoints)" = step-40 ]
 }
 check_sweep() {
 	config base
