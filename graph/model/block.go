@@ -24,7 +24,7 @@ func (n *net) rms(name string, x *graph.Value) *graph.Value {
 	default:
 		weight = n.parameter(name)
 	}
-	return op.RMSNorm(n.kept(x), weight, n.Norm.Eps)
+	return op.RMSNorm(n.round(x), weight, n.Norm.Eps)
 }
 
 // branch adds f(x) to the residual stream x. The input of f and its result are normalized if there are norms for them.
@@ -133,13 +133,13 @@ func (n *net) dense(i int, prefix string, h *graph.Value) *graph.Value {
 // matrix.
 func (n *net) activated(project func(name string) *graph.Value) *graph.Value {
 	if n.FFN.Kind == ReLU2 {
-		return op.SquaredReLU(n.kept(project("up_proj")))
+		return op.SquaredReLU(n.round(project("up_proj")))
 	}
-	gate, up, activation := n.kept(project("gate_proj")), n.kept(project("up_proj")), op.SiLU
+	gate, up, activation := n.round(project("gate_proj")), n.round(project("up_proj")), op.SiLU
 	if n.FFN.Kind == GeGLU {
 		activation = op.GELUTanh
 	}
-	return op.Mul(n.kept(activation(gate)), up)
+	return op.Mul(n.round(activation(gate)), up)
 }
 
 // attentionOf is the first half of a block of whole sequences. With segments [B, T], tokens attend to tokens of their

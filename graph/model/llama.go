@@ -179,7 +179,7 @@ func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *gr
 		return n.embed(read(TokensInput))
 	case n.Units() - 1:
 		n.b.Scope(HeadScope, func() {
-			n.last = n.kept(n.hidden(x))
+			n.last = n.round(n.hidden(x))
 			y = n.logits(n.last)
 		})
 		return y

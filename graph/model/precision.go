@@ -70,9 +70,9 @@ func (p precision) operand(x *graph.Value) *graph.Value {
 	return op.Cast(x, graph.DType(p))
 }
 
-// kept is x rounded to the dtype, in f32. The backward pass reads the rounded value, since the stash is in the dtype;
-// with kept the forward pass computes with the same values.
-func (p precision) kept(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
+// round is x rounded to the dtype, in f32. The backward pass reads the rounded value, since the stash is in the dtype;
+// with round the forward pass computes with the same values.
+func (p precision) round(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
 
 // attention is op.AttentionOp of operands, with a window, or all tokens for 0, and segments, which may be nil. The
 // result is in the dtype too if the kernels support it: the product that reads it would round it, and the backward pass

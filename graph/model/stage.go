@@ -69,7 +69,7 @@ type Stage struct {
 // which experts were chosen, since rounding could change the choice), gradients of activations, gradients of weights.
 const (
 	forwardClass = iota
-	keptClass
+	stashedClass
 	inputClass
 	weightClass
 )
@@ -81,11 +81,11 @@ func passOf(n *graph.Node) int {
 	case strings.HasSuffix(n.Scope, WeightsSuffix):
 		return weightClass
 	case n.Scope == LossScope:
-		return keptClass
+		return stashedClass
 	}
 	switch n.Op.(type) {
 	case *op.TopKOp, *op.GroupRowsOp:
-		return keptClass
+		return stashedClass
 	}
 	return forwardClass
 }
@@ -149,7 +149,7 @@ func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 	if err != nil {
 		return err
 	}
-	forward := split.Phase{Own: []int{forwardClass, keptClass}, Stash: "stash/"}
+	forward := split.Phase{Own: []int{forwardClass, stashedClass}, Stash: "stash/"}
 	var again []int
 	if o.Recompute {
 		again = []int{forwardClass}

@@ -44,7 +44,7 @@ func (*PickOp) Eval(in, out []*graph.Tensor) {
 
 func (*PickOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	x := n.Inputs[0]
-	g := Broadcast(Reshape(d[0], kept(x.Shape, lastAxis(x))...), x.Shape...)
+	g := Broadcast(Reshape(d[0], keepDims(x.Shape, lastAxis(x))...), x.Shape...)
 	return []*graph.Value{Where(picked(x, n.Inputs[1]), g, Scalar(x.Builder(), x.DType, 0)), nil}
 }
 
@@ -52,7 +52,7 @@ func (*PickOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 func picked(x, ids *graph.Value) *graph.Value {
 	b, v := x.Builder(), lastExtent(x)
 	column := Minimum(ids, Scalar(b, graph.U32, float64(v-1)))
-	return Equal(Iota(b, graph.U32, len(x.Shape)-1, x.Shape...), Reshape(column, kept(x.Shape, lastAxis(x))...))
+	return Equal(Iota(b, graph.U32, len(x.Shape)-1, x.Shape...), Reshape(column, keepDims(x.Shape, lastAxis(x))...))
 }
 
 func (*PickOp) Cases() []graph.Case {

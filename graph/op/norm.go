@@ -33,7 +33,7 @@ func normalize(in []graph.Type, inputs, stats int, eps graph.Real) ([]graph.Type
 	}
 	out := in[:1:1]
 	for range stats {
-		out = append(out, graph.Type{DType: in[0].DType, Shape: kept(in[0].Shape, []int{d})})
+		out = append(out, graph.Type{DType: in[0].DType, Shape: keepDims(in[0].Shape, []int{d})})
 	}
 	return out, nil
 }

@@ -46,8 +46,8 @@ func without(s graph.Shape, axes []int) graph.Shape {
 	return out
 }
 
-// kept is the shape in which the axes have extent one.
-func kept(s graph.Shape, axes []int) graph.Shape {
+// keepDims is the shape in which the axes have extent one.
+func keepDims(s graph.Shape, axes []int) graph.Shape {
 	s = s.Clone()
 	for _, a := range axes {
 		s[a] = 1
@@ -57,7 +57,7 @@ func kept(s graph.Shape, axes []int) graph.Shape {
 
 // spread repeats the result of a reduction over the input's shape.
 func (r *reduction) spread(x, y *graph.Value) *graph.Value {
-	return Broadcast(Reshape(y, kept(x.Shape, r.Axes)...), x.Shape...)
+	return Broadcast(Reshape(y, keepDims(x.Shape, r.Axes)...), x.Shape...)
 }
 
 // eval folds, starting from start.
@@ -189,7 +189,7 @@ func reduce(x *graph.Value, make func(reduction) graph.Op, axes []int, keep bool
 	}
 	y := graph.Apply1(make(reduction{axes}), x)
 	if keep {
-		y = Reshape(y, kept(x.Shape, axes)...)
+		y = Reshape(y, keepDims(x.Shape, axes)...)
 	}
 	return y
 }

@@ -61,7 +61,7 @@ func Run(g *graph.Graph, class func(*graph.Node) int, phases []Phase) ([]Program
 		if programs[i].Graph, err = c.emit(p); err != nil {
 			return nil, err
 		}
-		for _, v := range p.kept {
+		for _, v := range p.stashed {
 			programs[i].Stash = append(programs[i].Stash, graph.Named{ID: p.names[v], Type: v.Type})
 		}
 	}
@@ -84,7 +84,7 @@ type phase struct {
 	variables map[*graph.Node]bool    // that it reads
 	reads     map[*graph.Value]*phase // values that it reads from the stash of an earlier phase
 	names     map[*graph.Value]string // of the variables that it keeps values in
-	kept      []*graph.Value          // those values, in order
+	stashed   []*graph.Value          // those values, in order
 }
 
 func (c *cutter) setUp(phases []Phase) error {
@@ -180,12 +180,12 @@ func (c *cutter) nameStashes() error {
 				if _, ok := p.names[v]; !ok {
 					continue
 				}
-				name := fmt.Sprintf("%s%d", p.Stash, len(p.kept))
+				name := fmt.Sprintf("%s%d", p.Stash, len(p.stashed))
 				if taken[name] {
 					return fmt.Errorf("split: the stash of phase %d needs the name %q, which is a variable's", p.index, name)
 				}
 				taken[name], p.names[v] = true, name
-				p.kept = append(p.kept, v)
+				p.stashed = append(p.stashed, v)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func (c *cutter) emit(p *phase) (*graph.Graph, error) {
 				b.Assign(values[a.Variable], values[a.Value])
 			}
 		}
-		for _, v := range p.kept {
+		for _, v := range p.stashed {
 			b.Assign(b.Variable(p.names[v], v.Type), values[v])
 		}
 	})
