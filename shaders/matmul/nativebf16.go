@@ -29,6 +29,9 @@ type matrixUnit struct {
 	code  string  // of its instructions; "": nativeBF16Tile has it
 }
 
+// vectors reports whether the instruction multiplies vectors, not tiles.
+func (u matrixUnit) vectors() bool { return u.code == "" }
+
 var matrixUnits = []matrixUnit{
 	{target.AMX, "amx bf16", "UNIT_AMX", 32, 32, 6, nativeAMX},
 	{target.AVX512, "avx512 bf16", "UNIT_AVX512", 24, 32, 1.5, ""}, // of AMD's; see pairVariants
@@ -39,14 +42,15 @@ var matrixUnits = []matrixUnit{
 type pairs struct {
 	native
 	unit   matrixUnit
-	padded int // k's of a panel of B
+	padded int // k's of a panel
 }
 
 const (
-	pairSteps   = 512     // k's of a block
-	pairColumns = 512     // of a group at most
-	cachedPairs = 1 << 19 // elements of B that rows of groups share in a core's cache
-	pairPad     = 32      // elements between the rows of a block of A in different sets of a cache
+	pairSteps     = 512     // k's of a block
+	pairColumns   = 512     // of a group at most
+	cachedPairs   = 1 << 19 // elements of B that rows of groups share in a core's cache
+	packedColumns = 1024    // that a group packs at most, whose rows it reads in order
+	pairPad       = 32      // elements between the rows of a block of A in different sets of a cache
 )
 
 // pairVariants returns the kernels for products of bf16 by the instructions among the device's cooperative matrices.
@@ -78,6 +82,9 @@ func usableUnits(s Spec, l target.Limits) (units []matrixUnit) {
 
 func planPairs(s Spec, u matrixUnit) pairs {
 	p := pairs{native{spec: s, block: u.block, split: s.K, splits: 1}, u, roundUp(s.K, u.K)}
+	if u.vectors() && s.K%32 == 0 {
+		p.padded += u.K // so that panels do not lie at the same place of a cache's sets
+	}
 	want := s.wantedGroups(u.speed)
 	p.columns = p.evenly(s.N, min(pairColumns, max(128, cachedPairs/s.K)))
 	if g := p.count(p.block); g < min(want, leastGroups) && s.K >= 2*pairSteps {
@@ -104,7 +111,15 @@ func (p pairs) kernel() Kernel {
 	s := p.spec
 	k := Kernel{Name: "native " + p.unit.name, Cost: p.cost()}
 	a, line, matrixA := Binding{Operand: A}, s.K, s.BatchStrideA
-	if s.TransA {
+	packed := s.TransA && p.unit.vectors()
+	switch {
+	case packed:
+		turned := p.turned()
+		a = turned.packB(&k, A)
+		if s.BatchStrideA > 0 {
+			matrixA = turned.panels()
+		}
+	case s.TransA:
 		line = roundUp(s.K, 8)
 		matrixA = s.M * line
 		if s.BatchStrideA == 0 {
@@ -112,9 +127,10 @@ func (p pairs) kernel() Kernel {
 		}
 		a = p.transposeA(&k, line, matrixA)
 	}
-	b := p.packB(&k)
+	b := p.packB(&k, B)
 	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
+	t.define("PACKED_A", packed)
 	p.define(t, line, matrixA, part)
 	k.Passes = append(k.Passes, t.pass(p.unit.code+nativeBF16Tile+nativeBF16, p.count(p.rows), a, b, c))
 	if p.splits > 1 {
@@ -150,16 +166,27 @@ func (p pairs) text(store bool) *text {
 // panels is the number of elements of a matrix's panels.
 func (p pairs) panels() int { return roundUp(p.spec.N, p.unit.panel) * p.padded }
 
-// packB adds the pass that packs B, and returns where the panels lie.
-func (p pairs) packB(k *Kernel) Binding {
+// turned is the product whose B is this one's A, with panels of a block's rows.
+func (p pairs) turned() pairs {
+	s := p.spec
+	p.spec = Spec{Product: Product{Batch: s.Batch, M: s.N, N: s.M, K: s.K, TypeA: s.TypeB, TypeB: s.TypeA, BatchStrideB: s.BatchStrideA}}
+	p.unit.panel = p.unit.block
+	return p
+}
+
+// packB adds the pass that packs B, which is an operand of the kernel, and returns where the panels lie.
+func (p pairs) packB(k *Kernel, operand Operand) Binding {
 	s, matrices := p.spec, p.spec.matricesB()
-	const columns = 256
+	columns := 256
+	if p.unit.vectors() {
+		columns = roundUp(ceilDiv(s.N, ceilDiv(s.N, packedColumns)), p.unit.panel)
+	}
 	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(2 * p.panels() * matrices)
 	t := p.text(false)
 	t.define("PACK_COLUMNS", columns)
 	t.define("PACK_STEPS", steps)
-	k.Passes = append(k.Passes, t.pass(nativePairs, matrices*ceilDiv(s.N, columns)*ceilDiv(p.padded, steps), Binding{Operand: B}, to))
+	k.Passes = append(k.Passes, t.pass(nativePairs, matrices*ceilDiv(s.N, columns)*ceilDiv(p.padded, steps), Binding{Operand: operand}, to))
 	return to
 }
 

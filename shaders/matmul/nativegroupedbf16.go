@@ -44,7 +44,7 @@ func (p groupedPairs) kernel() Kernel {
 		a = p.transposeA(&k, line, 0)
 		b = p.packSums(&k)
 	} else {
-		b = p.packB(&k)
+		b = p.packB(&k, B)
 		// Tiles are whole: the rows that a group leaves are computed as a tile's.
 		p.spec.M = roundUp(s.M, p.block)
 	}

@@ -5,10 +5,21 @@
 #define IN_PLACE(rows) 0
 #endif
 
+// mm_next returns row r of what follows a block of A.
+MM_INLINE const u16 *mm_next(const u16 *next, u64 r, u64 steps) {
+#if PACKED_A
+	return next + r * steps;
+#else
+	return next + r * LINE;
+#endif
+}
+
 KERNEL {
 	const u16 *a = MM_ARG(0).at, *b = MM_ARG(1).at;
 	C_T *c = MM_ARG(2).at;
+#if !PACKED_A
 	u16 panel[BLOCK * PITCH] __attribute__((aligned(64)));
+#endif
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
 	mm_configure();
 	for (u32 group = first; group < last; group++) {
@@ -24,12 +35,21 @@ KERNEL {
 			f32 *sums = block;
 			if (IN_PLACE(rows)) sums = (f32 *)c + split * PART + (n * M + i) * N + j0, ld = N;
 			for (u64 k = split * SPLIT; k < k1; k += STEPS) {
-				u64 steps = MIN(STEPS, k1 - k);
+				u64 steps = MIN(STEPS, k1 - k), tile = 0;
+				const u64 complete = k + STEPS >= k1, next_i = complete ? i + BLOCK : i, next_k = complete ? split * SPLIT : k + STEPS;
+#if PACKED_A
+				const u16 *x = a + n * MATRIX_A + i * PADDED + k * BLOCK, *next = a + n * MATRIX_A + next_i * PADDED + next_k * BLOCK;
+#else
+				const u16 *x = panel, *next = a + n * MATRIX_A + next_i * LINE + next_k;
 				mm_copy(panel, a + n * MATRIX_A + i * LINE + k, rows, steps);
+#endif
 				for (u64 j = j0; j < j1; j += PANEL)
-					for (u64 r = 0; r < rows; r += TILE)
-						mm_any(panel + r * PITCH, panels + j * PADDED + k * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
-							k == split * SPLIT, rows - r, N - j);
+					for (u64 r = 0; r < rows; r += TILE) {
+						const mm_ahead ahead = {mm_next(next, tile, steps), mm_next(next, 1, steps) - next, args, (n * M + i + r) * N + j, complete};
+						tile = tile + AHEAD < BLOCK ? tile + AHEAD : 0;
+						mm_any(x + r * A_ROW, panels + j * PADDED + k * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
+							k == split * SPLIT, &ahead, rows - r, N - j);
+					}
 			}
 			if (sums == block)
 				for (u64 r = 0; r < rows; r++) mm_store(args, c + split * PART, block + r * COLUMNS, j1 - j0, n, i + r, j0);

@@ -9,6 +9,7 @@
 
 #if UNIT_AMX
 // Registers 0 to 3 hold 32 × 32 sums, 4 and 5 rows of A, 6 and 7 pairs of B.
+#define A_ROW PITCH
 #define TILE 32      // rows of the sums that are computed at once
 #define ROW_GRAIN 16 // the rows of a register
 
@@ -47,7 +48,9 @@ MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, in
 }
 
 // mm_any adds to the sums of a tile of any place.
-MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, u64 rows, u64 columns) {
+typedef struct { const u16 *a; u64 row; const gp_arg *args; u64 at; int stores; } mm_ahead; // not used
+#define AHEAD 1
+MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_ahead *ahead, u64 rows, u64 columns) {
 	if (rows > 16 && columns > 16) mm_tile(a, b, steps, c, ld, begin, 2, 2);
 	else if (rows > 16) mm_tile(a, b, steps, c, ld, begin, 2, 1);
 	else if (columns > 16) mm_tile(a, b, steps, c, ld, begin, 1, 2);
@@ -84,24 +87,85 @@ MM_INLINE mm_sums mm_dot(mm_sums sum, mm_pairs a, mm_pairs b) {
 	return sum;
 }
 
-// mm_tile adds the products of rows × vecs vectors of columns to the sums at c, or begins them.
-MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const int rows, const int vecs) {
-	mm_sums acc[TILE][2];
+// Rows of A lie PITCH elements apart in the block's copy, or in panels of BLOCK rows: [PADDED / 2][BLOCK][2].
+#if PACKED_A
+#define A_ROW 2
+#define A_PAIR (2 * BLOCK)
+#else
+#define A_ROW PITCH
+#define A_PAIR 2
+#endif
+#define LINE_STEPS 32 // elements of a cache's line: the k's between two prefetches
+
+// mm_ahead is what a tile fetches while it computes. A prefetch of any address is harmless.
+typedef struct {
+	const u16 *a;       // rows that the next tiles need: AHEAD of them, each as long as the steps
+	u64 row;            // elements between them
+	const gp_arg *args; // the kernel's
+	u64 at;             // the tile's first element of C
+	int stores;         // the tile's sums are complete at its end: fetch C and the epilogue's arrays
+} mm_ahead;
+
+#define TILES ((COLUMNS + PANEL - 1) / PANEL * ((BLOCK + TILE - 1) / TILE)) // of a block
+#define AHEAD MIN(4, (BLOCK + TILES - 1) / TILES)
+#define FETCHED ((TILE * LINE_STEPS + STEPS - 1) / STEPS) // rows that a tile fetches of each array every LINE_STEPS
+#define FETCH(arg) \
+	for (u64 q = 0; q < PANEL * sizeof(C_T); q += 64) \
+		__builtin_prefetch((const char *)((const C_T *)(arg).at + ahead->at + (k / LINE_STEPS * FETCHED + f) * N) + q, 1, 2);
+#ifndef EPILOGUE_ARRAYS
+#define EPILOGUE_ARRAYS(FETCH)
+#endif
+
+// mm_pair_step adds the products of a pair of k's.
+MM_INLINE void mm_pair_step(const u16 *a, const u16 *b, mm_sums acc[TILE][2], const int rows, const int vecs) {
+	mm_pairs x[2];
+	#pragma GCC unroll 2
+	for (int v = 0; v < vecs; v++) x[v] = *(const mm_pairs_at *)(b + 2 * v * LANES);
 	#pragma GCC unroll 16
-	for (int i = 0; i < rows; i++)
+	for (int i = 0; i < rows; i++) {
+		mm_pairs y = *(const mm_pair *)(a + i * A_ROW) - (mm_pairs){0};
 		#pragma GCC unroll 2
-		for (int v = 0; v < vecs; v++) acc[i][v] = begin ? (mm_sums){0} : mm_read(c + i * ld + v * LANES);
-	for (u64 k = 0; k < steps; k += 2) {
-		mm_pairs x[2];
-		#pragma GCC unroll 2
-		for (int v = 0; v < vecs; v++) x[v] = *(const mm_pairs_at *)(b + k * PANEL + 2 * v * LANES);
+		for (int v = 0; v < vecs; v++) acc[i][v] = mm_dot(acc[i][v], y, x[v]);
+	}
+}
+
+// mm_tile adds the products of rows × vecs vectors of columns to the sums at c, or begins them.
+MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_ahead *ahead, const int rows, const int vecs) {
+	mm_sums acc[TILE][2];
+	if (begin) {
 		#pragma GCC unroll 16
-		for (int i = 0; i < rows; i++) {
-			mm_pairs y = *(const mm_pair *)(a + i * PITCH + k) - (mm_pairs){0};
+		for (int i = 0; i < rows; i++)
 			#pragma GCC unroll 2
-			for (int v = 0; v < vecs; v++) acc[i][v] = mm_dot(acc[i][v], y, x[v]);
+			for (int v = 0; v < vecs; v++) {
+				acc[i][v] = (mm_sums){0};
+				if (v * LANES % 16 == 0) __builtin_prefetch(c + i * ld + v * LANES, 1);
+			}
+	} else {
+		#pragma GCC unroll 16
+		for (int i = 0; i < rows; i++)
+			#pragma GCC unroll 2
+			for (int v = 0; v < vecs; v++) acc[i][v] = mm_read(c + i * ld + v * LANES);
+	}
+	u64 k = 0;
+	for (; k + LINE_STEPS <= steps; k += LINE_STEPS) {
+		for (u64 q = 0; q < AHEAD; q++) __builtin_prefetch(ahead->a + q * ahead->row + k, 0, 2);
+#ifdef EPILOGUE
+		if (ahead->stores && k / LINE_STEPS * FETCHED < (u64)rows) {
+			const gp_arg *args = ahead->args;
+			for (u64 f = 0; f < FETCHED; f++) {
+				FETCH(MM_ARG(2))
+				EPILOGUE_ARRAYS(FETCH)
+			}
+		}
+#endif
+		#pragma GCC unroll 1
+		for (int q = 0; q < LINE_STEPS; q += 4) {
+			mm_pair_step(a, b, acc, rows, vecs);
+			mm_pair_step(a + A_PAIR, b + 2 * PANEL, acc, rows, vecs);
+			a += 2 * A_PAIR, b += 4 * PANEL;
 		}
 	}
+	for (; k < steps; k += 2, a += A_PAIR, b += 2 * PANEL) mm_pair_step(a, b, acc, rows, vecs);
 	#pragma GCC unroll 16
 	for (int i = 0; i < rows; i++)
 		#pragma GCC unroll 2
@@ -109,8 +173,8 @@ MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, in
 }
 
 #define MM_TILE(name, rows, vecs) \
-	static __attribute__((noinline)) void name(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin) { \
-		mm_tile(a, b, steps, c, ld, begin, rows, vecs); \
+	static __attribute__((noinline)) void name(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_ahead *ahead) { \
+		mm_tile(a, b, steps, c, ld, begin, ahead, rows, vecs); \
 	}
 #define NARROW (N % PANEL > 0 && N % PANEL <= LANES) // the last panel has one vector
 #if M >= TILE
@@ -127,23 +191,23 @@ MM_TILE(mm_rest_narrow, (M % TILE), 1)
 #endif
 
 // mm_any adds to the sums of a tile of any place: rows are at least TILE, or what M leaves of it.
-MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, u64 rows, u64 columns) {
+MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_ahead *ahead, u64 rows, u64 columns) {
 #if NARROW
 	if (columns <= LANES) {
 #if M >= TILE
-		if (rows >= TILE) { mm_whole_narrow(a, b, steps, c, ld, begin); return; }
+		if (rows >= TILE) { mm_whole_narrow(a, b, steps, c, ld, begin, ahead); return; }
 #endif
 #if M % TILE
-		mm_rest_narrow(a, b, steps, c, ld, begin);
+		mm_rest_narrow(a, b, steps, c, ld, begin, ahead);
 #endif
 		return;
 	}
 #endif
 #if M >= TILE
-	if (rows >= TILE) { mm_whole(a, b, steps, c, ld, begin); return; }
+	if (rows >= TILE) { mm_whole(a, b, steps, c, ld, begin, ahead); return; }
 #endif
 #if M % TILE
-	mm_rest(a, b, steps, c, ld, begin);
+	mm_rest(a, b, steps, c, ld, begin, ahead);
 #endif
 }
 #endif

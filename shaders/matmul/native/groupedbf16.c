@@ -37,13 +37,16 @@ KERNEL {
 			if (k0 == k1)
 				for (u64 r = 0; r < rows; r++) __builtin_memset(sums + r * ld, 0, (j1 - j0) * sizeof(f32));
 			for (u64 k = k0; k < k1; k += STEPS) {
-				u64 steps = MIN(STEPS, k1 - k);
+				u64 steps = MIN(STEPS, k1 - k), tile = 0;
 				mm_copy(panel, a + i * LINE + k, rows, steps);
 				for (u64 r = rows; r < grains; r++) __builtin_memset(panel + r * PITCH, 0, 2 * STEP_ROUND(steps));
 				for (u64 j = j0; j < j1; j += PANEL)
-					for (u64 r = 0; r < rows; r += TILE)
+					for (u64 r = 0; r < rows; r += TILE) {
+						const mm_ahead ahead = {a + (i + BLOCK + tile) * LINE + k, LINE, args, (n * M + i + r) * N + j, k + STEPS >= k1};
+						tile = tile + AHEAD < BLOCK ? tile + AHEAD : 0;
 						mm_any(panel + r * PITCH, panels + j * PADDED + (k - k0) * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
-							k == k0, grains - r, N - j);
+							k == k0, &ahead, grains - r, N - j);
+					}
 			}
 			if (sums == block)
 				for (u64 r = 0; r < rows; r++) mm_store(args, c, block + r * COLUMNS, j1 - j0, n, i + r, j0);

@@ -65,13 +65,18 @@ MM_INLINE void mm_pack_pairs(u16 *to, const u16 *from, u64 columns, u64 steps, u
 }
 #else
 MM_INLINE void mm_pack_pairs(u16 *to, const u16 *from, u64 columns, u64 steps, u64 padded) {
+	const u64 eights = columns / 8 * 8;
 	for (u64 k = 0; k < padded; k += 2, to += 2 * PANEL, from += 2 * N) {
-		if (columns == PANEL && k + 1 < steps) {
-			mm_pair *pairs = (mm_pair *)to;
-			for (u64 j = 0; j < PANEL; j++) pairs[j] = (u32)from[j] | (u32)from[N + j] << 16;
-			continue;
+		u64 j = 0;
+		if (k + 1 < steps) {
+			#pragma GCC unroll 4
+			for (; j < eights; j += 8) {
+				vec8h x = mm_load8(from + j), y = mm_load8(from + N + j);
+				mm_store4(to + 2 * j, MM_ZIP(x, y, 0));
+				mm_store4(to + 2 * j + 8, MM_ZIP(x, y, 4));
+			}
 		}
-		for (u64 j = 0; j < PANEL; j++) {
+		for (; j < PANEL; j++) {
 			to[2 * j] = j < columns && k < steps ? from[j] : 0;
 			to[2 * j + 1] = j < columns && k + 1 < steps ? from[N + j] : 0;
 		}
@@ -86,11 +91,11 @@ KERNEL {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, step_blocks = (PADDED + PACK_STEPS - 1) / PACK_STEPS;
 		u64 j0 = group % columns * PACK_COLUMNS, j1 = MIN(j0 + PACK_COLUMNS, N);
 		u64 k0 = group / columns % step_blocks * PACK_STEPS, k1 = MIN(k0 + PACK_STEPS, PADDED), n = group / columns / step_blocks;
-		u64 most = TRANS_B ? k1 - k0 : 2; // rows of B are read in order
+		u64 most = TRANS_B ? k1 - k0 : 8; // of the k's of a panel at a time
 		for (u64 k = k0; k < k1; k += most)
 			for (u64 j = j0; j < j1; j += PANEL)
 				mm_pack_pairs(to + n * PANELS + j * PADDED + k * PANEL, from + n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j),
-					MIN(PANEL, N - j), MIN(most, K - MIN(k, K)), most);
+					N - j >= PANEL ? PANEL : N % PANEL, MIN(most, K - MIN(k, K)), MIN(most, k1 - k));
 	}
 }
 #endif
