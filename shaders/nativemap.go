@@ -23,7 +23,7 @@ func (l *groupLowering) newNativeWriter() (w *writer, scattered *int) {
 		if n := v.Shape.Len(); flat.Bound() > n {
 			flat = graph.IndexOf(scalar.Min(flat.Expr(), number(n-1)), n)
 		}
-		return element(w.binding(v), v.DType, flat)
+		return l.element(w.binding(v), v.DType, flat)
 	}
 	return w, scattered
 }

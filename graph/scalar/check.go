@@ -123,8 +123,11 @@ func (c *checker) expr(x *Expr) {
 		} else if d.typ != x.Type {
 			c.fail("the variable %s is %v, declared %v", x.Name, x.Type, d.typ)
 		}
-	case Element, Call:
+	case Element, Bits16, Call:
 		a, ok := c.arrays[x.Name]
+		if x.Kind == Bits16 {
+			a.Len *= 2
+		}
 		switch {
 		case !ok && x.Kind == Call: // a built-in function
 		case !ok:

@@ -38,6 +38,7 @@ const (
 	Choice                 // Args[0], or Args[1] where Args[2] is true
 	Conversion             // of Args[0] to Type
 	Cast                   // the bits of Args[0] as Type
+	Bits16                 // the 16 bits at Args[0] of the array of words that is named
 )
 
 // Expr is an expression.
@@ -85,6 +86,12 @@ func Var(name string, t Type, depth int) *Expr {
 func At(array string, t Type, index *Expr) *Expr {
 	want("an index", index, U32)
 	return Expr{Kind: Element, Type: t, Name: array, Args: []*Expr{index}}.make()
+}
+
+// Bits16At is the 16 bits at a position of an array of words, which holds two a word, as a u32.
+func Bits16At(array string, index *Expr) *Expr {
+	want("an index", index, U32)
+	return Expr{Kind: Bits16, Type: U32, Name: array, Args: []*Expr{index}}.make()
 }
 
 // Read is the call of a function of a template that reads an element of an array.

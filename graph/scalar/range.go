@@ -204,6 +204,6 @@ func (c *checker) assume(condition *Expr, holds bool) []*Expr {
 // lasting reports whether an expression keeps its value.
 func (c *checker) lasting(x *Expr) bool {
 	d, declared := c.lookup(x.Name)
-	return x.Kind != Element && !(x.Kind == Variable && !(declared && d.fixed)) && !slices.ContainsFunc(x.Args,
+	return x.Kind != Element && x.Kind != Bits16 && !(x.Kind == Variable && !(declared && d.fixed)) && !slices.ContainsFunc(x.Args,
 		func(a *Expr) bool { return !c.lasting(a) })
 }

@@ -201,3 +201,15 @@ func TestFunctionsAreChecked(t *testing.T) {
 	assert.NoError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 7}))
 	assert.EqualError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 8}), "at(i + 1u) may be element 8, of an array of 8")
 }
+
+// An array of words holds two 16-bit numbers a word.
+func TestBits16(t *testing.T) {
+	i := u("i")
+	x := scalar.Bits16At("b0", i.Add(scalar.U(1)))
+	f := scalar.Function{Name: "f", Parameters: []*scalar.Expr{i}, Result: x}
+	array := scalar.Array{Name: "b0", Type: scalar.U32, Len: 4}
+	assert.NoError(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 7}))
+	assert.ErrorContains(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 8}), "may be element 8, of an array of 8")
+	assert.Equal(t, "((b0[(i + 1u) / 2u] >> ((i + 1u) % 2u * 16u)) & 65535u)", x.String())
+	assert.True(t, f.Uses("b0"))
+}

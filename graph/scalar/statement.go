@@ -169,22 +169,29 @@ func (f Function) Check(arrays []Array, below map[*Expr]int) error {
 }
 
 // Uses reports whether the function reads or assigns an array.
-func (f Function) Uses(array string) bool { return f.Result.uses(array) || uses(f.Body, array) }
+func (f Function) Uses(array string) bool {
+	is := func(x *Expr) bool { return (x.Kind == Element || x.Kind == Bits16) && x.Name == array }
+	return f.Result.has(is) || has(f.Body, is)
+}
 
-func uses(body []Stmt, array string) bool {
+// Reads16 reports whether the loop reads single 16-bit numbers.
+func (s For) Reads16() bool { return has(s.Body, func(x *Expr) bool { return x.Kind == Bits16 }) }
+
+// has reports whether statements have an expression that is so, at any depth.
+func has(body []Stmt, is func(*Expr) bool) bool {
 	for _, s := range body {
 		var found bool
 		switch s := s.(type) {
 		case Let:
-			found = s.Value.uses(array)
+			found = s.Value.has(is)
 		case Declare:
-			found = s.Value.uses(array)
+			found = s.Value.has(is)
 		case Assign:
-			found = s.To.uses(array) || s.Value.uses(array)
+			found = s.To.has(is) || s.Value.has(is)
 		case For:
-			found = s.From.uses(array) || s.While.uses(array) || s.Next.uses(array) || uses(s.Body, array)
+			found = s.From.has(is) || s.While.has(is) || s.Next.has(is) || has(s.Body, is)
 		case If:
-			found = s.Condition.uses(array) || uses(s.Body, array)
+			found = s.Condition.has(is) || has(s.Body, is)
 		}
 		if found {
 			return true
@@ -193,7 +200,6 @@ func uses(body []Stmt, array string) bool {
 	return false
 }
 
-// uses reports whether an expression reads an array.
-func (x *Expr) uses(array string) bool {
-	return x.Kind == Element && x.Name == array || slices.ContainsFunc(x.Args, func(a *Expr) bool { return a.uses(array) })
+func (x *Expr) has(is func(*Expr) bool) bool {
+	return is(x) || slices.ContainsFunc(x.Args, func(a *Expr) bool { return a.has(is) })
 }

@@ -17,6 +17,9 @@ func (x *Expr) String() string {
 		return x.Name
 	case Element:
 		return fmt.Sprintf("%s[%v]", x.Name, x.Args[0])
+	case Bits16:
+		i := x.Args[0]
+		return fmt.Sprintf("((%s[%v] >> (%v %% 2u * 16u)) & 65535u)", x.Name, i.Div(U(2)), i.operand())
 	case Negation:
 		return "-" + x.Args[0].operand()
 	case Operation:

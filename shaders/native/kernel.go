@@ -158,18 +158,22 @@ func (w *printer) loop(s scalar.For) {
 	}
 	condition := w.condition(s.While) // as OpenMP wants it
 	n.fix(scalar.U32)
-	w.simd(s.Sums())
+	w.simd(s.Sums(), s.Reads16())
 	w.line("for (u32 %s = %s; %s; %s) {", n.c, from, condition, next)
 	w.block(s.Body)
 	w.names = outer
 }
 
-// simd writes the directive by which a loop may accumulate its sums in any order.
-func (w *printer) simd(sums []scalar.Sum) {
+// simd writes the directive by which a loop may accumulate its sums in any order. A loop that reads single 16-bit numbers
+// has as many sums side by side as others, not as many as fit a vector of 16-bit numbers.
+func (w *printer) simd(sums []scalar.Sum, reads16 bool) {
 	if len(sums) == 0 {
 		return
 	}
 	directive := "#pragma omp simd"
+	if reads16 {
+		directive += " simdlen(VEC)"
+	}
 	for _, operator := range []string{"+", "max", "min"} {
 		var of []string
 		for _, s := range sums {
@@ -203,10 +207,13 @@ func (w *printer) value(x *scalar.Expr) string {
 			return n.c
 		}
 		return x.Name // group
-	case scalar.Element:
+	case scalar.Element, scalar.Bits16:
 		array := x.Name
 		if n := w.names[x.Name]; n != nil {
 			array = n.c
+		}
+		if x.Kind == scalar.Bits16 {
+			return fmt.Sprintf("((u32)((const bits16 *)%s)[%s])", array, w.index(a[0]).text)
 		}
 		return fmt.Sprintf("%s[%s]", array, w.index(a[0]).text)
 	case scalar.Negation:

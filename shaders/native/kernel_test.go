@@ -40,6 +40,19 @@ KERNEL {
 `, Kernel(k))
 }
 
+// A loop that reads 16-bit numbers adds them in the order in which it would add as many of f32.
+func TestSumsOf16BitNumbers(t *testing.T) {
+	acc, col := scalar.Var("acc", scalar.F32, 1), scalar.Var("col", scalar.U32, 2)
+	kernel := func(x *scalar.Expr) string {
+		sum := scalar.Count("col", 2, scalar.U(0), scalar.U(5), scalar.U(1), scalar.Let{Name: "x", Value: x},
+			scalar.Assign{To: acc, Value: acc.Add(scalar.Var("x", scalar.U32, 2).As(scalar.F32))})
+		return Kernel(scalar.Kernel{Bindings: []scalar.Array{{Name: "b0", Type: scalar.U32, Len: 5}}, Lanes: 1, Groups: 1,
+			Grid: [3]int{1, 1, 1}, Body: []scalar.Stmt{scalar.Declare{Name: "acc", Value: scalar.F(0)}, sum}})
+	}
+	assert.Contains(t, kernel(scalar.At("b0", scalar.U32, col)), "#pragma omp simd reduction(+: acc)\n")
+	assert.Contains(t, kernel(scalar.Bits16At("b0", col)), "#pragma omp simd simdlen(VEC) reduction(+: acc)\n")
+}
+
 func TestFunction(t *testing.T) {
 	acc, j := scalar.Var("acc", scalar.F32, 1), scalar.Var("j", scalar.U32, 1)
 	bias := scalar.At("b0", scalar.F32, j)
@@ -74,6 +87,7 @@ func TestOperations(t *testing.T) {
 		"((x < 1.0f) && (u == 0u))":            x.Less(scalar.F(1)).Both(u.Equal(scalar.U(0))),
 		"fma_f32(x, x, exp_f32((-2.0f)))":      scalar.Fma(x, x, scalar.Apply("exp", scalar.F(-2))),
 		"b0[((i64)u - 3)]":                     scalar.At("b0", scalar.F32, u.Sub(scalar.U(3))),
+		"((u32)((const bits16 *)b0)[(i64)u])":  scalar.Bits16At("b0", u),
 		"b0[(i64)min_u32((u + 1u), 7u)]":       scalar.At("b0", scalar.F32, scalar.Min(u.Add(scalar.U(1)), scalar.U(7))),
 	} {
 		assert.Equal(t, want, newPrinter().value(e))

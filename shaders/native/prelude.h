@@ -10,6 +10,7 @@ typedef __UINT32_TYPE__ u32;
 typedef __INT64_TYPE__ i64;
 typedef __UINT64_TYPE__ u64;
 typedef __UINT16_TYPE__ u16;
+typedef u16 bits16 __attribute__((may_alias)); // one of the two of a word
 #define I32_MAX 0x7fffffff
 #define I32_MIN (-I32_MAX - 1)
 #define U32_MAX 0xffffffffu
