@@ -1,7 +1,7 @@
 """Runs: training, what it measured, and what its model can do."""
 from __future__ import annotations
 
-from ._program import Interrupted, Process
+from ._program import Error, Interrupted, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Run:
         self._process: Optional[Process] = None
         self._thread: Optional[threading.Thread] = None
         self._error: Optional[BaseException] = None
+        self._written: Optional[str] = None  # the file with a config that was a mapping
 
     def __fspath__(self) -> str:
         return self.dir
@@ -140,6 +141,8 @@ class Run:
             if self.result is None:
                 self._error = e
         except BaseException as e:  # also of on_step; wait raises it
+            if self._written is not None and isinstance(e, Error):  # the user knows no such file
+                e.args = (str(e).replace(self._written + ":1", "config").replace(self._written, "config"),)
             self._error = e
         finally:
             begun.set()
@@ -170,6 +173,7 @@ def train(config: Optional[Union[Path, Mapping[str, Any]]] = None, *, on_step: O
         args = (written,)
     values = [f"{key}={v if isinstance(v, str) else json.dumps(v, default=os.fspath)}" for key, v in (settings or {}).items()]
     run = Run("")
+    run._written = written
     run._process = process = Process("train", args, {"set": values, "resume": resume, "device": device})
     begun = threading.Event()
     run._thread = threading.Thread(target=run._follow, args=(process, on_step, begun), daemon=True)

@@ -73,7 +73,7 @@ class Test(unittest.TestCase):
     def test_errors(self):
         c = config(self.folder)
         c["train"]["stepz"] = 1
-        with self.assertRaisesRegex(gpupipe.BadInput, "stepz"):
+        with self.assertRaisesRegex(gpupipe.BadInput, "^config: train.stepz: unknown key"):
             gpupipe.train(c)
         with self.assertRaises(gpupipe.BadInput) as e:
             gpupipe.generate(os.path.join(self.folder, "none"), "x")
