@@ -22,8 +22,8 @@
 
 // PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
 // If begin, the sums start at zero.
-#define PRODUCT(m, n) \
-  FN void product##m##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth, bool begin) { \
+#define PRODUCT(name, m, n) \
+  FN void name(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth, bool begin) { \
     vecf sum[m][n]; \
     UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = begin ? (vecf){} : (vecf)(*(vecfu *)(c + i * pitch + v * VEC)); } \
     for (int k = 0; k < depth; k++) { \
@@ -36,7 +36,7 @@
     } \
     UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) *(vecfu *)(c + i * pitch + v * VEC) = sum[i][v]; } \
   }
-PRODUCT(4, 1) PRODUCT(4, 2) PRODUCT(4, 4) PRODUCT(8, 1) PRODUCT(8, 2)
+PRODUCT(product41, 4, 1) PRODUCT(product42, 4, 2) PRODUCT(product44, 4, 4) PRODUCT(product81, 8, 1) PRODUCT(product82, 8, 2)
 
 // multiply computes c += a·b, or c = a·b if begin. rows is a multiple of 8, cols a multiple of VEC. The tiles fill the
 // registers of AVX-512, or of narrower instruction sets.
@@ -63,14 +63,14 @@ FN void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *
 
 // ROWS defines a function that copies rows of an array, pitch elements apart, into padded rows; those from count on are
 // zeros.
-#define ROWS(element) \
-  static void rows_##element(f32 *to, const element *from, i64 pitch, int count, int rows) { \
+#define ROWS(name, element) \
+  static void name(f32 *to, const element *from, i64 pitch, int count, int rows) { \
     for (int i = 0; i < rows; i++) { \
       for (int x = 0; x < ROW; x++) to[i * ROW + x] = 0; \
       for (int x = 0; x < DIM && i < count; x++) to[i * ROW + x] = widen_##element(from[i * pitch + x]); \
     } \
   }
-ROWS(operand)
+ROWS(rows_operand, operand)
 
 // Rows that are whole blocks of whole vectors of f32 are read where they lie.
 #define IN_PLACE (sizeof(operand) == 4 && DIM % VEC == 0 && TQ % QUERIES == 0 && TK % KEYS == 0 && !POSITION)

@@ -1,4 +1,4 @@
-ROWS(f32)
+ROWS(rows_f32, f32)
 
 // Σ go·o of each query is needed with every block of keys: it is computed once, where the stack holds all of them.
 #define DELTAS_KEPT (GROUP * TQ <= 16384)
