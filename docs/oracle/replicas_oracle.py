@@ -59,7 +59,7 @@ class Exchanges:
 
     def __init__(self, p, replicas, config, steps):
         pipeline = config["pipeline"]
-        outer = {"lr": 0.7, "momentum": 0.6, "wire": "f32", "late": 0, "correction": "error_feedback", **pipeline.get("outer", {})}
+        outer = {"lr": 0.7, "momentum": 0.6, "wire": "f32", "late": 0, "correction": "damped", **pipeline.get("outer", {})}
         self.replicas, self.period, self.last = replicas, pipeline["local_steps"], steps
         self.lr, self.momentum, self.wire = outer["lr"], outer["momentum"], outer["wire"]
         self.late, self.correction = outer["late"], outer["correction"]
@@ -122,6 +122,7 @@ class Exchanges:
             self.flights[f] = lands, sent
 
     def land(self, f, sent):
+        kept = 1 - 0.5 * self.late / self.period if self.correction == "damped" else 1.0
         for r, s in zip(self.replicas, sent):
-            r.p = {**r.p, **{k: self.base[k] + (r.p[k] - s[k]) for k in self.fragments[f]}}
+            r.p = {**r.p, **{k: self.base[k] + kept * (r.p[k] - s[k]) for k in self.fragments[f]}}
         self.flights.pop(f, None)

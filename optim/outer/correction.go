@@ -8,12 +8,19 @@ type Correction struct {
 	About string
 	// ahead is a: the base is the outer weights and a times the last outer step.
 	ahead func(c Config, replicas int) float64
+	// kept is the share of a replica's own steps since it sent that remain when the exchange lands.
+	kept func(c Config) float64
 	// estimates reports whether replicas go on from B − share·q_i when they send, so that s_i is that estimate of B'.
 	estimates bool
 	share     func(c Config, replicas int) float64
 }
 
 func noFactor(Config, int) float64 { return 0 }
+
+func all(Config) float64 { return 1 }
+
+// damping is the share of a replica's own steps that "damped" keeps.
+func damping(c Config) float64 { return 1 - 0.5*c.Lateness }
 
 // othersShare is the a of error feedback.
 func othersShare(c Config, replicas int) float64 {
@@ -22,10 +29,15 @@ func othersShare(c Config, replicas int) float64 {
 
 // Corrections is the table of corrections of late exchanges, the default one first.
 //
+// With "damped" a replica keeps 1 − ½·lateness of its own steps since it sent. Where the loss is steep, these steps have
+// already undone what set the replica apart from the others, and to land undoes that once more. Streaming DiLoCo
+// (arXiv:2501.18512, section 2.2) mixes the replica's weights with the outer ones to the same end: it gives up half of
+// what set the replica apart before it sent, too. Half of the lateness was good in the study of docs/REPLICAS.md.
+//
 // With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while the
 // exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step is
-// η/(1 − μ) times the mean move of the replicas in a period. Half of it was best in the study of docs/REPLICAS.md.
-// It is the error feedback of delayed updates, x = y + a·(y − y_before), one level up.
+// η/(1 − μ) times the mean move of the replicas in a period. It is the error feedback of delayed updates,
+// x = y + a·(y − y_before), one level up.
 //
 // With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and the
 // shares of the others when the exchange lands (Kale et al., Eager Updates For Overlapped Communication and Computation in
@@ -33,10 +45,13 @@ func othersShare(c Config, replicas int) float64 {
 // sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the last, plus Δ_t,i/K.
 func Corrections() []Correction {
 	return []Correction{
-		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", share: noFactor, ahead: othersShare},
-		{Name: "plain", About: "a replica keeps all steps it has made since it sent", ahead: noFactor, share: noFactor},
-		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", ahead: noFactor,
-			estimates: true, share: func(c Config, replicas int) float64 { return c.LR * (1 + c.Momentum) / float64(replicas) }},
+		{Name: "damped", About: "a replica keeps most of the steps it has made since it sent", kept: damping, ahead: noFactor, share: noFactor},
+		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", kept: all,
+			ahead: othersShare, share: noFactor},
+		{Name: "plain", About: "a replica keeps all steps it has made since it sent", kept: all, ahead: noFactor, share: noFactor},
+		{Name: "eager", About: "a replica applies its own share of the outer step when it sends (arXiv:2502.12996)", kept: all,
+			ahead: noFactor, estimates: true,
+			share: func(c Config, replicas int) float64 { return c.LR * (1 + c.Momentum) / float64(replicas) }},
 	}
 }
 

@@ -16,16 +16,16 @@
 //	Send    on each replica         Δ_i = B − w_i;  q_i = Q(Δ_i + R_i);  R_i ← Δ_i + R_i − q_i;  s_i = w_i
 //	Add     on the owner            sums q_i in the order of replicas
 //	Step    on the owner            g = Σ q_i / K;  M ← μ·M + g;  Ω' = Ω − η·(g + μ·M)
-//	                                c = Q(Ω' + a·(Ω' − Ω) − B)
-//	Apply   on all                  B' = B + c
-//	Land    on each replica, later  w_i ← B' + (w_i − s_i)
+//	                                C = Q(Ω' + a·(Ω' − Ω) − B)
+//	Apply   on all                  B' = B + C
+//	Land    on each replica, later  w_i ← B' + c·(w_i − s_i)
 //
-// Land keeps the steps that the replica has made since it sent. With a rate η of 1 and a momentum μ of 0 the outer weights
+// Land keeps the share c of the steps that the replica has made since it sent. With a rate η of 1 and a momentum μ of 0 the outer weights
 // are the plain average of the replicas. In f32 the message of Step is the new base itself, and nothing is rounded.
 //
 // The owner needs no residue: what a change lacked is part of the next one, since B lacks it.
 //
-// A Correction changes how replicas bridge the time until an exchange lands: by a, or by s_i.
+// A Correction changes how replicas bridge the time until an exchange lands: by a, by c, or by s_i.
 //
 // # Shapes
 //

@@ -47,6 +47,9 @@ func (c Config) Share(replicas int) []float32 {
 	return []float32{float32(c.correction().share(c, replicas))}
 }
 
+// Kept is the input KeptInput of Land: the share of a replica's own steps since it sent that remain.
+func (c Config) Kept() []float32 { return []float32{float32(c.correction().kept(c))} }
+
 // Estimates reports whether replicas go on from an estimate of the base, which Send computes, instead of from their
 // weights.
 func (c Config) Estimates() bool { return c.correction().estimates && c.Lateness > 0 }

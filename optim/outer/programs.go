@@ -19,6 +19,7 @@ const (
 	KeyInput             = "key"      // u32 [2], see Config.Key
 	HyperparametersInput = "hyper"    // f32 [4], see Config.Hyperparameters
 	ShareInput           = "share"    // f32 [1], see Config.Share
+	KeptInput            = "kept"     // f32 [1], see Config.Kept
 )
 
 // matrix declares an input of n blocks.
@@ -90,10 +91,10 @@ func (c Config) Apply(n int) (*graph.Graph, error) {
 	})
 }
 
-// Land is the program with which an exchange of n blocks moves a replica: base, weights and sent → weights.
+// Land is the program with which an exchange of n blocks moves a replica: base, weights, sent and kept → weights.
 func (c Config) Land(n int) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		own := op.Sub(matrix(b, WeightsName, n), matrix(b, SentName, n))
-		b.Output(WeightsName, op.Add(matrix(b, BaseName, n), own))
+		b.Output(WeightsName, op.Add(matrix(b, BaseName, n), op.Mul(own, b.Input(KeptInput, graph.T(graph.F32, 1)))))
 	})
 }

@@ -106,7 +106,7 @@ func (r *replica) land(f int) error {
 	moved := make([]byte, 0, len(weights))
 	err = fragment.each(func(_, n, from, to int) error {
 		out, err := r.machine.run(landProgram, n, tensors{outer.BaseName: r.base[f][from:to], outer.WeightsName: weights[from:to],
-			outer.SentName: r.sent[f][from:to]}, outer.WeightsName)
+			outer.SentName: r.sent[f][from:to], outer.KeptInput: exec.F32Bytes(r.config.Kept())}, outer.WeightsName)
 		moved = append(moved, out[outer.WeightsName]...)
 		return err
 	})
