@@ -139,7 +139,7 @@ func (s *Set[R]) read(path string) (o Outcome, ended bool, err error) {
 }
 
 // sameConfig compares the config of an earlier run with the present one. Folders, devices and fault handling may
-// differ.
+// differ, and without replicas that train on their own so may the keys of their exchanges, which have no effect.
 func (s *Set[R]) sameConfig(now config.Config, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -150,6 +150,9 @@ func (s *Set[R]) sameConfig(now config.Config, path string) error {
 	}
 	old.Run, now.Run = config.Run{}, config.Run{}
 	old.Pipeline.Devices, old.Pipeline.Processes = now.Pipeline.Devices, now.Pipeline.Processes
+	if !old.Pipeline.Independent() && !now.Pipeline.Independent() {
+		old.Pipeline.Outer = now.Pipeline.Outer
+	}
 	return SameYAML(path, old.YAML(), now.YAML(), s.Noun, "the run's folder")
 }
 

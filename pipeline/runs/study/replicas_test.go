@@ -23,8 +23,8 @@ func TestModesOfReplicas(t *testing.T) {
 		title, correction, wire            string
 		replicas, batch, local, late, each int
 	}{
-		{"alone", "error_feedback", "int8", 1, 2, 0, 0, 1},
-		{"sync", "error_feedback", "int8", 4, 8, 0, 0, 1},
+		{"alone", "damped", "int8", 1, 2, 0, 0, 1},
+		{"sync", "damped", "int8", 4, 8, 0, 0, 1},
 		{"local 3", "plain", "int8", 4, 8, 3, 0, 1},
 		{"local 32, late 8", "plain", "int8", 4, 8, 32, 8, 1},
 		{"local 32, late 8 + error feedback", "error_feedback", "int8", 4, 8, 32, 8, 1},
@@ -50,7 +50,7 @@ func TestModesOfReplicasThatAreRefused(t *testing.T) {
 		"modes: [sync, local-0]\n":                               `modes: found "local-0", expected local-32 (local steps), or local-32-late-8`,
 		"modes: [sync, local-8+eager]\n":                         `found "local-8+eager", expected`,
 		"modes: [sync, local-8-late-0]\n":                        `found "local-8-late-0", expected`,
-		"modes: [sync, local-8-late-2+plain]\n":                  `which may have +error_feedback, +eager`,
+		"modes: [sync, local-8-late-2+plain]\n":                  `which may have +damped, +error_feedback, +eager`,
 		"modes: [sync, local-8-late-2@fp4]\n":                    `each may end in a format of messages: @f32, @bf16`,
 		"modes: [sync, local-8@]\n":                              `found "local-8@", expected`,
 		"modes: [sync, alone@int8]\n":                            `stages: found [1], expected at least 2 with wire formats`,
