@@ -88,3 +88,15 @@ func TestSummariesOfAnotherConfigAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "train.microbatches: found 2, but the study has 1 now")
 	assert.ErrorContains(t, err, summaries)
 }
+
+// Without replicas that train on their own the keys of their exchanges have no effect: summaries stay valid with others.
+func TestSummariesWithOtherKeysOfExchanges(t *testing.T) {
+	summaries := t.TempDir()
+	_, err := execute(context.Background(), threeModes(t, "summaries: "+summaries+"\n"), runs.Options{Train: faked(truth).Train}, nil)
+	require.NoError(t, err)
+	other, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+
+		"\nset: {train.microbatches: 2, pipeline.outer.correction: eager}\nsummaries: "+summaries+"\n")
+	require.NoError(t, err)
+	_, err = runs.Plan(other)
+	assert.NoError(t, err)
+}
