@@ -122,7 +122,7 @@ class Exchanges:
             self.flights[f] = lands, sent
 
     def land(self, f, sent):
-        kept = 1 - 0.5 * self.late / self.period if self.correction == "damped" else 1.0
+        kept = 1 - 0.75 * self.late / self.period if self.correction == "damped" else 1.0
         for r, s in zip(self.replicas, sent):
             r.p = {**r.p, **{k: self.base[k] + kept * (r.p[k] - s[k]) for k in self.fragments[f]}}
         self.flights.pop(f, None)

@@ -20,7 +20,7 @@ func noFactor(Config, int) float64 { return 0 }
 func all(Config) float64 { return 1 }
 
 // damping is the share of a replica's own steps that "damped" keeps.
-func damping(c Config) float64 { return 1 - 0.5*c.Lateness }
+func damping(c Config) float64 { return 1 - 0.75*c.Lateness }
 
 // othersShare is the a of error feedback.
 func othersShare(c Config, replicas int) float64 {
@@ -29,10 +29,10 @@ func othersShare(c Config, replicas int) float64 {
 
 // Corrections is the table of corrections of late exchanges, the default one first.
 //
-// With "damped" a replica keeps 1 − ½·lateness of its own steps since it sent. Where the loss is steep, these steps have
+// With "damped" a replica keeps 1 − ¾·lateness of its own steps since it sent. Where the loss is steep, these steps have
 // already undone what set the replica apart from the others, and to land undoes that once more. Streaming DiLoCo
 // (arXiv:2501.18512, section 2.2) mixes the replica's weights with the outer ones to the same end: it gives up half of
-// what set the replica apart before it sent, too. Half of the lateness was good in the study of docs/REPLICAS.md.
+// what set the replica apart before it sent, too. Three quarters were good in docs/REPLICAS.md.
 //
 // With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while the
 // exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step is

@@ -325,7 +325,7 @@ func TestLanding(t *testing.T) {
 	for name, run := range runners(t) {
 		c := config("f32")
 		base, weights, sent := matrix(1, 1), matrix(2, 1), matrix(3, 1)
-		for correction, kept := range map[string]float64{"damped": 0.75, "plain": 1, "error_feedback": 1, "eager": 1} {
+		for correction, kept := range map[string]float64{"damped": 0.625, "plain": 1, "error_feedback": 1, "eager": 1} {
 			c.Correction, c.Lateness = correction, 0.5
 			out := run(program(t)(c.Land(blocks)), map[string][]float64{outer.BaseName: base, outer.WeightsName: weights,
 				outer.SentName: sent, outer.KeptInput: asFloats(c.Kept())})
