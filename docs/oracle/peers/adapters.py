@@ -9,7 +9,9 @@ Its graphs have one sequence: works that end in -512 are one sequence of 512 tok
 message. Rust, Node.js and Mesa's lavapipe must be installed; crates and packages of npm are fetched.
 """
 import argparse
+import functools
 import json
+import math
 import os
 import shutil
 import statistics
@@ -24,7 +26,7 @@ DRIVER = "/usr/share/vulkan/icd.d/lvp_icd.json"
 SCRIPTS = {"jax-js": "jax-js.mjs", "TensorFlow.js": "tfjs.mjs"}
 PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura", *SCRIPTS]
 LOSS_TOLERANCE = 1e-4  # relative, of each step that is compared
-COMPARED_STEPS = {"meganeura": 1}  # of other peers all that peers.py has compared
+COMPARED_STEPS = {"meganeura": 1}  # default: those of peers.py
 
 
 def write_job(name, weights):
@@ -53,6 +55,7 @@ def built(peer):
     return folder / "target" / "release" / f"{peer}-peer"
 
 
+@functools.cache
 def scripts():
     """The folder of the peers in JavaScript, beside the packages that they import."""
     folder = BUILD / "js"
@@ -83,12 +86,12 @@ def measure(name, o):
         for peer in o.peers:
             peers.say(f"{name}: starting {peer}")
             try:
-                running.append(start(peer, name, weights))
+                running.append(checked(start(peer, name, weights)))
                 peers.say(f"    losses {', '.join(f'{x:.6f}' for x in running[-1].losses)}")
             except SystemExit as e:
                 failed[peer] = last_line(str(e))
                 peers.say(f"    {failed[peer]}")
-        for turn in range(o.turns):
+        for turn in range(o.turns if running else 0):
             first = turn % len(running)
             for p in running[first:] + running[:first]:
                 p.turn(o.seconds)
@@ -99,10 +102,18 @@ def measure(name, o):
     return running, failed
 
 
-def losses_differ(peer, reference):
-    """Returns the largest relative difference between the losses of the compared steps of two peers."""
-    pairs = list(zip(peer.losses, reference.losses))[:COMPARED_STEPS.get(peer.name)]
-    return max(abs(x / y - 1) for x, y in pairs)
+def checked(peer):
+    """Returns a peer whose losses are numbers. JSON in JavaScript has null for those that are not."""
+    if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in peer.losses):
+        peer.close()
+        sys.exit(f"error: the losses of the first steps are {peer.losses}, expected numbers")
+    return peer
+
+
+def loss_difference(peer, reference):
+    """Returns the largest relative difference between the losses of the steps in which both peers are compared."""
+    steps = min(COMPARED_STEPS.get(p.name, peers.COMPARED_STEPS) for p in (peer, reference))
+    return max(abs(x / y - 1) for x, y in list(zip(peer.losses, reference.losses))[:steps])
 
 
 def last_line(message):
@@ -130,8 +141,8 @@ def main():
         for p in running:
             median = statistics.median(p.rates)
             ratio = f"{median / best:.2f}" if best else ""
-            difference = losses_differ(p, running[0])
-            differ = differ or difference > LOSS_TOLERANCE
+            difference = loss_difference(p, running[0])
+            differ = differ or not difference <= LOSS_TOLERANCE
             peers.say(f"{name}: losses of {p.name} differ by {difference:.1e}, at most {LOSS_TOLERANCE:.0e}")
             rates = " | ".join(f"{x:,.0f}" for x in (min(p.rates), median, max(p.rates)))
             print(f"| {name} | {p.name} | {rates} | {ratio} | {', '.join(f'{x:.5f}' for x in p.losses)} |")
