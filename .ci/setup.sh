@@ -291,6 +291,7 @@ ensure_browser() {
 
 ensure_text() {
   [ -s $TEXT ] && return
+  fetch_modules &
   if ! have bible && have apt-get; then
     (apt_update bible-kjv && apt_install "the King James Bible" bible-kjv bible-kjv-text) ||
       say "the demo will train on Go's sources instead"
@@ -302,7 +303,11 @@ ensure_text() {
   fi
   [ "$(wc -c <$TEXT.part)" -ge 1000000 ] || die "the demo's text has only $(wc -c <$TEXT.part) bytes: $TEXT.part"
   mv $TEXT.part $TEXT
+  wait
 }
+
+# The build fetches what this could not, and reports errors.
+fetch_modules() { GOTOOLCHAIN=auto "$(find_go)" list -deps ./cmd/gpupipe >/dev/null 2>&1 || true; }
 
 [ "$FOR" != windows ] || { ensure_wine; exit; }
 [ "$FOR" != cross ] || { ensure_cross; ensure_hooks; ensure_zig; exit; }
