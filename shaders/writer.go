@@ -67,8 +67,8 @@ func (w *writer) load(v *graph.Value, at []graph.Index) *scalar.Expr {
 	return w.l.element(w.binding(v), v.DType, graph.Flatten(v.Shape, at))
 }
 
-// element is an array's element: of 16-bit floats, its bits. Compilers of C would gather words, where they read vectors of
-// 16-bit numbers.
+// element is an array's element: of 16-bit floats, its bits. Compilers of C would gather words, where they read vectors
+// of 16-bit numbers.
 func (l *groupLowering) element(array string, d graph.DType, at graph.Index) *scalar.Expr {
 	if d.Float16() {
 		if _, known := at.Mod(2).IsConst(); l.lim.Native && !known {

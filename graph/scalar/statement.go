@@ -177,7 +177,7 @@ func (f Function) Uses(array string) bool {
 // Reads16 reports whether the loop reads single 16-bit numbers.
 func (s For) Reads16() bool { return has(s.Body, func(x *Expr) bool { return x.Kind == Bits16 }) }
 
-// has reports whether statements have an expression that is so, at any depth.
+// has reports whether statements have an expression that satisfies is, at any depth.
 func has(body []Stmt, is func(*Expr) bool) bool {
 	for _, s := range body {
 		var found bool

@@ -29,23 +29,25 @@ func othersShare(c Config, replicas int) float64 {
 
 // Corrections is the table of corrections of late exchanges, the default one first.
 //
-// With "damped" a replica keeps 1 − ¾·lateness of its own steps since it sent. Where the loss is steep, these steps have
-// already undone what set the replica apart from the others, and to land undoes that once more. Streaming DiLoCo
-// (arXiv:2501.18512, section 2.2) mixes the replica's weights with the outer ones to the same end: it gives up half of
-// what set the replica apart before it sent, too. Three quarters were good in docs/REPLICAS.md.
+// With "damped" a replica keeps the share κ = 1 − ¾·lateness of its own steps since it sent. In steep directions of the
+// loss these steps have already reduced its distance to the others. Landing subtracts that distance again. Streaming
+// DiLoCo (arXiv:2501.18512, section 2.2) mixes the replica's weights with the outer weights. This discards half of the
+// steps before sending as well. docs/REPLICAS.md has the measurements behind the factor ¾.
 //
-// With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while the
-// exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step is
-// η/(1 − μ) times the mean move of the replicas in a period. It is the error feedback of delayed updates,
+// With "error_feedback" the base is ahead of the outer weights by what the other replicas have probably learned while
+// the exchange was under way: a = ½·lateness·(K − 1)/K·(1 − μ)/η. In the steady state of the outer optimizer its step
+// is η/(1 − μ) times the mean move of the replicas in a period. It is the error feedback of delayed updates,
 // x = y + a·(y − y_before), one level up.
 //
-// With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and the
-// shares of the others when the exchange lands (Kale et al., Eager Updates For Overlapped Communication and Computation in
-// DiLoCo, arXiv:2502.12996, section 3). For an outer optimizer without momentum the weights are those of the paper: the
-// sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the last, plus Δ_t,i/K.
+// With "eager" a replica takes its own share of the outer step when it sends, as if the others had sent nothing, and
+// the shares of the others when the exchange lands (Kale et al., Eager Updates For Overlapped Communication and
+// Computation in DiLoCo, arXiv:2502.12996, section 3). For an outer optimizer without momentum the weights are those of
+// the paper: the sum over exchanges of its Δ̃_t = (Δ_t,i − Δ_{t−1},i)/K + mean Δ_{t−1} is the sum of all means but the
+// last, plus Δ_t,i/K.
 func Corrections() []Correction {
 	return []Correction{
-		{Name: "damped", About: "a replica keeps most of the steps it has made since it sent", kept: damping, ahead: noFactor, share: noFactor},
+		{Name: "damped", About: "a replica keeps 1 − ¾·lateness of the steps it has made since it sent", kept: damping,
+			ahead: noFactor, share: noFactor},
 		{Name: "error_feedback", About: "the base is ahead by what others have probably learned meanwhile", kept: all,
 			ahead: othersShare, share: noFactor},
 		{Name: "plain", About: "a replica keeps all steps it has made since it sent", kept: all, ahead: noFactor, share: noFactor},

@@ -319,8 +319,8 @@ func TestTheBaseFollowsTheOuterWeights(t *testing.T) {
 	}
 }
 
-// A replica keeps the steps that it has made since it sent, or most of them, and with eager it goes on from its own share of
-// the step.
+// A replica keeps the steps that it has made since it sent, with damped 1 − ¾·lateness of them. With eager it goes on
+// from its own share of the step.
 func TestLanding(t *testing.T) {
 	for name, run := range runners(t) {
 		c := config("f32")

@@ -135,7 +135,8 @@ func TestTrainingHasEqualBits(t *testing.T) {
 	}
 }
 
-// counted writes a compiler that runs a command of the shell first. That may refuse files, so it gets each kernel alone.
+// counted writes a compiler that runs a command of the shell first. That may refuse files, so it gets each kernel
+// alone.
 func counted(t *testing.T, first string) (command string, runs func() int) {
 	t.Helper()
 	command = filepath.Join(t.TempDir(), "cc")

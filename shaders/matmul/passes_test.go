@@ -26,8 +26,8 @@ func trainingSpecs(tokens, dim, hidden, vocab int) (out []benchSpec) {
 	return out
 }
 
-// BenchmarkPasses times each pass of the products of bf16 in training, on one thread. It prints GFLOP/s with packing, µs of
-// each pass, and GFLOP/s of the last one.
+// BenchmarkPasses times each pass of the products of bf16 in training, on one thread. It prints GFLOP/s with packing,
+// µs of each pass, and GFLOP/s of the last one.
 func BenchmarkPasses(b *testing.B) {
 	for _, w := range []struct {
 		name               string

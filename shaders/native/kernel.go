@@ -164,8 +164,8 @@ func (w *printer) loop(s scalar.For) {
 	w.names = outer
 }
 
-// simd writes the directive by which a loop may accumulate its sums in any order. A loop that reads single 16-bit numbers
-// has as many sums side by side as others, not as many as fit a vector of 16-bit numbers.
+// simd writes the directive by which a loop may accumulate its sums in any order. A loop that reads single 16-bit
+// numbers has as many sums side by side as others, not as many as fit a vector of 16-bit numbers.
 func (w *printer) simd(sums []scalar.Sum, reads16 bool) {
 	if len(sums) == 0 {
 		return

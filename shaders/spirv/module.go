@@ -63,7 +63,8 @@ const (
 	classInput, classOutput, classWorkgroup, classPrivate, classFunction, classStorageBuffer = 1, 3, 4, 6, 7, 12
 )
 
-// Parse reads a module's interface. It refuses other formats, and bindings that a pipeline of storage buffers cannot have.
+// Parse reads a module's interface. It refuses other formats, and bindings that a pipeline of storage buffers cannot
+// have.
 func Parse(code []byte) (*Module, error) {
 	if len(code) < 20 || len(code)%4 != 0 || binary.LittleEndian.Uint32(code) != magic {
 		return nil, errors.New("is not SPIR-V")

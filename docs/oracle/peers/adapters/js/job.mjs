@@ -1,5 +1,5 @@
-// What the peers in JavaScript need: WebGPU in Node.js, by Dawn, and the job that adapters.py writes. They are started with
-// the job's folder.
+// What the peers in JavaScript need: WebGPU in Node.js, by Dawn, and the job that adapters.py writes. They are started
+// with the job's folder.
 import {readFileSync} from "node:fs";
 import "core-js/actual/iterator/index.js"; // jax-js needs it where Node.js is older than 22
 import {create, globals} from "webgpu";
@@ -31,8 +31,8 @@ export function angles() {
   return Float32Array.from({length: job.seq_len * half}, (_, i) => Math.floor(i / half) * job.model.rope_theta ** (-(i % half) / half));
 }
 
-// Trains until the process is ended. step(inputs, targets, t) gets the tokens of step t, from 1, as batch_size · seq_len
-// numbers, and returns a promise of the loss.
+// Trains until the process is ended. step(inputs, targets, t) gets the tokens of step t, from 1, as
+// batch_size · seq_len numbers, and returns a promise of the loss.
 export async function train(step) {
   const n = job.batch_size * job.seq_len, batches = Math.floor((tokens.length / 2 - 1) / n);
   const window = (at) => Int32Array.from({length: n}, (_, i) => tokens.readUInt16LE(2 * (at + i)));
