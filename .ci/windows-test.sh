@@ -212,11 +212,12 @@ check_serve() {
 }
 streams() { # URL TEXT: a stream has the text before it ends
 	local reader failed=1
+	: >stream
 	curl -sfN --max-time 300 "$1" >stream &
 	reader=$!
-	for _ in {1..600}; do ! grep -qF -- "$2" stream || { failed=0; break; }; kill -0 $reader 2>/dev/null || break; sleep 0.1; done
-	kill $reader 2>/dev/null || failed=1
-	[ $failed = 0 ] || has stream "$2"
+	while kill -0 $reader 2>/dev/null; do ! grep -qF -- "$2" stream || { failed=0; break; }; sleep 0.1; done
+	if [ $failed = 0 ]; then kill $reader 2>/dev/null || { echo "the stream ended"; failed=1; }; else has stream "$2"; fi
+	wait $reader 2>/dev/null
 	return $failed
 }
 check_watch() { # while a run replaces and removes what is shown

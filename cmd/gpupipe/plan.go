@@ -144,7 +144,7 @@ func (c *planCommand) Run(a *app) error {
 	} else {
 		printPlan(a, p, c.devicesToUse(p, over))
 	}
-	if p.Index < 0 {
+	if p.RecommendedIndex < 0 {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
 	}
 	return nil
@@ -239,10 +239,10 @@ func (c *planCommand) loadFor(m machines) (config.Config, error) {
 // devicesToUse are the devices that a run needs to follow the recommended plan; none: its members bring them. It takes
 // cards that need not be present for the cards that WebGPU lists first.
 func (c *planCommand) devicesToUse(p *layout.Comparison, over machines) []string {
-	if p.Index < 0 || over != nil {
+	if p.RecommendedIndex < 0 || over != nil {
 		return nil
 	}
-	names := slices.Clone(p.DevicesOf(p.Schedules[p.Index].Plan))
+	names := slices.Clone(p.DevicesOf(p.Schedules[p.RecommendedIndex].Plan))
 	if c.GPU != "" {
 		for i := range names {
 			names[i] = fmt.Sprintf("webgpu:%d", i)

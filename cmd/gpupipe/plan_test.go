@@ -216,7 +216,7 @@ func TestPlanForMachines(t *testing.T) {
 
 	write(strings.ReplaceAll(two, "speed: 100", "speed: 1") + "link: 1us,100Gbit\nlinks: [{between: [fast, slow], link: '10ms,1Gbit'}]\n")
 	other, _ := plan()
-	assert.Less(t, other.Schedules[other.Index].Plan.TokensPerSec, near.Schedules[near.Index].Plan.TokensPerSec)
+	assert.Less(t, other.Schedules[other.RecommendedIndex].Plan.TokensPerSec, near.Schedules[near.RecommendedIndex].Plan.TokensPerSec)
 }
 
 // A plan over the machines of a run has what its coordinator has measured.

@@ -235,7 +235,7 @@ func printAlone(a *app, p *layout.Comparison) {
 	if len(p.Alone) == 0 {
 		return
 	}
-	together := p.Schedules[p.Index].Plan.TokensPerSec
+	together := p.Schedules[p.RecommendedIndex].Plan.TokensPerSec
 	rows := [][]string{{"MACHINE ALONE", "TOKENS/S", "OF THE TOKENS/S TOGETHER"}}
 	for _, m := range p.Alone {
 		if m.Problem != "" {

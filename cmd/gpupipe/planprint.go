@@ -52,7 +52,7 @@ func printPlan(a *app, p *layout.Comparison, use []string) {
 			a.prose(fmt.Sprintf("\n%s: %s\n", c.Schedule, c.Problem))
 		}
 	}
-	if p.Index >= 0 {
+	if p.RecommendedIndex >= 0 {
 		printRecommendation(a, p, use)
 	}
 }
@@ -113,7 +113,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 
 // printRecommendation prints the stages of the recommended schedule, the reason for it and the settings to use it.
 func printRecommendation(a *app, p *layout.Comparison, devices []string) {
-	c := p.Schedules[p.Index]
+	c := p.Schedules[p.RecommendedIndex]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
 	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS",
 		"WORKING", "PLANNED", "AVAILABLE", ""}}

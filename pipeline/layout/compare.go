@@ -49,9 +49,9 @@ type Batch struct {
 
 // Recommendation is one of the schedules of a Comparison.
 type Recommendation struct {
-	Recommended string `json:"recommended,omitempty"` // its name; "": none
-	Index       int    `json:"-"`                     // in Schedules; −1: none
-	Reason      string `json:"reason"`
+	Recommended      string `json:"recommended,omitempty"` // its name; "": none
+	RecommendedIndex int    `json:"-"`                     // in Schedules; −1: none
+	Reason           string `json:"reason"`
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
@@ -127,10 +127,10 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 		p.Schedules, depths[candidate.Schedule] = append(p.Schedules, candidate), compared
 		p.Devices, p.Alone = describeDevices(m, devices, problem), CompareAlone(c, problem)
 	}
-	if p.Index, p.Reason = partition.Recommend(p.Schedules); p.Index >= 0 {
-		p.Recommended = p.Schedules[p.Index].Schedule
+	if p.RecommendedIndex, p.Reason = partition.Recommend(p.Schedules); p.RecommendedIndex >= 0 {
+		p.Recommended = p.Schedules[p.RecommendedIndex].Schedule
 		p.Depths = depths[p.Recommended]
-		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.Index]); err != nil {
+		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.RecommendedIndex]); err != nil {
 			return nil, err
 		}
 	}

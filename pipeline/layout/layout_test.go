@@ -105,7 +105,7 @@ func TestCompare(t *testing.T) {
 
 	p, err = planned(t, "train.microbatches=1", "pipeline.stages=1", "pipeline.memory=1KiB").Compare(t.Context(), open, measure.Options{})
 	require.NoError(t, err)
-	assert.Equal(t, -1, p.Index)
+	assert.Equal(t, -1, p.RecommendedIndex)
 	assert.Contains(t, p.Schedules[0].Problem, "stage 0 (embed to head) does not fit")
 	_, err = planned(t).Compare(t.Context(), func(string) (device.Device, error) { return nil, fmt.Errorf("none here") }, measure.Options{})
 	assert.EqualError(t, err, "pipeline.devices: none here")

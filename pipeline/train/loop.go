@@ -288,7 +288,7 @@ func (t *trainer) finishPending(ctx context.Context) error {
 	return t.save(ctx)
 }
 
-// postpone saves the step whose Evaluation was interrupted, without reporting it: the resumed run evaluates it. A step
+// postpone saves the step whose evaluation was interrupted, without reporting it: the resumed run evaluates it. A step
 // after which a hook ends the run is reported, since the resumed run goes on. Other errors stay as they are.
 func (t *trainer) postpone(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {

@@ -200,7 +200,7 @@ func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value
 	return err
 }
 
-// evaluated adds an evaluation to the pending step and records it. The Evaluation does not count as training time.
+// evaluated adds an evaluation to the pending step and records it. The evaluation does not count as training time.
 func (r *recorder) evaluated(ctx context.Context, e Evaluation, began time.Time) error {
 	r.paused(trace.EvaluateEvent, began)
 	if r.pending != nil {

@@ -121,6 +121,15 @@ class Run:
 
         return export(self, out, **options)
 
+    def _with_config(self, text: str) -> str:
+        """A message of the program with "config" for the file of a mapping, which the user does not know, and its line."""
+        import re
+
+        return text if self._written is None else re.sub(re.escape(self._written) + r"(:\d+)*", "config", text)
+
+    def _name_config(self, e: Error) -> None:
+        e.args = (self._with_config(str(e)),)
+
     def _follow(self, process: Process, on_step: Optional[Callable[[dict[str, Any]], Any]], begun: threading.Event) -> None:
         """Reads the events of the training process to its end."""
         try:
@@ -134,16 +143,17 @@ class Run:
                     if on_step(e["step"]) is False:
                         process.stop()
                 elif kind == "note":
-                    self.notes.append(e["text"])
+                    self.notes.append(self._with_config(e["text"]))
                 elif kind == "result":
                     self.result = e["result"]
         except Interrupted as e:
             if self.result is None:
                 self._error = e
+                self._name_config(e)
         except BaseException as e:  # also of on_step; wait raises it
-            if self._written is not None and isinstance(e, Error):  # the user knows no such file
-                e.args = (str(e).replace(self._written + ":1", "config").replace(self._written, "config"),)
             self._error = e
+            if isinstance(e, Error):
+                self._name_config(e)
         finally:
             begun.set()
 
