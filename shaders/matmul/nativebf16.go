@@ -42,7 +42,8 @@ var matrixUnits = []matrixUnit{
 type pairs struct {
 	native
 	unit   matrixUnit
-	padded int // k's of a panel
+	padded int // k's of a panel: K and zeros
+	pitch  int // k's between the beginnings of panels
 }
 
 const (
@@ -81,9 +82,9 @@ func usableUnits(s Spec, l target.Limits) (units []matrixUnit) {
 }
 
 func planPairs(s Spec, u matrixUnit) pairs {
-	p := pairs{native{spec: s, block: u.block, split: s.K, splits: 1}, u, roundUp(s.K, u.K)}
+	p := pairs{native{spec: s, block: u.block, split: s.K, splits: 1}, u, roundUp(s.K, u.K), roundUp(s.K, u.K)}
 	if u.vectors() && s.K%32 == 0 {
-		p.padded += u.K // so that panels do not lie at the same place of a cache's sets
+		p.pitch += u.K // so that panels do not lie at the same place of a cache's sets
 	}
 	want := s.wantedGroups(u.speed)
 	p.columns = p.evenly(s.N, min(pairColumns, max(128, cachedPairs/s.K)))
@@ -159,12 +160,13 @@ func (p pairs) text(store bool) *text {
 	t := nativeText(p.spec, store)
 	t.define("PANEL", p.unit.panel)
 	t.define("PADDED", p.padded)
+	t.define("PANEL_PITCH", p.pitch)
 	t.define("PANELS", p.panels())
 	return t
 }
 
-// panels is the number of elements of a matrix's panels.
-func (p pairs) panels() int { return roundUp(p.spec.N, p.unit.panel) * p.padded }
+// panels is the number of elements of a matrix's panels, with what lies between them.
+func (p pairs) panels() int { return roundUp(p.spec.N, p.unit.panel) * p.pitch }
 
 // turned is the product whose B is this one's A, with panels of a block's rows.
 func (p pairs) turned() pairs {

@@ -30,13 +30,14 @@ func planGroupedPairs(s Spec, u matrixUnit) groupedPairs {
 	p.spec, p.splits, p.split = s, 1, s.K
 	if s.Grouping == graph.GroupedSums { // each group begins at a multiple of what the unit multiplies
 		p.padded = roundUp(s.K, u.K) + (s.Groups+1)*u.K
+		p.pitch = p.padded
 	}
 	return p
 }
 
 func (p groupedPairs) kernel() Kernel {
 	s := p.spec
-	k := Kernel{Name: "native " + p.unit.name, Cost: s.flops()/p.unit.speed + 16*float64(s.Groups*p.panels())}
+	k := Kernel{Name: "native " + p.unit.name, Cost: s.flops()/p.unit.speed + 16*float64(s.Groups*roundUp(s.N, p.unit.panel)*p.padded)}
 	a, line := Binding{Operand: A}, s.K
 	var b Binding
 	if s.Grouping == graph.GroupedSums {

@@ -5,7 +5,8 @@
 #define IN_PLACE(rows) 0
 #endif
 
-// mm_next returns row r of what follows a block of A.
+// mm_next returns row r of the block of A at next. A part of a panel, with PACKED_A, is contiguous: it is fetched in
+// pieces as long as rows, steps elements.
 MM_INLINE const u16 *mm_next(const u16 *next, u64 r, u64 steps) {
 #if PACKED_A
 	return next + r * steps;
@@ -37,8 +38,8 @@ KERNEL {
 			for (u64 k = split * SPLIT; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k), tile = 0;
 				const u64 complete = k + STEPS >= k1, next_i = complete ? i + BLOCK : i, next_k = complete ? split * SPLIT : k + STEPS;
-#if PACKED_A
-				const u16 *x = a + n * MATRIX_A + i * PADDED + k * BLOCK, *next = a + n * MATRIX_A + next_i * PADDED + next_k * BLOCK;
+#if PACKED_A // x is a part of a panel, else the copy of a block of rows
+				const u16 *x = a + n * MATRIX_A + i * PANEL_PITCH + k * BLOCK, *next = a + n * MATRIX_A + next_i * PANEL_PITCH + next_k * BLOCK;
 #else
 				const u16 *x = panel, *next = a + n * MATRIX_A + next_i * LINE + next_k;
 				mm_copy(panel, a + n * MATRIX_A + i * LINE + k, rows, steps);
@@ -47,7 +48,7 @@ KERNEL {
 					for (u64 r = 0; r < rows; r += TILE) {
 						const mm_ahead ahead = {mm_next(next, tile, steps), mm_next(next, 1, steps) - next, args, (n * M + i + r) * N + j, complete};
 						tile = tile + AHEAD < BLOCK ? tile + AHEAD : 0;
-						mm_any(x + r * A_ROW, panels + j * PADDED + k * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
+						mm_any(x + r * A_ROW, panels + j * PANEL_PITCH + k * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
 							k == split * SPLIT, &ahead, rows - r, N - j);
 					}
 			}

@@ -1,7 +1,10 @@
 // The product of matrices of bf16 by an instruction that adds products of pairs of k's to f32 sums. args[0] is A, whose
-// rows lie LINE elements apart and whose matrices MATRIX_A; args[1] are the panels of B; args[2] is C, or where
-// SPLITS > 1 the partial sums, [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes
-// BLOCK of the rows at a time, and STEPS of the k's. Steps are multiples of GRAIN, and each sum adds them in order.
+// matrices lie MATRIX_A elements apart. It has rows, LINE elements apart, or with PACKED_A panels of BLOCK rows,
+// [PADDED / 2][BLOCK][2]. args[1] are the panels of B, [PADDED / 2][PANEL][2]. Panels of either begin PANEL_PITCH k's
+// apart. args[2] is C, or where SPLITS > 1 the partial sums, [SPLITS][PART].
+//
+// A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the rows at a time, and STEPS of
+// the k's. Steps are multiples of GRAIN, and each sum adds them in order.
 //
 // The instructions are assembly: compilers spend 0.1 s of each kernel on a header of intrinsics.
 
@@ -47,9 +50,10 @@ MM_INLINE void mm_tile(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, in
 	if (down > 1 && right > 1) MM_WRITE(3, below + 16, 4 * ld);
 }
 
-// mm_any adds to the sums of a tile of any place.
 typedef struct { const u16 *a; u64 row; const gp_arg *args; u64 at; int stores; } mm_ahead; // not used
 #define AHEAD 1
+
+// mm_any adds to the sums of a tile of any place.
 MM_INLINE void mm_any(const u16 *a, const u16 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_ahead *ahead, u64 rows, u64 columns) {
 	if (rows > 16 && columns > 16) mm_tile(a, b, steps, c, ld, begin, 2, 2);
 	else if (rows > 16) mm_tile(a, b, steps, c, ld, begin, 2, 1);
@@ -87,7 +91,7 @@ MM_INLINE mm_sums mm_dot(mm_sums sum, mm_pairs a, mm_pairs b) {
 	return sum;
 }
 
-// Rows of A lie PITCH elements apart in the block's copy, or in panels of BLOCK rows: [PADDED / 2][BLOCK][2].
+// A_ROW and A_PAIR are the elements between rows and between pairs of k's: of a panel of A, or of a block's copy.
 #if PACKED_A
 #define A_ROW 2
 #define A_PAIR (2 * BLOCK)

@@ -44,7 +44,7 @@ KERNEL {
 					for (u64 r = 0; r < rows; r += TILE) {
 						const mm_ahead ahead = {a + (i + BLOCK + tile) * LINE + k, LINE, args, (n * M + i + r) * N + j, k + STEPS >= k1};
 						tile = tile + AHEAD < BLOCK ? tile + AHEAD : 0;
-						mm_any(panel + r * PITCH, panels + j * PADDED + (k - k0) * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
+						mm_any(panel + r * PITCH, panels + j * PANEL_PITCH + (k - k0) * PANEL, STEP_ROUND(steps), sums + r * ld + (j - j0), ld,
 							k == k0, &ahead, grains - r, N - j);
 					}
 			}

@@ -17,7 +17,7 @@ KERNEL {
 				u64 k = k0 + (p - begin);
 				const u16 *row = from + k * N;
 				for (u64 j = j0; j < j1; j += PANEL) {
-					u16 *pairs = to + j * PADDED + p * PANEL;
+					u16 *pairs = to + j * PANEL_PITCH + p * PANEL;
 					u64 n = MIN(PANEL, N - j);
 					if (n == PANEL && k + 1 < k1) {
 						mm_pair *whole = (mm_pair *)pairs;

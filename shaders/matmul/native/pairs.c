@@ -1,5 +1,5 @@
 // The passes that bring bf16 into the order in which instructions for pairs read it. A panel of B has PANEL columns:
-// [PADDED / 2][PANEL][2], with zeros behind the last column and the last k.
+// [PADDED / 2][PANEL][2], with zeros behind the last column and the last k. Panels begin PANEL_PITCH k's apart.
 
 typedef u16 vec8h __attribute__((vector_size(16)));
 typedef u32 mm_pair __attribute__((may_alias));
@@ -94,7 +94,7 @@ KERNEL {
 		u64 most = TRANS_B ? k1 - k0 : 8; // of the k's of a panel at a time
 		for (u64 k = k0; k < k1; k += most)
 			for (u64 j = j0; j < j1; j += PANEL)
-				mm_pack_pairs(to + n * PANELS + j * PADDED + k * PANEL, from + n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j),
+				mm_pack_pairs(to + n * PANELS + j * PANEL_PITCH + k * PANEL, from + n * STRIDE_B + (TRANS_B ? j * K + k : k * N + j),
 					N - j >= PANEL ? PANEL : N % PANEL, MIN(most, K - MIN(k, K)), MIN(most, k1 - k));
 	}
 }
