@@ -98,8 +98,8 @@ func Budget(d Device) int64 {
 	return 0
 }
 
-// Prepare compiles the shaders of programs that will be loaded, on devices that compile many of them in less time than few.
-// Load reports what is wrong with them.
+// Prepare compiles the shaders of programs that will be loaded, on devices that compile many shaders at once faster than
+// one by one. Load reports what is wrong with them.
 func Prepare(d Device, shaders []Shader) {
 	if p, ok := d.(interface{ Prepare(shaders []Shader) }); ok {
 		p.Prepare(shaders)

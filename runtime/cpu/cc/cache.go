@@ -39,8 +39,8 @@ func MakeCache(dir string) error {
 // Source is a translation unit and the function that it defines.
 type Source struct {
 	Unit, Symbol string
-	// Head and Rest let several sources be one unit, in which the compiler starts and reads the head once: Head followed by
-	// the Rest of each. nil or "" of Rest: the source needs a unit of its own.
+	// Head and Rest let several sources be one unit, in which the compiler starts and reads the head once: Head
+	// followed by the Rest of each. If Rest is nil or returns "", the source needs a unit of its own.
 	Head string
 	Rest func() string
 }
