@@ -85,7 +85,8 @@ func (s *source) announce() error {
 	if err := s.WriteListing(s.commit, s.files, false); err != nil {
 		return err
 	}
-	return s.notePending()
+	s.notePending()
+	return nil
 }
 
 // Await waits until a file of the cache is there.

@@ -183,6 +183,34 @@ func TestStreamGoesOnByCommit(t *testing.T) {
 	}
 }
 
+// A stream of the commit that the branch has removes what an earlier stream has noted of the branch.
+func TestStreamRemovesAnOlderNote(t *testing.T) {
+	s := &hubserver.Server{}
+	o := start(t, s)
+	s.Add("datasets/o/d", "main", map[string][]byte{"train-0.parquet": random(1, 100), "train-1.parquet": random(2, 100)})
+	streamUntilStopped(t, s, o)
+	note := filepath.Join(hub.Cache(), "datasets--o--d", hub.OwnFolder, "refs", "main")
+	require.FileExists(t, note)
+	later := s.Add("datasets/o/d", "main", map[string][]byte{"train-2.parquet": random(3, 100), "train-3.parquet": random(4, 100)})
+	ref := filepath.Join(hub.Cache(), "datasets--o--d", "refs", "main")
+	require.NoError(t, os.MkdirAll(filepath.Dir(ref), 0o777))
+	require.NoError(t, os.WriteFile(ref, []byte(later), 0o666)) // another program has downloaded a part of it
+	streamUntilStopped(t, s, o)
+	assert.NoFileExists(t, note)
+}
+
+// A stream does not need the note of its branch.
+func TestStreamWithoutANote(t *testing.T) {
+	s := &hubserver.Server{}
+	o := start(t, s)
+	files := map[string][]byte{"train-0.parquet": random(1, 100)}
+	s.Add("datasets/o/d", "main", files)
+	notes := filepath.Join(hub.Cache(), "datasets--o--d", hub.OwnFolder, "refs")
+	require.NoError(t, os.MkdirAll(filepath.Dir(notes), 0o777))
+	require.NoError(t, os.WriteFile(notes, nil, 0o666)) // no folder
+	require.NoError(t, streamAll(t, o, files))
+}
+
 // streamUntilStopped begins a stream, which ends when its first file is there, and returns the name with the commit.
 func streamUntilStopped(t *testing.T, s *hubserver.Server, o Options) string {
 	var sent atomic.Int64

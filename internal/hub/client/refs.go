@@ -38,17 +38,22 @@ func (s *source) pendingPath(revision string) string {
 	return filepath.Join(s.Dir(), hub.OwnFolder, "refs", filepath.FromSlash(revision))
 }
 
-// notePending notes the revision of a stream, which is written when its files are there.
-func (s *source) notePending() error {
-	if s.Revision == s.commit || s.ref(s.Revision) == s.commit {
-		return nil
+// notePending notes the revision of a stream, which is written when its files are there. Without a note the stream is
+// as good: only a run that goes on with its commit leaves the revision as it was.
+func (s *source) notePending() {
+	before := s.ref(s.Revision)
+	switch s.commit {
+	case s.Revision:
+		return
+	case before:
+		_ = os.Remove(s.pendingPath(s.Revision)) // of an earlier stream; there may be none
+		return
 	}
-	p := pending{Commit: s.commit, Before: s.ref(s.Revision), Files: hub.Paths(s.need)}
-	text, err := json.Marshal(p)
+	text, err := json.Marshal(pending{Commit: s.commit, Before: before, Files: hub.Paths(s.need)})
 	if err != nil {
-		return err
+		panic(err) // of strings
 	}
-	return write(s.pendingPath(s.Revision), text)
+	_ = write(s.pendingPath(s.Revision), text) // the note of branch a keeps that of branch a/b from being written
 }
 
 // writeRefs writes the commit of the source's revision. If that is the commit itself, it writes the revisions that streams
