@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -66,7 +65,7 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 	if r.places.slots[s.number] != s {
 		return nil // it is lost
 	}
-	if err := r.owner.Expect(x, max(s.from, r.exchanges.taken[x.Fragment])); err != nil {
+	if err := r.owner.outer.Expect(x, max(s.from, r.exchanges.taken[x.Fragment])); err != nil {
 		return err
 	}
 	if begun := r.rounds.limit.first(); x.Step > begun {
@@ -77,7 +76,7 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 		a = &arrival{}
 	}
 	var err error
-	if a.message, a.complete, err = r.owner.Arrived(a.message, x, s.pipeline.owns(from), payload); err != nil {
+	if a.message, a.complete, err = r.owner.outer.Arrived(a.message, x, s.pipeline.owns(from), payload); err != nil {
 		return err
 	}
 	if r.exchanges.arrivals[x] == nil {
@@ -169,8 +168,8 @@ func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replic
 	for _, s := range all {
 		messages = append(messages, s.message)
 	}
-	for i := r.owner.Outlier(x.Fragment, messages); i >= 0; i = r.owner.Outlier(x.Fragment, messages) {
-		err := fmt.Errorf("it has moved %s much farther than the other replicas", r.owner.Name(x.Fragment))
+	for i := r.owner.outer.Outlier(x.Fragment, messages); i >= 0; i = r.owner.outer.Outlier(x.Fragment, messages) {
+		err := fmt.Errorf("it has moved %s much farther than the other replicas", r.owner.outer.Name(x.Fragment))
 		p := all[i].pipeline
 		for _, member := range p.group.members {
 			p.Abort(p.group.malformed(member, err))
@@ -252,10 +251,10 @@ func (r *Replicas) progressed(s *slot) {
 
 // step takes an outer step and sends the change to all replicas.
 func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error {
-	r.owner.Lock()
-	defer r.owner.Unlock()
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
 	began := time.Now()
-	change, err := r.owner.Step(x.Fragment, x.Step, messages)
+	change, err := r.owner.outer.Step(x.Fragment, x.Step, messages)
 	if err != nil {
 		return err
 	}
@@ -268,7 +267,7 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 		all = append(all, joining)
 	}
 	copies := r.forwarding.send(x, change, all)
-	r.owner.Trace(r.owner.tracer, x.Fragment, x.Step, began, took, copies)
+	r.owner.outer.Trace(r.owner.tracer, x.Fragment, x.Step, began, took, copies)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.exchanges.stepped[x.Fragment] = x.Step
@@ -278,14 +277,14 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 
 // settle waits until all exchanges up to a step are done.
 func (r *Replicas) settle(step int) error {
-	planned := r.owner.Planned(0, step)
+	planned := r.owner.outer.Planned(0, step)
 	for {
 		r.mu.Lock()
 		progress, err := r.exchanges.progress, r.failure.get()
 		done := !slices.ContainsFunc(planned, r.comes)
 		r.mu.Unlock()
 		if done || err != nil {
-			return errors.Join(err)
+			return err
 		}
 		select {
 		case <-progress:

@@ -188,9 +188,9 @@ func (f *filler) join(ctx context.Context, number int) (err error) {
 		return err
 	}
 	opened()
-	r.owner.Lock()
+	r.owner.mu.Lock()
 	tracer := r.owner.tracer
-	r.owner.Unlock()
+	r.owner.mu.Unlock()
 	s.pipeline.SetTrace(tracer)
 	bytes := 0.0
 	for _, p := range s.pipeline.plan.parameters {
@@ -258,10 +258,10 @@ func (f *filler) giveUp(s *slot) {
 // follow sends a replica the base, and waits until it has received it. Changes follow.
 func (f *filler) follow(ctx context.Context, s *slot) error {
 	owner := &f.replicas.owner
-	owner.Lock()
-	err := owner.Begin(holder{s.pipeline})
+	owner.mu.Lock()
+	err := owner.outer.Begin(holder{s.pipeline})
 	s.follows = true
-	owner.Unlock()
+	owner.mu.Unlock()
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,8 @@ type Replicas struct {
 
 // owner has the outer weights, and steps them.
 type owner struct {
-	sync.Mutex
-	*replicas.Owner
+	mu     sync.Mutex
+	outer  *replicas.Owner
 	device device.Device // of the outer optimizer
 	tracer engine.Tracer
 }
@@ -97,9 +97,9 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	if o.Execute == nil {
 		o.Execute = engine.Execute(nil, c.Pipeline.MemoryBytes())
 	}
-	r := &Replicas{options: o, owner: owner{Owner: replicas.NewOwner(o.Task.Replicas)}, failure: newFailure(),
+	r := &Replicas{options: o, owner: owner{outer: replicas.NewOwner(o.Task.Replicas)}, failure: newFailure(),
 		changed: make(chan struct{}, 1), places: places{slots: make([]*slot, c.Pipeline.Replicas)}, exchanges: newExchanges()}
-	r.forwarding = newForwarding(o.Direct, r.owner.Owner, r.present, r.events.add, r.exchanges.wake)
+	r.forwarding = newForwarding(o.Direct, r.owner.outer, r.present, r.events.add, r.exchanges.wake)
 	r.filler = newFiller(r)
 	o.Opened(r)
 	errs := make([]error, c.Pipeline.Replicas)
@@ -134,7 +134,7 @@ func (r *Replicas) open(ctx context.Context, number int) error {
 // openSlot opens the pipeline of a replica. keep is called with the lock, before any member may speak to it.
 func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) error {
 	t := r.options.Task
-	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner.Owner}
+	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner.outer}
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
 	of.missing = func(from string, h protocol.Missing) error { return r.forwarding.request(s, from, h) }
@@ -153,7 +153,7 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 
 // close releases the programs of the outer optimizer, and its device.
 func (o *owner) close() error {
-	err := o.Owner.Close()
+	err := o.outer.Close()
 	if o.device != nil {
 		err = errors.Join(err, o.device.Close())
 		o.device = nil
@@ -209,7 +209,7 @@ func (r *Replicas) Load() (err error) {
 	if r.owner.device, err = r.options.Device(); err != nil {
 		return fmt.Errorf("the device of the outer optimizer: %w", err)
 	}
-	if err := r.owner.Load(r.owner.device, r.options.Execute); err != nil {
+	if err := r.owner.outer.Load(r.owner.device, r.options.Execute); err != nil {
 		return fmt.Errorf("the outer optimizer: %w", err)
 	}
 	if err := r.each(func(s *slot) error { return s.pipeline.Load() }); err != nil {
@@ -234,11 +234,12 @@ func (r *Replicas) watch(s *slot) {
 // more work.
 func (r *Replicas) lose(s *slot, err error) {
 	r.mu.Lock()
-	if r.places.joining == s && s.waits {
+	over := r.failure.get() != nil // Close closes all pipelines
+	if r.places.joining == s && s.waits && !over {
 		r.places.joining = nil
 		r.filler.end(s)
 	}
-	if r.places.slots[s.number] != s || r.failure.get() != nil {
+	if r.places.slots[s.number] != s || over {
 		r.mu.Unlock()
 		return
 	}
@@ -300,7 +301,7 @@ func (r *Replicas) describeLast(x replicas.Exchange) string {
 	if x == (replicas.Exchange{}) {
 		return "it took part in no exchange"
 	}
-	return fmt.Sprintf("its last exchange was that of %s after step %d", r.owner.Name(x.Fragment), x.Step)
+	return fmt.Sprintf("its last exchange was that of %s after step %d", r.owner.outer.Name(x.Fragment), x.Step)
 }
 
 // Failed is why no work goes on; nil: it does.
@@ -342,9 +343,9 @@ func (r *Replicas) linkUses(member string) []protocol.LinkUse {
 
 // SetTrace implements train.Pipeline.
 func (r *Replicas) SetTrace(t engine.Tracer) {
-	r.owner.Lock()
+	r.owner.mu.Lock()
 	r.owner.tracer = t
-	r.owner.Unlock()
+	r.owner.mu.Unlock()
 	_ = r.each(func(s *slot) error { // no error
 		s.pipeline.SetTrace(t)
 		return nil

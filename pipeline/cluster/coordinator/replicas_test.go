@@ -338,7 +338,7 @@ func TestMovesAreHeldWithinBounds(t *testing.T) {
 		"it was exchanged before|a second time": func(n *network, m *transport.Message) { go n.host.Receive("b", *m) },
 		"after step 40: only [123]?[0-9] steps have begun": func(n *network, m *transport.Message) {
 			r := n.host.(*Replicas)
-			m.Header = protocol.Encode(protocol.Move{Step: 40, Fragment: r.owner.Plan.Fragments - 1})
+			m.Header = protocol.Encode(protocol.Move{Step: 40, Fragment: r.owner.outer.Plan.Fragments - 1})
 		},
 	} {
 		n, dir := newNetwork(), t.TempDir()
@@ -440,4 +440,16 @@ func TestReplicasGoOnWithoutOneThatHangs(t *testing.T) {
 		require.NoError(t, err)
 		assert.Contains(t, string(events), "replica 1: no progress for 1s (pipeline.watchdog)")
 	}
+}
+
+// Once the replicas are closed, a replica that ends is not lost: Close closes its pipeline, and no member has failed.
+func TestClosedReplicasLoseNone(t *testing.T) {
+	s := &slot{waits: true}
+	r := &Replicas{failure: newFailure(), places: places{slots: make([]*slot, 1), joining: s}}
+	r.filler = newFiller(r)
+	r.failure.set(device.ErrClosed)
+	r.lose(s, device.ErrClosed)
+	assert.Same(t, s, r.places.joining)
+	assert.Empty(t, r.filler.ending)
+	assert.Zero(t, r.filler.failed)
 }

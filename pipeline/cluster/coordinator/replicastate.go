@@ -12,20 +12,22 @@ func (r *Replicas) Evaluated() engine.Version { return engine.Newest }
 
 // ReadWeights implements train.Pipeline: it reads the outer weights.
 func (r *Replicas) ReadWeights(param string, v engine.Version) (device.Pending, error) {
-	r.owner.Lock()
-	defer r.owner.Unlock()
-	return r.owner.ReadWeights(param, v)
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	return r.owner.outer.ReadWeights(param, v)
 }
 
 // WriteWeights implements train.Pipeline: it writes the outer weights, which Restore brings to the replicas.
 func (r *Replicas) WriteWeights(param string, v engine.Version, data []byte) error {
-	r.owner.Lock()
-	defer r.owner.Unlock()
-	return r.owner.WriteWeights(param, v, data)
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	return r.owner.outer.WriteWeights(param, v, data)
 }
 
 // ReadState implements train.Pipeline. It refuses: each replica has a state of its own.
-func (r *Replicas) ReadState(name string) (device.Pending, error) { return r.owner.ReadState(name) }
+func (r *Replicas) ReadState(name string) (device.Pending, error) {
+	return r.owner.outer.ReadState(name)
+}
 
 // WriteState implements train.Pipeline.
 func (r *Replicas) WriteState(name string, data []byte) error {
@@ -45,27 +47,27 @@ func onMembers(p *Pipeline) replicas.Holder { return holder{p} }
 
 // Position is where the replicas are after their last step.
 func (r *Replicas) Position() *replicas.Position {
-	r.owner.Lock()
-	defer r.owner.Unlock()
-	return r.owner.Position(r.holders(onMembers))
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	return r.owner.outer.Position(r.holders(onMembers))
 }
 
 // State lists the state beside the outer weights.
 func (r *Replicas) State() []replicas.Variable {
-	r.owner.Lock()
-	defer r.owner.Unlock()
-	return r.owner.State(r.holders(onMembers))
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	return r.owner.outer.State(r.holders(onMembers))
 }
 
 // Restore brings the weights that were written, and the state of a checkpoint, to the replicas.
 func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, err error) {
-	r.owner.Lock()
-	defer r.owner.Unlock()
-	if fresh, err = r.owner.Restore(s, at, r.holders(onMembers)); err != nil {
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
+	if fresh, err = r.owner.outer.Restore(s, at, r.holders(onMembers)); err != nil {
 		return fresh, err
 	}
 	for _, s := range r.present() {
-		flights := r.owner.Flights(0)
+		flights := r.owner.outer.Flights(0)
 		s.flights = &flights
 	}
 	return fresh, nil
@@ -73,10 +75,10 @@ func (r *Replicas) Restore(s replicas.Saved, at *replicas.Position) (fresh int, 
 
 // Snapshot implements train.Snapshotter.
 func (r *Replicas) Snapshot() train.Variables {
-	r.owner.Lock()
-	defer r.owner.Unlock()
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
 	copies := r.holders(func(p *Pipeline) replicas.Holder { return copied{snapshot: snapshot{p, p.ask()}, holder: holder{p}} })
-	return &replicasSnapshot{r.owner.Snapshot(), copies}
+	return &replicasSnapshot{r.owner.outer.Snapshot(), copies}
 }
 
 // replicasSnapshot is a copy of the state of all replicas.

@@ -39,9 +39,9 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	r.mu.Unlock()
 	reached, err := round.end(from)
 	err = errors.Join(err, declined, r.settle(reached))
-	r.owner.Lock()
-	r.owner.Landed(reached)
-	r.owner.Unlock()
+	r.owner.mu.Lock()
+	r.owner.outer.Landed(reached)
+	r.owner.mu.Unlock()
 	r.record()
 	return reached, err
 }
@@ -52,12 +52,12 @@ func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 	if r.options.Offer != nil {
 		r.filler.start()
 	}
-	r.owner.Lock()
-	defer r.owner.Unlock()
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	round.cancel = cancel
-	r.exchanges.begin(round.next, r.owner.Plan.Fragments)
+	r.exchanges.begin(round.next, r.owner.outer.Plan.Fragments)
 	r.rounds = rounds{round, round.limit}
 	for _, s := range r.places.slots {
 		if s != nil {
@@ -72,8 +72,8 @@ func (r *Replicas) beginRound(round *round, cancel context.CancelFunc) {
 
 // begin begins a replica that has the base: in the round in progress, or with the next.
 func (r *Replicas) begin(s *slot) error {
-	r.owner.Lock()
-	defer r.owner.Unlock()
+	r.owner.mu.Lock()
+	defer r.owner.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := s.pipeline.group.failing(); err != nil {
@@ -106,10 +106,10 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 			p.leave(from, err, true)
 			return
 		}
-		r.owner.Lock()
-		flights := r.owner.Flights(from)
+		r.owner.mu.Lock()
+		flights := r.owner.outer.Flights(from)
 		s.flights, s.follows = &flights, false
-		r.owner.Unlock()
+		r.owner.mu.Unlock()
 		r.progressed(s)
 		r.train(p, work{from: from})
 	}()
