@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -152,13 +153,14 @@ func (f *forwarding) adapt(all []recipient) (copies int) {
 	return min(max(copies, 1), len(all), cmp.Or(f.neighbors.direct.most, len(all)))
 }
 
-// unacknowledged is how many bytes of tensors are on their way, by member with neighbors. Any goroutine may call it.
+// unacknowledged is how many bytes of tensors are on their way, by member: the head of a chain need not have neighbors.
+// Any goroutine may call it.
 func (f *forwarding) unacknowledged() map[string]int64 {
 	all := f.present()
 	if len(all) == 0 {
 		return nil
 	}
-	return transport.Unacknowledged(all[0].pipeline.group.node.Links(), f.neighbors.recent.has) // all pipelines have the same node
+	return transport.Unacknowledged(all[0].pipeline.group.node.Links(), func(string) bool { return true }) // all have the same node
 }
 
 // reachable returns a function that reports whether a member can forward something to another, as it has reported.
@@ -272,8 +274,9 @@ func (f *forwarding) resend(now *broadcast, a address, x *hop, h protocol.Missin
 		"forward to %[5]s in the next %[7]v", name(a.number), f.owner.Name(h.Fragment), h.Step, x.from, a.member, h.Why, wait))
 }
 
-// exclude excludes a pair of members from chains, for the time that it returns.
+// exclude excludes a pair of members from chains, for the time that it returns. It forgets faults that are long past.
 func (f *forwarding) exclude(p pair) time.Duration {
+	maps.DeleteFunc(f.faults, func(_ pair, x *fault) bool { return time.Since(x.until) > maxExclusion })
 	x := f.faults[p]
 	if x == nil {
 		x = &fault{}

@@ -195,3 +195,31 @@ func TestHeadsRequestChanges(t *testing.T) {
 	assert.Positive(t, n.sent["protocol.Missing"])
 	assert.Empty(t, n.expels)
 }
+
+// linked is a node with given links.
+type linked struct {
+	Node
+	links []transport.Link
+}
+
+func (n linked) Links() []transport.Link { return n.links }
+
+// A replica on the coordinator and a remote one are no neighbors: what is on its way to the remote one counts all the
+// same, or all pieces of a change go out at once.
+func TestBytesToMembersWithoutNeighborsCount(t *testing.T) {
+	n := linked{links: []transport.Link{{Peer: "a", Class: transport.Bulk, Unacknowledged: 5}, {Peer: "a", Class: transport.Hot,
+		Unacknowledged: 7}}}
+	s := &slot{pipeline: &Pipeline{group: &group{node: n, members: []string{"a"}}}}
+	f := newForwarding(nil, nil, func() []*slot { return []*slot{s} }, nil, nil)
+	assert.Equal(t, map[string]int64{"a": 5}, f.unacknowledged())
+}
+
+// Faults are forgotten when their pairs have been in chains again for long: members come and go.
+func TestFaultsOfThePastAreForgotten(t *testing.T) {
+	f := newForwarding(nil, nil, nil, nil, nil)
+	f.faults[pair{"a", "b"}] = &fault{3, time.Now().Add(-2 * maxExclusion)}
+	f.faults[pair{"b", "c"}] = &fault{1, time.Now().Add(-maxExclusion / 2)}
+	assert.Equal(t, 2*minExclusion, f.exclude(pair{"b", "c"}))
+	assert.NotContains(t, f.faults, pair{"a", "b"})
+	assert.Equal(t, minExclusion, f.exclude(pair{"a", "b"}))
+}
