@@ -9,8 +9,7 @@ import (
 )
 
 // Beside returns the text of a kernel that may follow Prelude, or other such texts, in one translation unit: a macro
-// renames each name of its file scope, and its own macros end with it. It is "" for a source that must be alone. A change of
-// the text for the same source needs another format in package cc.
+// renames each name of its file scope, and its own macros end with it. It is "" for a source that must be alone.
 func Beside(source, file string) string {
 	macros := macroNames(source)
 	for _, m := range macros {

@@ -19,10 +19,6 @@ const (
 	lockPrefix    = ".lock-"   // of the names of files that are locked while a unit is compiled
 	lockPause     = 2 * time.Millisecond
 	maxCache      = 128 << 20 // bytes: the code of some ten thousand units
-
-	// format is part of the key of a unit's library. It changes when together, or a Source's Rest, makes other text of
-	// the same unit.
-	format = "shared units v1"
 )
 
 // MakeCache makes a folder for Options.Cache, or checks that only the user may write to it. It removes what killed
@@ -229,9 +225,7 @@ func releasing(l *flock.Flock) func() {
 }
 
 // path returns the file that names a unit's library; "" without a cache.
-func (c *Compiler) path(unit string, f *flags) string {
-	return c.file("kernel", format, unit, f.String())
-}
+func (c *Compiler) path(unit string, f *flags) string { return c.file("kernel", unit, f.String()) }
 
 // file returns the file of what the parts and the compiler determine; "" without a cache.
 func (c *Compiler) file(kind string, parts ...string) string {

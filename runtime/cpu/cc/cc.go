@@ -2,9 +2,8 @@
 //
 // A Compiler turns translation units into shared libraries. One run of the compiler makes a library of several sources, as
 // one unit where their heads are equal: eight kernels take a quarter less time than eight units, since most of what an
-// empty unit takes is the compiler's start. Kernels share no function, so a kernel's bits do not depend on those beside
-// it. The file of a unit in the cache names the library that has its code, so programs that have a kernel in common
-// share it.
+// empty unit takes is the compiler's start. No function is shared, so the code of a kernel does not depend on those beside it.
+// The file of a unit in the cache names the library that has its code, so programs that have a kernel in common share it.
 package cc
 
 import (

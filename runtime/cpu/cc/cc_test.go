@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -374,27 +372,6 @@ func TestFlags(t *testing.T) {
 	before := runs()
 	require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir, CPU: "sse avx512f"}), unit))
 	assert.Equal(t, before, runs(), "flags are kept too")
-}
-
-// Flags that a version with other choices kept are not used: the name of their file has all that is tried.
-func TestKeptFlags(t *testing.T) {
-	dir := t.TempDir()
-	c := opened(t, Options{Cache: dir})
-	older := c.file("flags", strings.Join(common, " "))
-	require.NoError(t, codecache.Write(older, []byte("-O0\n")))
-	f, err := c.chosen(context.Background())
-	require.NoError(t, err)
-	assert.Contains(t, f.compile, "-O2")
-	for _, cpu := range []string{"", "sse avx512f"} {
-		for _, choices := range [][][]string{{common}, native(cpu), apart(), links()} {
-			for _, some := range choices {
-				for _, flag := range some {
-					assert.Contains(t, tries(cpu), strconv.Quote(flag))
-				}
-			}
-		}
-	}
-	assert.NotEqual(t, tries(""), tries("sse avx512f"))
 }
 
 func TestFind(t *testing.T) {

@@ -2,7 +2,6 @@ package cc
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,13 +32,9 @@ func native(cpu string) [][]string {
 	return [][]string{nil}
 }
 
-// apart returns the flags that keep the kernels of one unit apart in gcc: it does not replace a function by an equal one
-// of another kernel, and does not stop inlining because the unit is large. clang lacks the first flag and does not merge
-// functions by default.
-func apart() [][]string {
-	const merge = "-fno-ipa-icf"
-	return [][]string{{merge, "--param=large-unit-insns=1000000000", "--param=inline-unit-growth=1000000"}, {merge}, nil}
-}
+// apart returns the flags that keep gcc from replacing a function of one kernel by an equal one of another. clang has no such
+// flag, and does not.
+func apart() [][]string { return [][]string{{"-fno-ipa-icf"}, nil} }
 
 // flags are a compiler's arguments before and after the source.
 type flags struct{ compile, link []string }
@@ -70,7 +65,7 @@ func (c *Compiler) chosen(ctx context.Context) (*flags, error) {
 	if c.flags != nil {
 		return c.flags, nil
 	}
-	path := c.file("flags", tries(c.cpu))
+	path := c.file("flags", strings.Join(common, " "))
 	if kept := codecache.Use(path); kept != nil {
 		c.flags = parseFlags(string(kept))
 		return c.flags, nil
@@ -86,16 +81,12 @@ func (c *Compiler) chosen(ctx context.Context) (*flags, error) {
 	return f, nil
 }
 
-// tries returns the text of all flags that choose may try on a CPU, in order.
-func tries(cpu string) string { return fmt.Sprintf("%q", []any{common, native(cpu), apart(), links()}) }
-
-// choose tries flags until the compiler makes a library. tries names all of them.
 func (c *Compiler) choose(ctx context.Context) (*flags, error) {
 	var err error
 	for _, cpu := range native(c.cpu) {
-		for _, separate := range apart() {
+		for _, apart := range apart() {
 			for _, link := range links() {
-				f := &flags{slices.Concat(common, cpu, separate), link}
+				f := &flags{slices.Concat(common, cpu, apart), link}
 				if _, err = c.build(ctx, []Source{{Unit: trial, Symbol: trialSymbol}}, f); err == nil || ctx.Err() != nil {
 					return f, err
 				}
