@@ -42,8 +42,8 @@ type batch struct {
 	waiting []*compilation
 }
 
-// A run of the compiler takes from fewestAtOnce to mostAtOnce kernels, which it compiles as one unit if it can.
-const fewestAtOnce, mostAtOnce = 2, 16
+// A run of the compiler takes from fewestAtOnce to mostAtOnce kernels. More of them hardly save anything.
+const fewestAtOnce, mostAtOnce = 2, 8
 
 // take returns the next kernels for one of several compilers. They are few at the end, so that all compilers end at once.
 func (b *batch) take(compilers int) []*compilation {
@@ -111,10 +111,7 @@ func (d *Device) add(b *batch, s *device.Shader) *compilation {
 func (k *kernels) build(ctx context.Context, some []*compilation) {
 	sources := make([]cc.Source, len(some))
 	for i, c := range some {
-		unit, symbol := native.Unit(c.source, cc.Unit)
-		sources[i] = cc.Source{Unit: unit, Symbol: symbol, Head: native.Prelude(), Rest: func() string {
-			return native.Beside(c.source, cc.Unit)
-		}}
+		sources[i].Unit, sources[i].Symbol = native.Unit(c.source, cc.Unit)
 	}
 	var results []cc.Result
 	if ctx.Err() == nil {

@@ -33,13 +33,7 @@ func MakeCache(dir string) error {
 }
 
 // Source is a translation unit and the function that it defines.
-type Source struct {
-	Unit, Symbol string
-	// Head and Rest let several sources be one unit, in which the compiler starts and reads the head once: Head
-	// followed by the Rest of each. If Rest is nil or returns "", the source needs a unit of its own.
-	Head string
-	Rest func() string
-}
+type Source struct{ Unit, Symbol string }
 
 // Result is what Compile returns for a source.
 type Result struct {
@@ -48,7 +42,8 @@ type Result struct {
 	Err     error
 }
 
-// CompileAll is Compile for several sources. One run of the compiler makes those that are not kept, in one library.
+// CompileAll is Compile for several sources. One run of the compiler makes those that are not kept: it compiles each unit on
+// its own, as Compile does, and links them to one library.
 func (c *Compiler) CompileAll(ctx context.Context, sources []Source) []Result {
 	results := make([]Result, len(sources))
 	c.compileMissing(ctx, sources, results)
@@ -129,7 +124,7 @@ func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	library, err := c.build(ctx, []Source{{Unit: unit, Symbol: symbol}}, f)
+	library, err := c.build(ctx, []Source{{unit, symbol}}, f)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package cc
 
 import (
-	"bytes"
 	"context"
 	"debug/elf"
 	"fmt"
@@ -171,50 +170,6 @@ func TestCompileAll(t *testing.T) {
 		assert.True(t, kept)
 		assert.Equal(t, before+2, runs())
 	}
-}
-
-// Sources with one head are one unit, in which it comes once. Those without a rest have units of their own.
-func TestTogether(t *testing.T) {
-	sources := several(5, -1)
-	for i := range sources[1:] {
-		if i != 1 {
-			sources[1+i].Head = "// head"
-			sources[1+i].Rest = func() string { return fmt.Sprintf("int %s(void) { return %d; }\n", sources[1+i].Symbol, i) }
-		}
-	}
-	sources[4].Head = "// another"
-	assert.Equal(t, []string{sources[0].Unit, "// head\n" + sources[1].Rest(), sources[2].Unit, "// another\n" + sources[4].Rest()},
-		together([]Source{sources[0], sources[1], sources[2], sources[4]}))
-	library := []Result{}
-	for _, r := range opened(t, Options{}).CompileAll(context.Background(), sources) {
-		require.NoError(t, r.Err)
-		library = append(library, r)
-	}
-	for i, s := range sources {
-		require.NoError(t, check(library[i].Library, s.Symbol))
-		assert.Equal(t, library[0].Library, library[i].Library)
-	}
-}
-
-// Equal functions of two sources have code of their own: what becomes of one does not depend on the other.
-func TestEqualFunctionsStayApart(t *testing.T) {
-	c := opened(t, Options{})
-	size := func(n int) (bytesOfCode float64) {
-		var sources []Source
-		for _, s := range several(n, -1) {
-			s.Head, s.Rest = "// head", func() string {
-				return fmt.Sprintf("static __attribute__((noinline)) void of_%s(int *x, int n) { for (int i = 0; i < n; i++) x[i] = x[i] / 7 * i; }\n"+
-					"void %s(int *x) { of_%[1]s(x, 9); of_%[1]s(x, *x); }\n", s.Symbol, s.Symbol)
-			}
-			sources = append(sources, s)
-		}
-		r := c.CompileAll(context.Background(), sources)
-		require.NoError(t, r[0].Err)
-		f, err := elf.NewFile(bytes.NewReader(r[0].Library))
-		require.NoError(t, err)
-		return float64(f.Section(".text").Size)
-	}
-	assert.InEpsilon(t, 2, size(4)/size(2), 0.1)
 }
 
 // A unit that the compiler refuses has its own error, and the others have libraries.

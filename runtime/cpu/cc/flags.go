@@ -32,10 +32,6 @@ func native(cpu string) [][]string {
 	return [][]string{nil}
 }
 
-// apart returns the flags that keep gcc from replacing a function of one kernel by an equal one of another. clang has no such
-// flag, and does not.
-func apart() [][]string { return [][]string{{"-fno-ipa-icf"}, nil} }
-
 // flags are a compiler's arguments before and after the source.
 type flags struct{ compile, link []string }
 
@@ -84,12 +80,10 @@ func (c *Compiler) chosen(ctx context.Context) (*flags, error) {
 func (c *Compiler) choose(ctx context.Context) (*flags, error) {
 	var err error
 	for _, cpu := range native(c.cpu) {
-		for _, apart := range apart() {
-			for _, link := range links() {
-				f := &flags{slices.Concat(common, cpu, apart), link}
-				if _, err = c.build(ctx, []Source{{Unit: trial, Symbol: trialSymbol}}, f); err == nil || ctx.Err() != nil {
-					return f, err
-				}
+		for _, link := range links() {
+			f := &flags{slices.Concat(common, cpu), link}
+			if _, err = c.build(ctx, []Source{{trial, trialSymbol}}, f); err == nil || ctx.Err() != nil {
+				return f, err
 			}
 		}
 	}
