@@ -292,34 +292,6 @@ func TestKernelsAreCompiledOnce(t *testing.T) {
 	}
 }
 
-// One run of the compiler makes the kernels that programs will have, but for one that it refuses.
-func TestPrepare(t *testing.T) {
-	command, runs := fake(t, ":")
-	d := open(t, Options{Compiler: command, Threads: 1})
-	b := alloc(t, d, 4096)
-	require.NoError(t, d.Run(contract.Load(t, d, counting(b, 3)))) // the compiler's flags are chosen
-	var programs []*device.Program
-	var all []device.Shader
-	for n := range 6 {
-		p := counting(b, 3)
-		p.Shaders[0] = shader("adds", 1, fmt.Sprintf("((u32 *)args[0].at)[group] += %d;", n))
-		programs, all = append(programs, p), append(all, p.Shaders[0])
-	}
-	before := runs()
-	device.Prepare(d, all)
-	made := runs() - before
-	assert.LessOrEqual(t, made, 1, "the last one may be alone")
-	for _, p := range programs {
-		require.NoError(t, d.Run(contract.Load(t, d, p)))
-	}
-	assert.Equal(t, made, runs()-before)
-	assert.EqualValues(t, 1+15, contract.Words(contract.Read(t, d, b, 0, 4))[0])
-	device.Prepare(d, []device.Shader{shader("wrong", 1, "oops"), shader("right", 1, ";")})
-	programs[0].Shaders[0] = shader("wrong", 1, "oops")
-	_, err := d.Load(programs[0])
-	assert.ErrorContains(t, err, "wrong")
-}
-
 // CFlags are the compiler's last arguments, and kernels that were kept for other arguments are not used.
 func TestCFlags(t *testing.T) {
 	command, kernels := fake(t, `echo "$last" >> $0.last`)

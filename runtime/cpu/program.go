@@ -40,14 +40,6 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	})
 }
 
-// Prepare compiles shaders, of one program or of several, together.
-func (d *Device) Prepare(shaders []device.Shader) {
-	_ = d.do("compile", "", func() error { // Load compiles what fails again
-		_, err := d.compile(&device.Program{Shaders: shaders})
-		return err
-	})
-}
-
 // bind makes the list of commands.
 func (l *loaded) bind(p *device.Program, compiled []kernel) error {
 	if len(p.Commands) == 0 {

@@ -98,14 +98,6 @@ func Budget(d Device) int64 {
 	return 0
 }
 
-// Prepare compiles the shaders of programs that will be loaded, on devices that compile many shaders at once faster than
-// one by one. Load reports what is wrong with them.
-func Prepare(d Device, shaders []Shader) {
-	if p, ok := d.(interface{ Prepare(shaders []Shader) }); ok {
-		p.Prepare(shaders)
-	}
-}
-
 // Buffer is a range of device memory. Only the Device that made it accepts it.
 type Buffer interface {
 	Label() string

@@ -50,21 +50,8 @@ func (p *Plan) Load() (s *Session, err error) {
 		}
 		s.arena = append(s.arena, b)
 	}
-	names := slices.Sorted(maps.Keys(p.programs))
-	var all []device.Shader
-	for _, name := range names {
-		l := &loaded{program: p.programs[name], constants: map[string]device.Buffer{}, bound: map[string]device.Loaded{}}
-		if l.recorded, err = p.record(l.program); err != nil {
-			return s, err
-		}
-		if l.classes = p.classes(l.program); len(l.classes) == 0 {
-			all = append(all, l.recorded.shaders...)
-		}
-		s.programs[name] = l
-	}
-	device.Prepare(p.dev, all)
-	for _, name := range names {
-		if err := s.load(s.programs[name]); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(p.programs)) {
+		if err := s.load(p.programs[name]); err != nil {
 			return s, err
 		}
 	}
@@ -91,9 +78,8 @@ func (s *Session) allocAll(kind string, types map[string]graph.Type) (map[string
 	return m, nil
 }
 
-// load allocates a program's memory, uploads its constants, and binds it unless that waits for a binding.
-func (s *Session) load(l *loaded) (err error) {
-	q := l.program
+func (s *Session) load(q *program) (err error) {
+	l := &loaded{program: q, constants: map[string]device.Buffer{}, bound: map[string]device.Loaded{}}
 	if l.inputs, err = s.allocAll(q.name+" input", q.inputs); err != nil {
 		return err
 	}
@@ -111,6 +97,11 @@ func (s *Session) load(l *loaded) (err error) {
 		}
 		l.constants[c.Label()] = b
 	}
+	if l.recorded, err = s.plan.record(q); err != nil {
+		return err
+	}
+	l.classes = s.plan.classes(q)
+	s.programs[q.name] = l
 	if len(l.classes) == 0 {
 		_, err = s.bind(l, nil)
 	}
