@@ -181,8 +181,8 @@ func (c *trainCommand) load() (config.Config, error) {
 	return config.LoadKept(path, set, c.commits())
 }
 
-// commits are those of names of the Hub that a run has recorded: the one that the command continues, or whose folder it
-// names.
+// commits returns the commits of the Hub that a run has recorded. The command continues that run or names its folder;
+// otherwise there are none.
 func (c *trainCommand) commits() hub.Commits {
 	if st, err := os.Stat(cmp.Or(c.Path, c.Config)); !c.Resume && c.From == "" && (err != nil || !st.IsDir()) {
 		return nil

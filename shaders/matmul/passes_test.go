@@ -46,7 +46,8 @@ func BenchmarkPasses(b *testing.B) {
 					args = append(args, fmt.Sprintf("%s:%s %s:%f", file, s.name, strings.TrimPrefix(k.Name, "native "), s.flops()/1e9))
 				}
 			}
-			cmd := exec.Command(build.link(b, "gcc", "passes.c", nil, "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512"), args...)
+			program := build.link(b, "gcc", "passes.c", nil, "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
+			cmd := exec.Command(program, args...)
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 			require.NoError(b, cmd.Run())
 		})

@@ -4,7 +4,7 @@
 //	machine A ──▶ buffer ──▶ uplink of A ──▶ latency ──▶ downlink of B ──▶ machine B
 //
 // It knows the time by package time alone. In a bubble of testing/synctest an hour of a run takes as long as the run
-// computes, and what the run waits for is exact. The dynamics of TCP are left out: a connection has its share of a link
+// computes, and what the run waits for is exact. The dynamics of TCP are omitted: a connection has its share of a link
 // at once, and loses nothing. Packages slowlink and lossylink have links in real time, for sockets and for processes.
 package homelink
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Variable names the environment variable that chooses the tests. With the value Core the rest is left out; with Others
+// Variable names the environment variable that chooses the tests. With the value Core the rest is omitted; with Others
 // the core has run, and tests that divide their cases leave its cases out. It is no flag, so that results of packages
 // that never ask are kept from one tier to the other.
 const (
