@@ -208,6 +208,7 @@ func windowedAttentions() []windowedAttention {
 		{float16Attention{attentionShape{1, 70, 70, 2, 1, 4}, graph.F16, FromStart}, 33},
 		{float16Attention{attentionShape{2, 70, 70, 2, 1, 16}, graph.BF16, WithinSegments}, 17},
 		{float16Attention{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, FromPosition}, 9},
+		{float16Attention{attentionShape{1, 150, 150, 2, 1, 48}, graph.BF16, FromStart}, 65},
 	}
 }
 
@@ -220,7 +221,7 @@ type float16Attention struct {
 
 // float16Attentions cover even and odd numbers of 16-bit floats, head dimensions that are and are not multiples of 4,
 // and the edge cases of kernels that multiply matrices: sequences of one and of several tiles, shorter and longer than
-// a tile, and more and fewer keys than queries.
+// a tile, and more and fewer keys than queries. Kernels with pairs of bf16 have tiles of 64.
 func float16Attentions() []float16Attention {
 	return []float16Attention{
 		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, FromStart}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, FromStart},
@@ -228,6 +229,8 @@ func float16Attentions() []float16Attention {
 		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, FromStart}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, FromStart},
 		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, FromPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, FromPosition},
 		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, WithinSegments}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, WithinSegments},
+		{attentionShape{1, 136, 136, 3, 1, 64}, graph.BF16, FromStart}, {attentionShape{1, 7, 100, 2, 2, 128}, graph.BF16, FromStart},
+		{attentionShape{1, 100, 41, 2, 1, 80}, graph.BF16, FromStart}, {attentionShape{2, 131, 131, 1, 1, 32}, graph.BF16, WithinSegments},
 	}
 }
 

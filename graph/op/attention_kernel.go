@@ -82,7 +82,7 @@ const lowest = "-3.0e38f"
 
 func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 	if l.Native {
-		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeForward()}}}
+		return k.nativeVariants(l, k.nativeForward, nativeAttentionForward, nativeAttentionPairsForward)
 	}
 	cs := []graph.Variant{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
 	if k.caches > 0 || k.position && !l.Software { // decoding has few queries: the kind rows would have few invocations
@@ -99,7 +99,7 @@ func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 
 func (k attentionKernels) backward(l target.Limits) []graph.Variant {
 	if l.Native {
-		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeBackward()}}}
+		return k.nativeVariants(l, k.nativeBackward, nativeAttentionBackward, nativeAttentionPairsBackward)
 	}
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
 	if k.segments != "" {

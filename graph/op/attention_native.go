@@ -3,9 +3,11 @@ package op
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 //go:embed native/attention.c
@@ -16,6 +18,15 @@ var nativeAttentionForward string
 
 //go:embed native/attention_backward.c
 var nativeAttentionBackward string
+
+//go:embed native/attention_pairs.c
+var nativeAttentionPairs string
+
+//go:embed native/attention_pairs_forward.c
+var nativeAttentionPairsForward string
+
+//go:embed native/attention_pairs_backward.c
+var nativeAttentionPairsBackward string
 
 // nativeQueries is the number of queries in a block of the kernels for CPUs, where there are so many.
 const nativeQueries = 64
@@ -36,7 +47,22 @@ func (k attentionKernels) nativePass(text, function string, groups int, arrays .
 		Body: fmt.Sprintf("    %s(group, %s);\n", function, strings.Join(arrays, ", "))}
 }
 
-func (k attentionKernels) nativeForward() graph.Pass {
+// nativeVariants are the kernels for CPUs: pass makes one of its text. For bf16 there is one, pairs, that multiplies by
+// AVX512-BF16 where the CPU has it. The last one is the default: on Intel's cores, which have AMX, too, such an instruction
+// starts every other cycle, but two sums of f32 start each cycle.
+func (k attentionKernels) nativeVariants(l target.Limits, pass func(text string) graph.Pass, text, pairs string) []graph.Variant {
+	vs := []graph.Variant{{Name: "native", Passes: []graph.Pass{pass(text)}}}
+	if k.operands == graph.BF16 && !k.position && k.dim%16 == 0 && k.dim <= maxMatrixDim && slices.Contains(l.Cooperative, target.AVX512) {
+		v := graph.Variant{Name: "native avx512 bf16", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{pass(nativeAttentionPairs + pairs)}}
+		if slices.Contains(l.Cooperative, target.AMX) {
+			return append([]graph.Variant{v}, vs...)
+		}
+		vs = append(vs, v)
+	}
+	return vs
+}
+
+func (k attentionKernels) nativeForward(text string) graph.Pass {
 	extra, slots := k.segments, ""
 	if k.position {
 		extra = "in3"
@@ -45,15 +71,15 @@ func (k attentionKernels) nativeForward() graph.Pass {
 		slots = "in4"
 	}
 	blocks := (k.queries + nativeQueries - 1) / nativeQueries
-	return k.nativePass(nativeAttentionForward, "forward", k.batch*k.heads*blocks, "in0", "in1", "in2", "out0", "out1", extra, slots)
+	return k.nativePass(text, "forward", k.batch*k.heads*blocks, "in0", "in1", "in2", "out0", "out1", extra, slots)
 }
 
-func (k attentionKernels) nativeBackward() graph.Pass {
+func (k attentionKernels) nativeBackward(text string) graph.Pass {
 	lseGradient := ""
 	if k.lseGrad {
 		lseGradient = "in6"
 	}
-	return k.nativePass(nativeAttentionBackward, "backward", k.batch*k.kvHeads,
+	return k.nativePass(text, "backward", k.batch*k.kvHeads,
 		"in0", "in1", "in2", "in3", "in4", "in5", lseGradient, k.segments, "out0", "out1", "out2")
 }
 

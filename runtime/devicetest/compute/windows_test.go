@@ -20,17 +20,22 @@ import (
 func TestBlocksOutsideOfWindowsAreNotRead(t *testing.T) {
 	tier.Rest(t)
 	d := testdevice.Translated(t)
-	for _, k := range []struct {
+	type kernel struct {
 		dev      device.Device
 		kernel   string
 		dtype    graph.DType
 		dim      int
 		segments bool
-	}{
+	}
+	kernels := []kernel{
 		{testdevice.Device(t), "native", graph.F32, 16, false}, {testdevice.Device(t), "native", graph.BF16, 3, true},
 		{d, "rows", graph.F32, 4, false}, {hardware{d}, "rows", graph.F32, 4, true}, {hardware{d}, "tiles", graph.F32, 4, false},
 		{cooperative{Device: d, subgroup: 1, size: square(8)}, "matrices", graph.F16, 8, false},
-	} {
+	}
+	if hasPairs(t) {
+		kernels = append(kernels, kernel{testdevice.Device(t), pairs, graph.BF16, 16, false})
+	}
+	for _, k := range kernels {
 		t.Run(fmt.Sprintf("%s of %v on %s", k.kernel, k.dtype, k.dev.Info().Name), func(t *testing.T) {
 			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
 			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}
