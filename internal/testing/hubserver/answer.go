@@ -119,7 +119,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 func (s *Server) api(w http.ResponseWriter, r *http.Request, api string) {
 	name, rest := names(api)
 	action, at, _ := strings.Cut(rest, "/")
+	at, folder, _ := strings.Cut(at, "/")
 	revision, _ := url.PathUnescape(at)
+	folder, _ = url.PathUnescape(folder)
 	switch action {
 	case "preupload":
 		s.preupload(w, r, name)
@@ -127,7 +129,7 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, api string) {
 	case "commit":
 		s.receive(w, r, name, revision)
 		return
-	case "", "revision", "tree":
+	case "", "revision", "tree", "paths-info":
 	default:
 		failure(w, http.StatusNotFound, "", "Not found")
 		return
@@ -143,7 +145,9 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, api string) {
 	switch {
 	case commit == "":
 	case action == "tree":
-		s.tree(w, r, repo.commits[commit])
+		s.tree(w, r, repo.commits[commit], folder)
+	case action == "paths-info":
+		s.pathsInfo(w, r, repo.commits[commit])
 	default:
 		siblings := []map[string]string{}
 		for _, p := range slices.Sorted(maps.Keys(repo.commits[commit])) {
@@ -152,31 +156,6 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, api string) {
 		sendJSON(w, map[string]any{"id": strings.SplitN(name, "/", 2)[1], "sha": commit, "private": repo.private, "gated": repo.gated,
 			"siblings": siblings, "tags": []string{}, "downloads": 0, "likes": 0})
 	}
-}
-
-// tree lists the files of a commit and, as the Hub does, its folders.
-func (s *Server) tree(w http.ResponseWriter, r *http.Request, files map[string]file) {
-	entries := []map[string]any{}
-	for _, p := range slices.Sorted(maps.Keys(files)) {
-		f := files[p]
-		e := map[string]any{"type": "file", "path": p, "size": len(f.content), "oid": f.git}
-		if f.sha256 != "" {
-			e["lfs"] = map[string]any{"oid": f.sha256, "size": len(f.content), "pointerSize": 134}
-		}
-		entries = append(entries, e)
-		if i := strings.LastIndex(p, "/"); i >= 0 {
-			entries = append(entries, map[string]any{"type": "directory", "path": p[:i], "size": 0, "oid": gitHash(nil)})
-		}
-	}
-	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
-	to := len(entries)
-	if s.PageSize > 0 && from+s.PageSize < to {
-		to = from + s.PageSize
-		q := r.URL.Query()
-		q.Set("cursor", strconv.Itoa(to))
-		w.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, s.URL(), r.URL.Path, q.Encode()))
-	}
-	sendJSON(w, entries[from:to])
 }
 
 // resolve sends a small file from its second address, as the Hub does, and redirects to the storage for a large one.

@@ -1,8 +1,10 @@
 // Command serve is a Hub for other programs' tests: it serves the folders models/ORG/NAME and datasets/ORG/NAME of a
-// folder, prints its address, and ends with its standard input. Uploads need the token hf_test.
+// folder, prints its address, and ends with its standard input. NAME@BRANCH has the files of another branch than main; a /
+// in BRANCH is %2F. Uploads need the token hf_test.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -50,7 +52,8 @@ func run(dir string) error {
 	}
 	defer s.Close()
 	for name, files := range repos {
-		s.Add(name, "main", files)
+		name, branch, _ := strings.Cut(name, "@")
+		s.Add(name, cmp.Or(strings.ReplaceAll(branch, "%2F", "/"), "main"), files)
 	}
 	fmt.Println(s.URL())
 	_, err = io.Copy(io.Discard, os.Stdin)
