@@ -2,27 +2,21 @@ package hub
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // trainSplit is the split that the name of a data set without one means.
 const trainSplit = "train"
 
-// card is the file that describes a repository.
-const card = "README.md"
-
-// pattern is a split and a glob of its files, which the card may name.
+// pattern is a split and a glob of its files.
 type pattern struct {
 	split, glob string
-	ofCard      bool
+	from        string // the file that describes the data set with it; "": none
 }
 
 // selectData returns the files of a data set that the name means, in the order in which load_dataset of Hugging Face's
@@ -32,7 +26,10 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	if at := find(files, n.Path); at >= 0 {
 		return files[at : at+1 : at+1], nil
 	}
-	configs, err := readCard(files, read)
+	configs, err := readConfigs(files, read)
+	if err == nil {
+		err = checkGlob(n.Path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +41,19 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 		if len(files) == 0 || n.Split == "" {
 			return files, n.some(files)
 		}
-		patterns = guess(files, "")
+		if patterns, err = guess(files, ""); err != nil {
+			return nil, fmt.Errorf("%s: %w", n.ID, err)
+		}
+	case len(defaults(configs)) > 1 && n.Path == "":
+		return nil, fmt.Errorf("%s has %d default configurations, %s: expected the name of one, such as %s", n.ID, len(defaults(configs)),
+			inWords(defaults(configs)), n.named(defaults(configs)[0]))
+	case n.script(files) != "":
+		return nil, fmt.Errorf("%s is made by the script %s, which load_dataset no longer runs, and gpupipe never: name files of it, "+
+			"such as hf:datasets/%[1]s/data/*.jsonl, or those that the Hub makes of most data sets: hf:datasets/%[1]s@refs/convert/parquet",
+			n.ID, n.script(files))
+	case ok && chosen.refused() != "":
+		return nil, fmt.Errorf("%s of %s: the configuration %s has the key %s, which gpupipe does not follow: name its files, "+
+			"such as hf:datasets/%[2]s/*.jsonl", chosen.file, n.ID, chosen.Name, chosen.refused())
 	case ok:
 		patterns, folder = chosen.patterns, chosen.DataDir
 	case n.Path == "" && len(configs) > 0:
@@ -52,21 +61,36 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 		for _, c := range configs {
 			names = append(names, c.Name)
 		}
-		n.Path = names[0]
-		return nil, fmt.Errorf("%s has the configurations %s: expected one, such as %s", n.ID, inWords(names), n.Text())
+		return nil, fmt.Errorf("%s has the configurations %s: expected one, such as %s", n.ID, inWords(names), n.named(names[0]))
 	default:
 		folder = n.Path
 	}
 	switch here := below(files, folder); {
 	case len(here) == 0 && ok:
-		return nil, n.cardLacks(folder)
+		return nil, n.lacks(chosen.file, folder)
 	case len(here) == 0:
 		return nil, n.noFile(files)
 	}
 	if patterns == nil {
-		patterns = guess(files, folder)
+		if patterns, err = guess(files, folder); err != nil {
+			return nil, fmt.Errorf("%s: %w", n.ID, err)
+		}
 	}
 	return n.ofSplit(files, patterns)
+}
+
+// script is the program that made the data set in earlier versions of load_dataset; "": there is none.
+func (n Name) script(files []File) string {
+	if p := path.Base(n.ID) + ".py"; find(files, p) >= 0 {
+		return p
+	}
+	return ""
+}
+
+// named is the name with a configuration.
+func (n Name) named(config string) string {
+	n.Path = config
+	return n.Text()
 }
 
 // some refuses an empty selection.
@@ -77,9 +101,9 @@ func (n Name) some(files []File) error {
 	return nil
 }
 
-// cardLacks is the error of a file or folder that the card names and the repository does not have.
-func (n Name) cardLacks(path string) error {
-	return fmt.Errorf("%s of %s names %s, which it does not have at %s", card, n.ID, path, n.Revision)
+// lacks is the error of a file or folder that a description of the data set names and the repository does not have.
+func (n Name) lacks(description, path string) error {
+	return fmt.Errorf("%s of %s names %s, which it does not have at %s", description, n.ID, path, n.Revision)
 }
 
 // ofSplit returns the files of the split in the order of the patterns. Of files of several kinds it takes the most frequent.
@@ -99,11 +123,15 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 		}
 		globs = append(globs, p.glob)
 		matched := match(files, p.glob)
-		if len(matched) == 0 && p.ofCard && !strings.ContainsAny(p.glob, "*?[") {
-			return nil, n.cardLacks(p.glob)
+		if len(matched) == 0 && p.from != "" && !strings.ContainsAny(p.glob, "*?[") {
+			return nil, n.lacks(p.from, strings.ReplaceAll(p.glob, `\\`, `\`))
 		}
 		for _, f := range matched {
-			if !slices.Contains(chosen, f) {
+			switch again := slices.Contains(chosen, f); {
+			case again && p.from != "":
+				return nil, fmt.Errorf("%s of %s has two globs of the split %s that match %s, which load_dataset then reads twice: name the files, "+
+					"such as hf:datasets/%[2]s/%[4]s", p.from, n.ID, want, f.Path)
+			case !again:
 				chosen = append(chosen, f)
 			}
 		}
@@ -202,95 +230,6 @@ func mostFrequent(files []File) string {
 	return kindOfEnding(best.text)
 }
 
-// config is a configuration in a data set's card.
-type config struct {
-	Name    string    `yaml:"config_name"`
-	Files   yaml.Node `yaml:"data_files"`
-	DataDir string    `yaml:"data_dir"`
-	Default bool      `yaml:"default"`
-
-	patterns []pattern
-}
-
-// head is the YAML at the beginning of a card.
-var head = regexp.MustCompile(`^\s*---(?:\r\n|\r|\n)((?s:.*?))(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)`)
-
-// readCard returns the configurations that the card of a data set lists.
-func readCard(files []File, read func(File) ([]byte, error)) ([]config, error) {
-	at := find(files, card)
-	if at < 0 {
-		return nil, nil
-	}
-	text, err := read(files[at])
-	if err != nil {
-		return nil, err
-	}
-	var of struct {
-		Configs []config `yaml:"configs"`
-	}
-	m := head.FindSubmatch(text)
-	if m == nil {
-		return nil, nil
-	}
-	if err := yaml.Unmarshal(m[1], &of); err != nil {
-		return nil, fmt.Errorf("%s: the description of the data set: %w", card, err)
-	}
-	for i := range of.Configs {
-		if err := of.Configs[i].complete(); err != nil {
-			return nil, fmt.Errorf("%s: configs: %s: %w", card, of.Configs[i].Name, err)
-		}
-	}
-	return of.Configs, nil
-}
-
-// complete reads data_files: a glob, a list of globs, or a list of splits with their globs.
-func (c *config) complete() error {
-	if c.DataDir = path.Join(c.DataDir); c.DataDir == "." {
-		c.DataDir = ""
-	}
-	if c.Files.IsZero() {
-		return nil
-	}
-	entries := []*yaml.Node{&c.Files}
-	if c.Files.Kind == yaml.SequenceNode {
-		entries = c.Files.Content
-	}
-	for _, e := range entries {
-		of := struct {
-			Split string    `yaml:"split"`
-			Path  yaml.Node `yaml:"path"`
-		}{trainSplit, *e}
-		if e.Kind == yaml.MappingNode {
-			if err := e.Decode(&of); err != nil {
-				return err
-			}
-		}
-		globs := []string{of.Path.Value}
-		if of.Path.Kind == yaml.SequenceNode {
-			if err := of.Path.Decode(&globs); err != nil {
-				return err
-			}
-		}
-		for _, glob := range globs {
-			if glob == "" {
-				return errors.New("data_files: expected globs, or a list of splits with paths")
-			}
-			c.patterns = append(c.patterns, pattern{split: of.Split, glob: path.Join(c.DataDir, glob), ofCard: true})
-		}
-	}
-	return nil
-}
-
-// configOf is the configuration with a name, or the default for no name.
-func configOf(configs []config, name string) (config, bool) {
-	for _, c := range configs {
-		if c.Name == name || name == "" && (c.Default || c.Name == "default" || len(configs) == 1) {
-			return c, true
-		}
-	}
-	return config{}, false
-}
-
 // splitWords are the words in the names of files and folders by which datasets knows splits.
 var splitWords = []struct {
 	split string
@@ -301,28 +240,46 @@ var splitWords = []struct {
 	{"test", []string{"test", "testing", "eval", "evaluation"}},
 }
 
-// sharded is the name of a shard that has its split in front.
-var sharded = regexp.MustCompile(`^data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*$`)
+// shard ends the globs of shards, which have their split in front.
+const shard = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*"
+
+var (
+	sharded   = regexp.MustCompile(`^(.*)-\d{5}-of-\d{5}.*\.`)
+	splitName = regexp.MustCompile(`^[\pL\pN_]+(?:\.[\pL\pN_]+)*$`)
+)
+
+// kindPatterns are globs by which datasets knows data sets of kinds that have splits of their own.
+var kindPatterns = [][]pattern{
+	{{split: "logs", glob: "**/*.eval"}},
+	{{split: "test", glob: "**/task.toml"}, {split: "test", glob: "**/instruction.md"}},
+}
 
 // guess finds the splits of files that no card describes, as datasets does: by the names of shards, of folders or of files.
 // Without any, all files are the split train.
-func guess(files []File, folder string) (patterns []pattern) {
+func guess(files []File, folder string) (patterns []pattern, err error) {
 	here := below(files, folder)
-	for _, f := range here {
-		m := sharded.FindStringSubmatch(strings.TrimPrefix(f.Path, folder+"/"))
-		if folder == "" {
-			m = sharded.FindStringSubmatch(f.Path)
+	for _, f := range match(here, path.Join(folder, "data", "*"+shard)) {
+		split := sharded.FindStringSubmatch(path.Base(f.Path))[1]
+		if !splitName.MatchString(split) {
+			return nil, fmt.Errorf("the name of %s has the split %q, expected letters, digits, _ and dots, as load_dataset does", f.Path, split)
 		}
-		if m == nil {
-			continue
-		}
-		p := pattern{split: m[1], glob: path.Join(folder, "data", m[1]+"-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*")}
+		p := pattern{split: split, glob: path.Join(folder, "data", split+shard)}
 		if !slices.Contains(patterns, p) {
 			patterns = append(patterns, p)
 		}
 	}
 	if len(patterns) > 0 {
-		return patterns
+		return patterns, nil
+	}
+	for _, of := range kindPatterns {
+		for _, p := range of {
+			if p.glob = path.Join(folder, p.glob); len(match(here, p.glob)) > 0 {
+				patterns = append(patterns, p)
+			}
+		}
+		if len(patterns) > 0 {
+			return patterns, nil
+		}
 	}
 	const sep = "[-._ 0-9]"
 	for _, globs := range [][]string{{"**/WORD/**", "**/WORD" + sep + "*/**", "**/*" + sep + "WORD/**", "**/*" + sep + "WORD" + sep + "*/**"},
@@ -341,10 +298,10 @@ func guess(files []File, folder string) (patterns []pattern) {
 			}
 		}
 		if len(patterns) > 0 {
-			return patterns
+			return patterns, nil
 		}
 	}
-	return []pattern{{split: trainSplit, glob: path.Join(folder, "**")}}
+	return []pattern{{split: trainSplit, glob: path.Join(folder, "**")}}, nil
 }
 
 // match returns the files that a glob matches, by name. * and ? match within a name, ** any number of folders. Hidden files
@@ -374,6 +331,16 @@ func marked(elements []string) (n [2]int) {
 		}
 	}
 	return n
+}
+
+// checkGlob refuses a glob in which ** is less than a whole name, as load_dataset does.
+func checkGlob(glob string) error {
+	for _, e := range strings.Split(glob, "/") {
+		if strings.Contains(e, "**") && e != "**" {
+			return fmt.Errorf("found the glob %s, expected ** between slashes: **/%s", glob, strings.ReplaceAll(e, "**", "*"))
+		}
+	}
+	return nil
 }
 
 // classes writes the classes of characters of Python's globs as Go's.

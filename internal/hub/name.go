@@ -76,7 +76,7 @@ var (
 	id        = regexp.MustCompile(`^(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*$`)
 	revision  = regexp.MustCompile(`^\w[\w./+-]*$`)
 	special   = regexp.MustCompile(`^refs/(?:convert|pr)/[\w.-]+`)
-	split     = regexp.MustCompile(`:(\w+(?:\.\w+)*)$`)
+	split     = regexp.MustCompile(`:([\pL\pN_]+(?:\.[\pL\pN_]+)*)$`)
 	hfScheme  = regexp.MustCompile(`^hf:(?://)?(.*)$`)
 	address   = regexp.MustCompile(`^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$`)
 	scheme    = regexp.MustCompile(`^[a-z][a-z0-9+.-]+://`)

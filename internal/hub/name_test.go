@@ -91,6 +91,7 @@ func TestSelectData(t *testing.T) {
 	const card = "---\nlicense: mit\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: [en/b.jsonl, en/a*]\n" +
 		"  - {split: test, path: z.jsonl}\n- config_name: de\n  data_files: de/*.jsonl\n---\nA data set.\n"
 	const named = "---\nconfigs:\n- config_name: default\n  data_files: en/*\n- config_name: de\n  data_dir: de\n---\n"
+	configs := func(list string) string { return "---\nconfigs: [" + list + "]\n---\n" }
 	for _, c := range []struct {
 		files      []File
 		card, name string
@@ -135,6 +136,33 @@ func TestSelectData(t *testing.T) {
 		{carded, "---\nconfigs: [{config_name: x, data_files: 'none*'}]\n---", "hf:datasets/o/d", nil,
 			"o/d has no file of the split train at main: none matches none*"},
 		{list("a.csv"), "", "hf:datasets/o/d", nil, "hf:datasets/o/d@refs/convert/parquet"},
+		{list("d.py", "data/train.jsonl"), "", "hf:datasets/o/d", nil, "o/d is made by the script d.py, which load_dataset no longer runs"},
+		{list("d.py", "data/train.jsonl"), "", "hf:datasets/o/d/data/*.jsonl", []string{"data/train.jsonl"}, ""},
+		{list("data/обучение-00000-of-00001.parquet", "data/x-00000-of-00001.parquet"), "", "hf:datasets/o/d:обучение",
+			[]string{"data/обучение-00000-of-00001.parquet"}, ""},
+		{list("data/train-en-00000-of-00001.parquet"), "", "hf:datasets/o/d", nil, `has the split "train-en", expected letters`},
+		{list("x/1.eval", "train.jsonl"), "", "hf:datasets/o/d", nil, "o/d has no split train, expected one of logs"},
+		{list("x/task.toml", "train.jsonl"), "", "hf:datasets/o/d", nil, "o/d has no split train, expected one of test"},
+		{plain, "", "hf:datasets/o/d/**.parquet", nil, "found the glob **.parquet, expected ** between slashes: **/*.parquet"},
+		{carded, configs("{config_name: x, data_files: '**.jsonl'}"), "hf:datasets/o/d", nil, "expected ** between slashes"},
+		{carded, configs("{config_name: x, data_files: [en/a.jsonl, en/*]}"), "hf:datasets/o/d", nil,
+			"README.md of o/d has two globs of the split train that match en/a.jsonl, which load_dataset then reads twice"},
+		{carded, configs("{config_name: a, data_files: z.jsonl, default: true}, {config_name: default, data_files: de/*}"), "hf:datasets/o/d", nil,
+			"o/d has 2 default configurations, a, default: expected the name of one, such as hf:datasets/o/d/a"},
+		{carded, configs("{config_name: a, data_files: z.jsonl}, {config_name: b, data_files: z.jsonl}, {config_name: a, data_files: de/*}"),
+			"hf:datasets/o/d/a", []string{"de/a.jsonl"}, ""},
+		{carded, configs("{data_files: z.jsonl}"), "hf:datasets/o/d", nil, "expected config_name"},
+		{carded, configs("{config_name: a, data_files: [{path: z.jsonl}]}"), "hf:datasets/o/d", nil, "expected globs, or a list of different splits"},
+		{carded, configs("{config_name: a, data_files: [z.jsonl, {split: test, path: de/*}]}"), "hf:datasets/o/d", nil, "a list of different splits"},
+		{carded, configs("{config_name: a, data_files: [{split: x, path: z.jsonl}, {split: x, path: de/*}]}"), "hf:datasets/o/d:x", nil,
+			"a list of different splits"},
+		{carded, configs("{config_name: a, data_files: z.jsonl, field: data}"), "hf:datasets/o/d", nil,
+			"README.md of o/d: the configuration a has the key field, which gpupipe does not follow"},
+		{carded, configs("{config_name: a, data_files: z.jsonl, filters: [[id, '==', 1]]}"), "hf:datasets/o/d", nil, "the key filters"},
+		{carded, configs("{config_name: a, data_files: z.jsonl, encoding: latin-1}"), "hf:datasets/o/d", nil, "the key encoding"},
+		{carded, configs("{config_name: a, data_files: z.jsonl, encoding: UTF-8}"), "hf:datasets/o/d", []string{"z.jsonl"}, ""},
+		{carded, "\uFEFF" + configs("{config_name: a, data_files: z.jsonl}"), "hf:datasets/o/d", []string{"z.jsonl"}, ""},
+		{list("README.md", `a\b.jsonl`, "a*.jsonl"), configs(`{config_name: a, data_files: 'a\*.jsonl'}`), "hf:datasets/o/d", []string{`a\b.jsonl`}, ""},
 	} {
 		n, _, err := Parse(c.name)
 		require.NoError(t, err)
@@ -145,5 +173,18 @@ func TestSelectData(t *testing.T) {
 		}
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.want, Paths(got), c.name)
+	}
+}
+
+// The configurations of .huggingface.yaml replace those of the card.
+func TestConfigsOfTheStandaloneFile(t *testing.T) {
+	n, _, err := Parse("hf:datasets/o/d")
+	require.NoError(t, err)
+	files := []File{{Path: ".huggingface.yaml"}, {Path: "README.md"}, {Path: "a.jsonl"}, {Path: "b.jsonl"}}
+	for standalone, want := range map[string]string{"license: mit": "a.jsonl", "configs: [{config_name: x, data_files: b.jsonl}]": "b.jsonl"} {
+		texts := map[string]string{".huggingface.yaml": standalone, "README.md": "---\nconfigs: [{config_name: y, data_files: a.jsonl}]\n---\n"}
+		got, err := n.Select(ForData, files, func(f File) ([]byte, error) { return []byte(texts[f.Path]), nil })
+		require.NoError(t, err)
+		assert.Equal(t, []string{want}, Paths(got), standalone)
 	}
 }

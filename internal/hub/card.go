@@ -1,0 +1,174 @@
+package hub
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// card is the file that describes a repository, and standalone one with the same keys, which have precedence.
+const (
+	card       = "README.md"
+	standalone = ".huggingface.yaml"
+)
+
+// config is a configuration of a data set.
+type config struct {
+	Name     string    `yaml:"config_name"`
+	Files    yaml.Node `yaml:"data_files"`
+	DataDir  string    `yaml:"data_dir"`
+	Default  bool      `yaml:"default"`
+	Field    any       `yaml:"field"`
+	Filters  any       `yaml:"filters"`
+	Encoding string    `yaml:"encoding"`
+
+	patterns []pattern
+	file     string // that has the configuration
+}
+
+// refused is a key by which load_dataset reads other texts of the files than gpupipe; "": there is none.
+func (c config) refused() string {
+	switch {
+	case c.Field != nil:
+		return "field"
+	case c.Filters != nil:
+		return "filters"
+	case c.Encoding != "" && !slices.Contains([]string{"utf-8", "utf8"}, strings.ToLower(c.Encoding)):
+		return "encoding"
+	}
+	return ""
+}
+
+// head is the YAML at the beginning of a card.
+var head = regexp.MustCompile(`^\s*---(?:\r\n|\r|\n)((?s:.*?))(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)`)
+
+// readConfigs returns the configurations that the files describing a data set list. Of two with one name the last one
+// counts.
+func readConfigs(files []File, read func(File) ([]byte, error)) (configs []config, err error) {
+	var list yaml.Node
+	from := ""
+	for _, name := range []string{card, standalone} {
+		at := find(files, name)
+		if at < 0 {
+			continue
+		}
+		text, err := read(files[at])
+		if err != nil {
+			return nil, err
+		}
+		if name == card {
+			m := head.FindSubmatch(bytes.TrimPrefix(text, []byte("\uFEFF")))
+			if m == nil {
+				continue
+			}
+			text = m[1]
+		}
+		var of map[string]yaml.Node
+		if err := yaml.Unmarshal(text, &of); err != nil {
+			return nil, fmt.Errorf("%s: the description of the data set: %w", name, err)
+		}
+		if n, ok := of["configs"]; ok {
+			list, from = n, name
+		}
+	}
+	var listed []config
+	if err := list.Decode(&listed); err != nil && !list.IsZero() {
+		return nil, fmt.Errorf("%s: configs: %w", from, err)
+	}
+	for _, c := range listed {
+		c.file = from
+		if err := c.complete(); err != nil {
+			return nil, fmt.Errorf("%s: configs: %s: %w", from, c.Name, err)
+		}
+		if i := slices.IndexFunc(configs, func(other config) bool { return other.Name == c.Name }); i >= 0 {
+			configs[i] = c
+		} else {
+			configs = append(configs, c)
+		}
+	}
+	return configs, nil
+}
+
+var errDataFiles = errors.New("data_files: expected globs, or a list of different splits with paths")
+
+// complete reads data_files: a glob, a list of globs, or a list of splits with their globs.
+func (c *config) complete() error {
+	if c.DataDir = path.Join(c.DataDir); c.DataDir == "." {
+		c.DataDir = ""
+	}
+	switch {
+	case c.Name == "":
+		return errors.New("expected config_name")
+	case c.Files.IsZero() || c.Files.Tag == "!!null":
+		return nil
+	}
+	var globs []string
+	if c.Files.Decode(&globs) == nil && c.Files.Kind == yaml.SequenceNode || c.Files.Kind == yaml.ScalarNode {
+		if c.Files.Kind == yaml.ScalarNode {
+			globs = []string{c.Files.Value}
+		}
+		return c.add(trainSplit, globs)
+	}
+	var splits []map[string]yaml.Node
+	if err := c.Files.Decode(&splits); err != nil {
+		return errDataFiles
+	}
+	var seen []string
+	for _, of := range splits {
+		split, paths := of["split"], of["path"]
+		if len(of) != 2 || !splitName.MatchString(split.Value) || slices.Contains(seen, split.Value) {
+			return errDataFiles
+		}
+		seen = append(seen, split.Value)
+		globs := []string{paths.Value}
+		if paths.Kind == yaml.SequenceNode && paths.Decode(&globs) != nil {
+			return errDataFiles
+		}
+		if err := c.add(split.Value, globs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds globs of a split, in which a backslash is a character as any other.
+func (c *config) add(split string, globs []string) error {
+	for _, glob := range globs {
+		if glob == "" {
+			return errDataFiles
+		}
+		if err := checkGlob(glob); err != nil {
+			return err
+		}
+		c.patterns = append(c.patterns, pattern{split: split, glob: path.Join(c.DataDir, strings.ReplaceAll(glob, `\`, `\\`)), from: c.file})
+	}
+	return nil
+}
+
+// configOf is the configuration with a name, or the default for no name.
+func configOf(configs []config, name string) (config, bool) {
+	for _, c := range configs {
+		if c.Name == name || name == "" && (c.isDefault() || len(configs) == 1) {
+			return c, true
+		}
+	}
+	return config{}, false
+}
+
+func (c config) isDefault() bool { return c.Default || c.Name == "default" }
+
+// defaults are the names of the configurations each of which is the default.
+func defaults(configs []config) (names []string) {
+	for _, c := range configs {
+		if c.isDefault() {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
