@@ -5,7 +5,8 @@
 
 huggingface_hub finds what gpupipe fetched, without a network, and the other way round. Both read the same Hub, which shows that
 internal/testing/hubserver answers as huggingface_hub expects. For drawn trees of files gpupipe fetches the files of a split that
-load_dataset would read, in the same order.
+load_dataset would read, in the same order. LAYOUTS has those of data sets on the Hub, and cards that people write: load_dataset reads
+them from the server, and gpupipe has the same files or refuses the name.
 """
 import argparse
 import json
@@ -18,6 +19,64 @@ import sys
 
 GPUPIPE, SCRATCH = os.environ["GPUPIPE"], pathlib.Path(os.environ["SCRATCH"])
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def configs(*lines):
+    return "---\nlicense: mit\nconfigs:\n" + "".join(f"- {line}\n" for line in lines) + "---\n# Text\n"
+
+
+# Files, without contents but those of cards, and the configuration, split and revision to load.
+LAYOUTS = {
+    "fineweb": ({"README.md": configs("{config_name: default, default: true, data_files: [{split: train, path: data/*/*}]}",
+                                      "{config_name: sample-10BT, data_files: [{split: train, path: sample/10BT/*}]}"),
+                 "data/CC-MAIN-2013-20/000_00000.parquet": "", "data/CC-MAIN-2024-10/000_00000.parquet": "", "sample/10BT/000_00000.parquet": "", "plots/x.png": ""},
+                [(None, "train", None), ("sample-10BT", "train", None)]),
+    "c4": ({"README.md": configs("{config_name: en, data_files: [{split: train, path: en/c4-train.*.json.gz}, {split: validation, path: en/c4-validation.*.json.gz}]}",
+                                 "{config_name: en.noblocklist, data_files: [{split: train, path: en.noblocklist/c4-train.*.json.gz}]}"),
+            **{f"{c}/c4-{s}.{i:05}-of-00012.json.gz": "" for c in ("en", "en.noblocklist") for s in ("train", "validation") for i in range(12)}},
+           [("en", "train", None), ("en", "validation", None), ("en.noblocklist", "train", None), (None, "train", None)]),
+    "stories": ({"README.md": "---\nlicense: cdla-sharing-1.0\n---\n", "Stories-train.txt": "", "Stories_all.tar.gz": "", "Evaluation prompts.yaml": "",
+                 **{f"data/{s}-00000-of-00001-2d5a1467fff1081b.parquet": "" for s in ("train", "validation")}}, [(None, "train", None), (None, "validation", None)]),
+    "pile": ({"train/00.jsonl.zst": "", "train/01.jsonl.zst": "", "val.jsonl.zst": "", "test.jsonl.zst": ""}, [(None, "train", None), (None, "validation", None)]),
+    "pajama": ({f"{s}/chunk{c}/example_{i}.jsonl.zst": "" for s in ("train", "validation") for c in (1, 2, 10) for i in (0, 10, 2)}, [(None, "train", None), (None, "validation", None)]),
+    "script": ({"script.py": "", "data/train.jsonl": ""}, [(None, "train", None)]),
+    "names": ({"data files/trein données 1.jsonl": "", "data files/ein % name#2?.jsonl": "", "データ/train é+&=.jsonl": ""}, [(None, "train", None)]),
+    "scripts": ({f"data/{s}-00000-of-00001.parquet": "" for s in ("обучение", "тест")}, [(None, "обучение", None), (None, "train", None)]),
+    "split": ({"data/train-en-00000-of-00001.parquet": "", "data/train-00000-of-00001.parquet": ""}, [(None, "train", None)]),
+    "dirs": ({"README.md": configs("{config_name: en, data_dir: en}", "{config_name: de, data_dir: de, data_files: [{split: train, path: t*.jsonl}]}"),
+              "en/train.jsonl": "", "en/test.jsonl": "", "de/train.jsonl": "", "de/x/t.jsonl": ""}, [("en", "train", None), ("en", "test", None), ("de", "train", None)]),
+    "bom": ({"README.md": "\ufeff" + configs("{config_name: a, data_files: b.jsonl}"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "crlf": ({"README.md": configs("{config_name: a, data_files: b.jsonl}").replace("\n", "\r\n"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "yaml": ({".huggingface.yaml": "configs: [{config_name: default, data_files: b.jsonl}]", "README.md": configs("{config_name: x, data_files: a.jsonl}"),
+              "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "twice": ({"README.md": configs("{config_name: a, data_files: [a.jsonl, '*.jsonl']}"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "same": ({"README.md": configs("{config_name: a, data_files: a.jsonl}", "{config_name: a, data_files: b.jsonl}"), "a.jsonl": "", "b.jsonl": ""}, [("a", "train", None)]),
+    "defaults": ({"README.md": configs("{config_name: a, data_files: a.jsonl, default: true}", "{config_name: default, data_files: b.jsonl}"),
+                  "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "splits": ({"README.md": configs("{config_name: a, data_files: [{split: train, path: a.jsonl}, {split: train, path: b.jsonl}]}"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "mixed": ({"README.md": configs("{config_name: a, data_files: [a.jsonl, {split: test, path: b.jsonl}]}"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "nameless": ({"README.md": configs("{data_files: a.jsonl}"), "a.jsonl": "", "b.jsonl": ""}, [(None, "train", None)]),
+    "stars": ({"README.md": configs("{config_name: a, data_files: '**.jsonl'}"), "a.jsonl": "", "x/b.jsonl": ""}, [(None, "train", None)]),
+    "globs": ({"README.md": configs("{config_name: a, data_files: ['a\\\\*.jsonl', '[!a]*.jsonl', 'c[1].jsonl', 'my data/*']}"), "a\\b.jsonl": "", "a*.jsonl": "", "b.jsonl": "",
+               "c1.jsonl": "", "my data/é.jsonl": ""}, [(None, "train", None)]),
+    "logs": ({"x/1.eval": "", "train.jsonl": ""}, [(None, "train", None)]),
+    "tasks": ({"x/task.toml": "", "x/instruction.md": "", "train.jsonl": ""}, [(None, "train", None)]),
+    "revisions": ({"train.jsonl": "main"}, [(None, "train", r) for r in (None, "v1.0", "feature/a", "refs/pr/1", "refs/convert/parquet")]),
+    "revisions@v1.0": ({"train.jsonl": "tag", "train_2.jsonl": ""}, []),
+    "revisions@feature%2Fa": ({"a/train/1.jsonl": "branch"}, []),
+    "revisions@refs%2Fpr%2F1": ({"train.jsonl": "change"}, []),
+    "revisions@refs%2Fconvert%2Fparquet": ({"default/train/0000.parquet": "", "default/test/0000.parquet": ""}, []),
+}
+
+
+def loaded(name, config, split, revision):
+    """The files that load_dataset reads for a split, or its error."""
+    from datasets import load_dataset_builder
+    try:
+        builder = load_dataset_builder("o/" + name, config, revision=revision)
+        return [f.split("@", 1)[1].split("/", 1)[1] for f in builder.config.data_files[split]]
+    except Exception as e:
+        return e
 
 
 def serve(folder):
@@ -87,7 +146,10 @@ def expected(folder, split):
         return ...
     if split not in files:
         return None
-    return list(dict.fromkeys(os.path.relpath(f, folder) for f in files[split]))
+    paths = [os.path.relpath(f, folder) for f in files[split]]
+    if configs and len(set(paths)) < len(paths):  # load_dataset reads a file twice
+        return None
+    return list(dict.fromkeys(paths))
 
 
 def main():
@@ -108,6 +170,8 @@ def main():
             content["README.md"] = text.encode()
         write(site / f"datasets/o/d{i}", content)
         draws.append(r.choice(["train", "train", "test", "validation"]))
+    for name, (files, _) in LAYOUTS.items():
+        write(site / "datasets/o" / name, {path: (text or path).encode() for path, text in files.items()})
     server, url = serve(site)
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
         os.environ.pop(name, None)
@@ -157,6 +221,18 @@ def main():
         assert want in (got, ...), (i, split, sorted(os.listdir(site / f"datasets/o/d{i}")), got, want)
         chosen += want == got
 
+    # Layouts.
+    equal = refused = 0
+    for name, (_, cases) in LAYOUTS.items():
+        for config, split, revision in cases:
+            want = loaded(name, config, split, revision)
+            text = f"hf:datasets/o/{name}" + (f"/{config}" if config else "") + (f"@{revision.replace('/', '%2F')}" if revision else "") + f":{split}"
+            code, lines, err = gpupipe("fetch", text)
+            got = [line.split("/snapshots/", 1)[1].split("/", 1)[1] for line in lines]
+            assert code == 2 or got == want, (text, got, err, want)
+            assert code == 0 or isinstance(want, Exception) or len(set(want)) < len(want), (text, err, want)
+            equal, refused = equal + (code == 0), refused + (code != 0)
+
     # A commit of huggingface_hub, which the server takes.
     api = HfApi(endpoint=url, token="hf_test")
     api.create_repo("o/pushed")
@@ -178,7 +254,8 @@ def main():
     assert data.license == "mit" and data.library_name == "transformers" and data.tags == ["gpupipe"], data
     server.stdin.close()
     assert server.wait() == 0
-    print(f"huggingface_hub {huggingface_hub.__version__}: caches read both ways; the files of {chosen} of {len(draws)} drawn splits are those of datasets, the others have none")
+    print(f"huggingface_hub {huggingface_hub.__version__}: caches read both ways; the files of {chosen} of {len(draws)} drawn splits are those of datasets, the others have none; "
+          f"of {equal + refused} names of layouts {equal} have the files of load_dataset, and {refused} are refused")
 
 
 if __name__ == "__main__":
