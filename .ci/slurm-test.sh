@@ -108,6 +108,11 @@ state() { scontrol show job "$1" 2>/dev/null | sed -nE 's/.*JobState=([A-Z_]+).*
 is() { [[ " ${*:2} " == *" $(state "$1") "* ]]; }
 newest() { ls "runs/$1/checkpoints" 2>/dev/null | sed -n 's/^step-0*//p' | sort -n | tail -n 1; }
 saved() { [ "$(newest "$1" || true)" -ge "$2" ] 2>/dev/null; }
+# lose_node NODE: kills its daemon and its members.
+lose_node() {
+  { kill -KILL "${node[$1]}" && wait "${node[$1]}"; } 2>/dev/null || true
+  for p in members/*; do if [ "$(cat "$p")" = "$1" ] && ours "${p##*/}"; then kill -KILL "${p##*/}"; fi; done
+}
 finished() { # finished JOB NAME STEPS
   within 90 is "$1" COMPLETED FAILED CANCELLED NODE_FAIL || die "job $1 ($2) is $(state "$1")"
   is "$1" COMPLETED || die "job $1 ($2) is $(state "$1")"
@@ -122,8 +127,7 @@ say "submitted on two nodes: finished"
 config lost 4000
 job=$(submit 3 lost)
 within 60 saved lost 20 || die "no checkpoint of the run of three nodes"
-{ kill -KILL "${node[n3]}" && wait "${node[n3]}"; } 2>/dev/null || true
-for p in members/*; do if [ "$(cat "$p")" = n3 ] && ours "${p##*/}"; then kill -KILL "${p##*/}"; fi; done
+lose_node n3
 before=$(newest lost)
 within 60 grep -qs " is lost" lost.out || die "the coordinator does not say that a member is lost"
 within 60 saved lost $((before + 100)) || die "the run does not go on without the node"
@@ -150,6 +154,27 @@ say "cancelled at step $stopped, submitted again on one node: finished at $((sto
 config apart 40
 finished "$(submit 2 apart --set pipeline.replicas=2 --set pipeline.local_steps=4 --set pipeline.outer.late=2 --set pipeline.outer.wire=int4)" apart 40
 say "two replicas that train on their own, a node each: finished"
+
+config come 100000
+job=$(submit 3 come --set pipeline.replicas=3 --set pipeline.local_steps=4 --set pipeline.outer.late=2 --set pipeline.outer.wire=int4 \
+  --set train.batch_size=6 --set train.microbatches=3)
+within 60 saved come 20 || die "no checkpoint of the run of three replicas"
+lose_node n3
+within 60 grep -qs "the others go on without it" runs/come/events.jsonl || die "no replica is away"
+more=$(sbatch --parsable --output=more.out --nodes=1 --wrap="srun gpupipe join --token-file .gpupipe-token.$job --device $GPUPIPE_DEVICE")
+within 60 grep -qs "begins after step [0-9]* on .*, at the shared weights" runs/come/events.jsonl || die "no replica begins on another node"
+grep -qx n4 members/* || die "the replica is not on the other node"
+before=$(newest come)
+within 60 saved come $((before + 100)) || die "the run does not go on with the other node"
+start_node n3
+scancel "$job"
+within 60 is "$job" CANCELLED || die "job $job is $(state "$job")"
+within 60 is "$more" COMPLETED FAILED || die "job $more is $(state "$more")"
+grep -qs "stopped" more.out || die "the member of another job does not say why it ends"
+if grep -q '"event":"restart"' runs/come/events.jsonl; then die "the run has begun again from a checkpoint"; fi
+sed -nE 's/^\{"step":([0-9]+),.*/\1/p' runs/come/metrics.jsonl | awk '$1 != NR { exit 1 }' || die "not each step is recorded once"
+within 30 idle 4 || die "the nodes are not idle after scancel: $(sinfo -h -N)"
+say "three replicas: a node's daemon and processes killed, a member of another job in its place: no step is done again"
 
 config unknown 20
 job=$(GPUPIPE_ADDRESS=name.that.does.not.resolve.invalid submit 2 unknown)
