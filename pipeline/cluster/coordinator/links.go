@@ -17,8 +17,9 @@ import (
 
 // Links are the measured links between members, for as long as the coordinator runs. The zero value has none.
 type Links struct {
-	mu    sync.Mutex
-	known map[pair]partition.Link
+	mu     sync.Mutex
+	known  map[pair]partition.Link
+	failed map[pair]bool // of two members that were to be neighbors, and had no connection
 }
 
 // get returns the link of a pair, if it is measured.
@@ -36,6 +37,24 @@ func (l *Links) set(p pair, link partition.Link) {
 		l.known = map[pair]partition.Link{}
 	}
 	l.known[p] = link
+	delete(l.failed, p)
+}
+
+// fail notes that two members had no connection.
+func (l *Links) fail(p pair) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil {
+		l.failed = map[pair]bool{}
+	}
+	l.failed[p] = true
+}
+
+// apart reports whether two members had no connection when one was tried.
+func (l *Links) apart(a, b string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed[pair{a, b}] || l.failed[pair{b, a}]
 }
 
 // From lists the measured links of a member.
@@ -90,8 +109,12 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 	for _, x := range missing {
 		report(x.from, "the link to "+x.to)
 		link, err := p.probe(ctx, x)
-		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && !slices.Contains(neighbors, x) && p.group.failing() == nil {
-			link, err = unreachable, nil // the order of the places does not need it
+		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && p.group.failing() == nil {
+			if slices.Contains(neighbors, x) {
+				o.Links.fail(x)
+			} else {
+				link, err = unreachable, nil // the order of the places does not need it
+			}
 		}
 		if err != nil {
 			return err

@@ -126,9 +126,9 @@ func place(before, offers []protocol.Place, ranks int) []protocol.Place {
 }
 
 // groupPlaces assigns the ranks of replicas that train on their own to devices. A member has ranks of one replica. One
-// with a device for each stage is a replica; members with fewer devices form one together, in the order in which they
-// joined. A replica stays where it was if its devices are still offered. It is nil if none are left for it.
-func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]protocol.Place {
+// with a device for each stage is a replica; members with fewer devices form one together, see freeGroups. A replica
+// stays where it was if its devices are still offered. It is nil if none are left for it.
+func groupPlaces(before, offers []protocol.Place, stages, replicas int, apart func(a, b string) bool) [][]protocol.Place {
 	groups := make([][]protocol.Place, replicas)
 	taken := map[string]bool{}
 	for i := range groups {
@@ -136,7 +136,9 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]prot
 			break
 		}
 		g := before[i*stages : (i+1)*stages]
-		unusable := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
+		unusable := func(p protocol.Place) bool {
+			return taken[p.Member] || !slices.Contains(offers, p) || isApart(g, p.Member, apart)
+		}
 		if !slices.ContainsFunc(g, unusable) {
 			groups[i] = g
 			for _, p := range g {
@@ -144,7 +146,7 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]prot
 			}
 		}
 	}
-	free := freeGroups(offers, taken, stages)
+	free := freeGroups(offers, taken, stages, apart)
 	for i := range groups {
 		if groups[i] == nil && len(free) > 0 {
 			groups[i], free = free[0], free[1:]
@@ -153,9 +155,15 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int) [][]prot
 	return groups
 }
 
-// freeGroups groups the devices of members that are not taken.
-func freeGroups(offers []protocol.Place, taken map[string]bool, stages int) (groups [][]protocol.Place) {
-	var pool []protocol.Place // of members with fewer devices than stages
+// isApart reports whether a member and one of a group have not reached each other.
+func isApart(group []protocol.Place, member string, apart func(a, b string) bool) bool {
+	return slices.ContainsFunc(group, func(p protocol.Place) bool { return apart(p.Member, member) })
+}
+
+// freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have not
+// reached each other are in one group only if there is no other for them: they may reach each other by now.
+func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apart func(a, b string) bool) (groups [][]protocol.Place) {
+	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are apart
 	for _, member := range (placement{ranks: offers}).members() {
 		if taken[member] {
 			continue
@@ -165,9 +173,16 @@ func freeGroups(offers []protocol.Place, taken map[string]bool, stages int) (gro
 			groups = append(groups, own[:stages])
 			continue
 		}
-		if pool = append(pool, own...); len(pool) >= stages {
-			groups, pool = append(groups, pool[:stages]), nil
+		i := slices.IndexFunc(open, func(g []protocol.Place) bool { return !isApart(g, member, apart) })
+		if i < 0 {
+			i, open = len(open), append(open, nil)
 		}
+		if open[i] = append(open[i], own...); len(open[i]) >= stages {
+			groups, open = append(groups, open[i][:stages]), slices.Delete(open, i, i+1)
+		}
+	}
+	if len(open) > 1 {
+		groups = append(groups, freeGroups(slices.Concat(open...), nil, stages, func(string, string) bool { return false })...)
 	}
 	return groups
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
 // Ranks stay where they were; a lost rank goes to a spare.
@@ -32,8 +33,15 @@ func TestGroupPlaces(t *testing.T) {
 		return all
 	}
 	offers := at("a0", "a1", "b0", "c0", "d0")
-	assert.Equal(t, [][]protocol.Place{at("b0"), at("a0"), at("c0")}, groupPlaces(at("b0", "a0"), offers, 1, 3))
-	assert.Equal(t, [][]protocol.Place{at("a0"), at("c0"), at("b0")}, groupPlaces(at("a0", "a1", "b0"), offers, 1, 3))
-	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2))
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3))
+	near := func(string, string) bool { return false }
+	assert.Equal(t, [][]protocol.Place{at("b0"), at("a0"), at("c0")}, groupPlaces(at("b0", "a0"), offers, 1, 3, near))
+	assert.Equal(t, [][]protocol.Place{at("a0"), at("c0"), at("b0")}, groupPlaces(at("a0", "a1", "b0"), offers, 1, 3, near))
+	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2, near))
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3, near))
+	links := &Links{}
+	links.fail(pair{"c", "b"})
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, links.apart))
+	assert.Equal(t, [][]protocol.Place{at("b0", "c0")}, groupPlaces(nil, at("b0", "c0"), 2, 1, links.apart), "there is no other")
+	links.set(pair{"c", "b"}, partition.Link{})
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, links.apart))
 }

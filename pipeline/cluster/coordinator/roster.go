@@ -23,6 +23,7 @@ type roster struct {
 	expelled func(id string) bool        // reports whether a member is expelled, though it may still be here
 	known    func(id string) bool        // reports whether a member has a session, though its end may not be announced yet
 	links    func(id string) []LinkState // of a member
+	apart    func(a, b string) bool      // reports whether two members have not reached each other
 	announce func()                      // is called after each change, with the lock
 	unwatch  func()                      // ends calls of memberChanged
 
@@ -253,7 +254,7 @@ func (r *roster) placeGroups(stages, replicas int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	placed := make([]protocol.Place, stages*replicas)
-	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas) {
+	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas, r.apart) {
 		copy(placed[i*stages:], g)
 	}
 	r.placed = placed

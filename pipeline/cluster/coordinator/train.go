@@ -109,7 +109,7 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 	defer cancel()
 	here := 0
 	if err := h.roster.waitOffers(waiting, func(offers []protocol.Place) bool {
-		here = len(freeGroups(offers, nil, p.Stages))
+		here = len(freeGroups(offers, nil, p.Stages, h.links.apart))
 		return here >= p.Replicas
 	}); ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -156,7 +156,7 @@ func (h *Host) openReplica(ctx context.Context, t train.RemoteTask, of *ofReplic
 func (h *Host) offerTo(stages, replicas int) func(ctx context.Context, away []int) (replica int, err error) {
 	return func(ctx context.Context, away []int) (replica int, err error) {
 		err = h.roster.waitOffers(ctx, func(offers []protocol.Place) bool {
-			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas) {
+			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas, h.links.apart) {
 				if g != nil && slices.Contains(away, i) {
 					replica = i
 					return true
