@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 BLOCK = 256
+PIECE = 1 << 14  # blocks that a program of gpupipe rounds at once
 LAYER = ["input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
          "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
@@ -35,8 +36,10 @@ def threefry(key, counter):
     return x, y
 
 
-def rounded(x, wire, seed, step, sender, fragment):
-    """What a message says of x, whose rows are blocks. The sender is a replica, or -1: the owner."""
+def rounded(x, wire, seed, step, sender, piece):
+    """What a message says of x, whose rows are blocks. The sender is a replica, or -1: the owner.
+
+    The piece is that of a fragment: its number, and that of the fragment above the lowest 16 bits."""
     if wire == "f32":
         return x
     if wire == "bf16":
@@ -45,7 +48,7 @@ def rounded(x, wire, seed, step, sender, fragment):
     zero = 2 ** (bits - 1)
     s = x.pow(2).mean(-1, keepdim=True).sqrt() if bits == 2 else x.abs().amax(-1, keepdim=True) / (zero - 1)
     s = torch.where(s > 1e-30, s, 0.0)
-    key = threefry(threefry((seed & 0xFFFFFFFF, seed >> 32), (step, 0x6F757465)), (sender + 1, fragment << 16))
+    key = threefry(threefry((seed & 0xFFFFFFFF, seed >> 32), (step, 0x6F757465)), (sender + 1, piece))
     random = threefry(key, (np.arange(x.numel(), dtype=np.uint32), 0))[0] >> np.uint32(16)
     u = torch.tensor(random.astype(np.float64) / 65536, dtype=x.dtype).view_as(x)
     code = (torch.where(s > 0, x / torch.where(s > 0, s, 1.0), 0.0) + zero + u).clamp(1, 2 * zero - 0.5).floor()
@@ -85,8 +88,8 @@ class Exchanges:
         """What a message says of tensors: each is rounded in blocks of its own, with random numbers by position."""
         names = self.fragments[fragment]
         rows = [torch.nn.functional.pad(tensors[k].flatten(), (0, -tensors[k].numel() % BLOCK)).view(-1, BLOCK) for k in names]
-        q = rounded(torch.cat(rows), self.wire, self.seed, step, sender, fragment)
-        parts = q.split([len(r) for r in rows])
+        q = [rounded(x, self.wire, self.seed, step, sender, fragment << 16 | n) for n, x in enumerate(torch.cat(rows).split(PIECE))]
+        parts = torch.cat(q).split([len(r) for r in rows])
         return {k: x.flatten()[:tensors[k].numel()].view_as(tensors[k]) for k, x in zip(names, parts)}
 
     def send(self, f, step):
