@@ -46,7 +46,7 @@ func TestReplicasLearnTheSameUnderChurn(t *testing.T) {
 	t.Logf("validation loss after %d events each %.4f ± %.4f (standard error), undisturbed %.4f ± %.4f",
 		events, a.mean, a.err, b.mean, b.err)
 	t.Log(churned, calm)
-	assert.LessOrEqual(t, a.mean-b.mean, math.Hypot(a.err, b.err), "the standard error of the difference")
+	assert.LessOrEqual(t, a.mean-b.mean, b.err, "the standard error of the undisturbed runs")
 }
 
 // estimate is a mean and its standard error.
@@ -91,7 +91,7 @@ const (
 	churnReplicas = 4  // one of them in the coordinator's process
 	churnPeriod   = 8  // steps
 	churnApart    = 24 // steps between two events
-	churnCalm     = 700
+	churnCalm     = 1400
 )
 
 func newChurn(t *testing.T, events int, seed uint64) *churn {
