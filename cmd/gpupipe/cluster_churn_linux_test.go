@@ -127,6 +127,9 @@ func (c *churn) run() float64 {
 			c.members[i] = c.enter()
 		}
 	}
+	for step := c.events * churnApart; step < c.steps; step += churnApart { // all of them take longer than a process may hang
+		c.host.awaitStep(step)
+	}
 	c.host.exit(exitOK)
 	for _, m := range c.members {
 		m.exit(exitOK)
