@@ -76,6 +76,7 @@ func (e *epilogue) of(pass matmul.Pass) declared {
 // native is the epilogue in C. It names, for the kernel to fetch ahead, the arguments that have C's shape.
 func (e *epilogue) native(pass matmul.Pass) (d declared) {
 	w := e.newWriter()
+	w.halfwords = true
 	var held []scalar.Array // of the pass, with their places among its arguments
 	var place []int
 	for i, b := range pass.Bindings {

@@ -19,6 +19,7 @@ type writer struct {
 	shared       []scalar.Array    // memory of a workgroup
 	outer, inner []scalar.Stmt
 	lets         int
+	halfwords    bool // 16-bit floats are stored one by one
 	*fuse.Walker
 }
 
@@ -130,6 +131,12 @@ func (w *writer) stores(vs []*graph.Value, at ...graph.Index) (stores []scalar.S
 		xs := make([]*scalar.Expr, len(at))
 		for i, x := range at {
 			xs[i] = w.Value(v, graph.Unflatten(v.Shape, x))
+		}
+		if v.DType.Float16() && w.halfwords {
+			for i, x := range at {
+				stores = append(stores, scalar.Assign{To: scalar.Bits16At(w.binding(v), x.Expr()), Value: xs[i]})
+			}
+			continue
 		}
 		if v.DType.Float16() {
 			to := scalar.At(w.binding(v), scalar.U32, at[0].Over(2).Expr())

@@ -291,6 +291,24 @@ func TestFloat16IsStoredByWholeWords(t *testing.T) {
 	}
 }
 
+// Where single 16-bit floats are stored, a product stores any number of such results.
+func TestProductsStoreAnyNumberOfHalfwords(t *testing.T) {
+	g, err := graph.Build(func(b *graph.Builder) {
+		y := op.MatMul(b.Input("x", graph.T(graph.F16, 8, 8)), b.Input("y", graph.T(graph.F16, 8, 8)), false, false)
+		for i, z := range []*graph.Value{y, op.Sigmoid(y), op.Square(y)} {
+			b.Output(string('a'+rune(i)), op.Cast(z, graph.F16))
+		}
+	})
+	require.NoError(t, err)
+	o := options
+	for halfwords, want := range map[bool][]fuse.Kind{true: {fuse.MatMul}, false: {fuse.MatMul, fuse.Map, fuse.Map}} {
+		o.Halfwords = halfwords
+		r, err := fuse.Run(g, o)
+		require.NoError(t, err)
+		assert.Equal(t, want, kinds(r))
+	}
+}
+
 // What reads 16-bit floats reads them as they are stored, however many there are.
 func TestFloat16ThatBecomesF32IsNotStored(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {

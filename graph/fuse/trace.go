@@ -186,7 +186,8 @@ func (g *Group) IsFull(v *graph.Value) bool {
 
 // ownsWords reports whether each word of a stored value of 16-bit floats is written by one invocation, which then needs
 // no atomics: in a Map kernel, which computes two elements at a time, in a Reduce kernel that can take its columns in
-// pairs, and as the one such result of a matrix product whose columns are computed in fours.
+// pairs, and as the one such result of a matrix product whose columns are computed in fours. Where single 16-bit floats
+// are stored, such a product has any number of them.
 func (t *tracer) ownsWords(v *graph.Value) bool {
 	g := t.g
 	switch g.Kind {
@@ -196,7 +197,8 @@ func (t *tracer) ownsWords(v *graph.Value) bool {
 		return g.IsFull(v) && g.Cols%2 == 0
 	}
 	shape := t.contraction().Outputs[0].Shape
-	return shape[len(shape)-1]%4 == 0 && !slices.ContainsFunc(g.Stores, func(w *graph.Value) bool { return w != v && w.DType.Float16() })
+	another := func(w *graph.Value) bool { return w != v && w.DType.Float16() }
+	return shape[len(shape)-1]%4 == 0 && (t.f.opt.Halfwords || !slices.ContainsFunc(g.Stores, another))
 }
 
 // StoresFloat16 reports whether a result is of 16-bit floats.

@@ -104,7 +104,12 @@ func (c *checker) loopSpan(s For) span {
 func (c *checker) assign(s Assign) {
 	c.expr(s.To)
 	c.expr(s.Value)
-	if d, _ := c.lookup(s.To.Name); s.To.Kind == Variable && d.fixed || s.To.Kind != Variable && s.To.Kind != Element {
+	assignable := s.To.Kind == Element || s.To.Kind == Bits16
+	if s.To.Kind == Variable {
+		d, _ := c.lookup(s.To.Name)
+		assignable = !d.fixed
+	}
+	if !assignable {
 		c.fail("%v is assigned to, expected a variable or an element", s.To)
 	}
 	if s.To.Type != s.Value.Type {

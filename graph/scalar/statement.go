@@ -23,7 +23,7 @@ type Declare struct {
 // Local declares an array of the function's own. Its elements are zero.
 type Local struct{ Array }
 
-// Assign stores a value to a variable or to an element of an array.
+// Assign stores a value to a variable or to an element of an array, or the value's low bits to 16 of an array of words.
 type Assign struct{ To, Value *Expr }
 
 // For is a loop: a u32 of the name begins with From, Next is its next value, and the loop ends when While is false.

@@ -134,6 +134,11 @@ func (w *printer) statement(s scalar.Stmt) {
 	case scalar.Local:
 		w.line("%v %s[%d] = {0};", s.Type, w.declare(s.Name).c, s.Len)
 	case scalar.Assign:
+		if s.To.Kind == scalar.Bits16 {
+			// gcc vectorizes no loop with stores to types that may alias. What reads these 16 bits has such a type.
+			w.line("((u16 *)%s)[%s] = (u16)%s;", w.array(s.To.Name), w.index(s.To.Args[0]).text, w.value(s.Value))
+			return
+		}
 		w.line("%s = %s;", w.value(s.To), w.value(s.Value))
 	case scalar.For:
 		w.loop(s)
@@ -208,14 +213,10 @@ func (w *printer) value(x *scalar.Expr) string {
 		}
 		return x.Name // group
 	case scalar.Element, scalar.Bits16:
-		array := x.Name
-		if n := w.names[x.Name]; n != nil {
-			array = n.c
-		}
 		if x.Kind == scalar.Bits16 {
-			return fmt.Sprintf("((u32)((const bits16 *)%s)[%s])", array, w.index(a[0]).text)
+			return fmt.Sprintf("((u32)((const bits16 *)%s)[%s])", w.array(x.Name), w.index(a[0]).text)
 		}
-		return fmt.Sprintf("%s[%s]", array, w.index(a[0]).text)
+		return fmt.Sprintf("%s[%s]", w.array(x.Name), w.index(a[0]).text)
 	case scalar.Negation:
 		if x.Type == scalar.I32 {
 			return fmt.Sprintf("((i32)(-(u32)%s))", w.value(a[0]))
@@ -241,6 +242,14 @@ func (w *printer) value(x *scalar.Expr) string {
 		args[i] = w.value(arg)
 	}
 	return fmt.Sprintf("%s_%v(%s)", x.Name, x.Type, strings.Join(args, ", "))
+}
+
+// array is the name in C of an array.
+func (w *printer) array(name string) string {
+	if n := w.names[name]; n != nil {
+		return n.c
+	}
+	return name
 }
 
 // digits is a constant. Integers of i32 have no suffix.

@@ -69,6 +69,17 @@ static inline __attribute__((always_inline, unused)) f32 epilogue(const gp_arg *
 `, Function(f, []scalar.Array{{Name: "b0", Type: scalar.F32, Len: 4}}, []int{3}))
 }
 
+// A store of 16 bits has a type that gcc vectorizes.
+func TestStoreOf16Bits(t *testing.T) {
+	x, j := scalar.Var("x", scalar.U32, 1), scalar.Var("j", scalar.U32, 1)
+	f := scalar.Function{Name: "f", Parameters: []*scalar.Expr{x, j}, Result: x,
+		Body: []scalar.Stmt{scalar.Assign{To: scalar.Bits16At("b0", j), Value: x}}}
+	array := []scalar.Array{{Name: "b0", Type: scalar.U32, Len: 4}}
+	assert.NoError(t, f.Check(array, map[*scalar.Expr]int{j: 8}))
+	assert.ErrorContains(t, f.Check(array, map[*scalar.Expr]int{j: 9}), "may be element 8, of an array of 8")
+	assert.Contains(t, Function(f, array, []int{1}), "  ((u16 *)b0)[(i64)j] = (u16)x;\n")
+}
+
 // C has neither wrapping integers nor a division by zero.
 func TestOperations(t *testing.T) {
 	i, u, x := scalar.Var("i", scalar.I32, 1), scalar.Var("u", scalar.U32, 1), scalar.Var("x", scalar.F32, 1)

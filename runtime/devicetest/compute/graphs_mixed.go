@@ -69,6 +69,7 @@ func mixedGraphs() []Task {
 				y := toBF16(op.Clamp(sum, -8, 8))
 				m.Output(fmt.Sprint("sum", n), sum)
 				m.Output(fmt.Sprint("y", n), y)
+				m.Output(fmt.Sprint("negated", n), toBF16(op.Neg(op.Clamp(sum, -8, 8)))) // another of 16 bits
 				m.Output(fmt.Sprint("z", n), toF16(op.Sub(op.MatMul(w, y, false, true), toF32(w))))
 			}
 		}),
