@@ -29,8 +29,8 @@ type declared struct {
 	divided bool // one array would have elements of two types
 }
 
-// of writes the epilogue for a pass. What shares memory with a binding of the pass is read through that binding, since no
-// two may overlap. A pass may bind rearranged copies of the operands instead.
+// of writes the epilogue for a pass. What shares memory with a binding of the pass is read through that binding, since
+// no two may overlap. A pass may bind rearranged copies of the operands instead.
 func (e *epilogue) of(pass matmul.Pass) declared {
 	if e.lim.Native {
 		return e.native(pass)

@@ -63,7 +63,8 @@ func (l *groupLowering) matmulKernels() []Kernel {
 	return ks
 }
 
-// variants returns the kernels of a product. It writes them once for equal sizes and types, with or without an epilogue.
+// variants returns the kernels of a product. It writes them once for equal sizes and types, with or without an
+// epilogue.
 func (l *groupLowering) variants(spec matmul.Spec) []matmul.Kernel {
 	key := fmt.Sprintf("%+v %v %t", spec.Product, spec.TypeC, spec.Declare != nil)
 	ks, ok := l.products[key]

@@ -88,8 +88,8 @@ func (l *groupLowering) inParts(parts int, passes ...Pass) Kernel {
 // nativeBlock is the largest number of rows that a workgroup accumulates at once: their sums stay in the first cache.
 const nativeBlock = 512
 
-// rowBlock is the block of rows that are accumulated together. In the loop over a block's rows col counts rows, from the
-// first one of all or of the block. So what depends on the reduced column alone is computed once for all of them.
+// rowBlock is the block of rows that are accumulated together. In the loop over a block's rows col counts rows, from
+// the first one of all or of the block. So what depends on the reduced column alone is computed once for all of them.
 type rowBlock struct {
 	rows   int
 	blocks int
@@ -180,8 +180,9 @@ func (b rowBlock) loop(w *writer, stores []scalar.Stmt) []scalar.Stmt {
 	return append(w.outer, b.each(slices.Concat([]scalar.Stmt{scalar.Let{Name: "col", Value: col}}, w.inner, stores)...))
 }
 
-// nativeBlocks accumulates blocks of rows, which are neighbors in memory, one column after the other. It takes the blocks
-// in which neighbors are neighbors in as many arrays as possible. Its sums have parts whose number does not depend on them.
+// nativeBlocks accumulates blocks of rows, which are neighbors in memory, one column after the other. It takes the
+// blocks in which neighbors are neighbors in as many arrays as possible. Its sums have parts whose number does not
+// depend on them.
 func (l *groupLowering) nativeBlocks() Kernel {
 	parts := l.parts(ceil(l.g.Rows, nativeBlock))
 	share := ceil(l.g.Cols, parts)

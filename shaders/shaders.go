@@ -1,9 +1,9 @@
 // Package shaders turns the groups of package fuse into kernels: WGSL, bindings and dispatch sizes.
 //
-// [Lowering.Lower] returns the kernel variants of a group, the naive one first. A writer collects the bindings and statements of
-// a pass. It gets the expressions of elements from a fuse.Walker. Matrix products come from package shaders/matmul,
-// with the elementwise nodes after the product as epilogue. Templates come from the op. [Default] picks a variant by
-// rules; runtime/tune picks one by timing.
+// [Lowering.Lower] returns the kernel variants of a group, the naive one first. A writer collects the bindings and
+// statements of a pass. It gets the expressions of elements from a fuse.Walker. Matrix products come from package
+// shaders/matmul, with the elementwise nodes after the product as epilogue. Templates come from the op. [Default] picks
+// a variant by rules; runtime/tune picks one by timing.
 package shaders
 
 import (

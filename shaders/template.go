@@ -49,8 +49,9 @@ func (l *groupLowering) templatePass(n *graph.Node, variant graph.Variant, p gra
 		WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
-// bindArrays declares the arrays that a pass uses by a format of index, name and element, and prints the text with their
-// names. An array that lies in the memory of an earlier one has that one's name, since no two bindings may overlap.
+// bindArrays declares the arrays that a pass uses by a format of index, name and element, and prints the text with
+// their names. An array that lies in the memory of an earlier one has that one's name, since no two bindings may
+// overlap.
 func (l *groupLowering) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass, text string,
 	element func(t graph.DType, name string) string, format string) (head, printed string, args []Arg) {
 	names, first := map[string]string{}, map[string]string{}

@@ -71,8 +71,9 @@ func (c *fetchCommand) Run(a *app) error {
 	return nil
 }
 
-// hubTag is the tag of arguments and flags that may be names of the Hub. Its value says what they are used for: a model, a
-// tokenizer, data or a file; config: a file that has such names, or keys with values; shape: the same, without weights and data.
+// hubTag is the tag of arguments and flags that may be names of the Hub. Its value says what they are used for: a
+// model, a tokenizer, data or a file; config: a file that has such names, or keys with values; shape: the same, without
+// weights and data.
 const hubTag = "hub"
 
 // fetchNames downloads the models, tokenizers and data sets that a command line names, and those that its files name.
@@ -88,8 +89,8 @@ func (a *app) fetchNames(parsed *kong.Context) error {
 	return a.download(func(c *client.Client) error { return c.Fetch(a.ctx, requests) })
 }
 
-// fetchText downloads the training text of a config for a run, and gives its names the commits. If it is streamed, only its
-// first file: the others arrive while the run trains, until stop is called.
+// fetchText downloads the training text of a config for a run, and gives its names the commits. If it is streamed, only
+// its first file: the others arrive while the run trains, until stop is called.
 func (a *app) fetchText(c *config.Config, o *train.Options) (stop func(), err error) {
 	var requests []client.Request
 	var at []int // the place of each in data.train
@@ -118,8 +119,8 @@ func (a *app) fetchText(c *config.Config, o *train.Options) (stop func(), err er
 	return arrivals.Close, err
 }
 
-// whileShown does what r shows the progress of. Meanwhile notes of downloads wait for r's next output, so that they do not
-// break its line.
+// whileShown does what r shows the progress of. Meanwhile notes of downloads wait for r's next output, so that they do
+// not break its line.
 func (a *app) whileShown(r *progress, do func() error) error {
 	a.downloads.divert(r.later)
 	err := do()
@@ -151,7 +152,8 @@ func (a *app) download(do func(*client.Client) error) error {
 	return nil
 }
 
-// hub returns a client of the Hub that shows on a status line what it does. explicit says that the command needs a token.
+// hub returns a client of the Hub that shows on a status line what it does. explicit says that the command needs a
+// token.
 func (a *app) hub(s *status, what string, explicit bool) (*client.Client, error) {
 	o, err := client.FromEnvironment(explicit)
 	if err != nil {
@@ -180,9 +182,9 @@ type keyed struct {
 // trainingText is the key of the text that a run may stream.
 const trainingText = "data.train"
 
-// requestsOf are the requests for the names in a command's arguments and flags, and in the files that these name, but for keys
-// that flags override, and for the training text of a command that fetches it by itself. Names of runs that go on have the
-// commits that these have recorded. Mistakes in names are reported by the command itself.
+// requestsOf are the requests for the names in a command's arguments and flags, and in the files that these name, but
+// for keys that flags override, and for the training text of a command that fetches it by itself. Names of runs that go
+// on have the commits that these have recorded. Mistakes in names are reported by the command itself.
 func requestsOf(command *kong.Node) (requests []client.Request) {
 	values := slices.Clone(command.Positional)
 	for _, f := range command.Flags {
@@ -303,8 +305,8 @@ func inYAML(n *yaml.Node, key, use string) (found []keyed) {
 	return found
 }
 
-// inFile are the requests for the names in a config, in the config of a run folder, or in the file of a sweep or study and
-// its base.
+// inFile are the requests for the names in a config, in the config of a run folder, or in the file of a sweep or study
+// and its base.
 func inFile(path, use string) []keyed {
 	if f, err := runs.OpenFile(path); err == nil {
 		path = f.Path

@@ -128,7 +128,8 @@ func TestSweepKeepsCommits(t *testing.T) {
 	assert.Len(t, s.Requests(), before)
 }
 
-// While a run's line is shown, notes of downloads wait for the run's next output, and are there at its end whatever it is.
+// While a run's line is shown, notes of downloads wait for the run's next output, and are there at its end whatever it
+// is.
 func TestNotesOfDownloadsInARun(t *testing.T) {
 	var out, errs strings.Builder
 	a := &app{ctx: t.Context(), stdout: &out, stderr: &errs}
@@ -146,8 +147,8 @@ func TestNotesOfDownloadsInARun(t *testing.T) {
 	assert.Equal(t, "between\n", errs.String(), "where members are awaited, nothing shows notes but their own lines")
 }
 
-// A run on a data set of several Parquet files trains when it has the first one. What arrives later is the same text, also for
-// a run that ended because it did not arrive, and is resumed.
+// A run on a data set of several Parquet files trains when it has the first one. What arrives later is the same text,
+// also for a run that ended because it did not arrive, and is resumed.
 func TestTextArrivesWhileTheRunTrains(t *testing.T) {
 	dir := t.TempDir()
 	config := small(t, dir)

@@ -48,8 +48,8 @@ func (k attentionKernels) nativePass(text, function string, groups int, arrays .
 }
 
 // nativeVariants are the kernels for CPUs: pass makes one of its text. For bf16 there is one, pairs, that multiplies by
-// AVX512-BF16 where the CPU has it. The last one is the default: on Intel's cores, which have AMX, too, such an instruction
-// starts every other cycle, but two sums of f32 start each cycle.
+// AVX512-BF16 where the CPU has it. The last one is the default: on Intel's cores, which have AMX, too, such an
+// instruction starts every other cycle, but two sums of f32 start each cycle.
 func (k attentionKernels) nativeVariants(l target.Limits, pass func(text string) graph.Pass, text, pairs string) []graph.Variant {
 	vs := []graph.Variant{{Name: "native", Passes: []graph.Pass{pass(text)}}}
 	if k.operands == graph.BF16 && !k.position && k.dim%16 == 0 && k.dim <= maxMatrixDim && slices.Contains(l.Cooperative, target.AVX512) {

@@ -29,8 +29,8 @@ func (s span) sound() span {
 	return s
 }
 
-// span is what the declarations and conditions in force say of an expression. Nothing that the expression says of itself
-// counts.
+// span is what the declarations and conditions in force say of an expression. Nothing that the expression says of
+// itself counts.
 func (c *checker) span(x *Expr) span {
 	if x.Type != U32 {
 		return anything

@@ -121,8 +121,8 @@ func accumulation(s Assign) (sum Sum, ok bool) {
 	return Sum{s.To.Name, x.Name}, true
 }
 
-// Check returns an error for a kernel that reads or assigns a variable or an array that is not declared, declares a name
-// twice, assigns a value of another type, or whose index may lie outside its array.
+// Check returns an error for a kernel that reads or assigns a variable or an array that is not declared, declares a
+// name twice, assigns a value of another type, or whose index may lie outside its array.
 func (k Kernel) Check() error {
 	return check(append(append([]Array{}, k.Bindings...), k.Shared...), k.Body, nil, map[*Expr]int{Group: k.Groups, Lane: k.Lanes})
 }
@@ -157,8 +157,9 @@ type Function struct {
 	Result     *Expr
 }
 
-// Check checks a function of arrays as check does a kernel. An array that the function reads by a function of a template
-// has that function's name. Parameters are below the bounds that are given; below gets a 0, no bound, for the others.
+// Check checks a function of arrays as check does a kernel. An array that the function reads by a function of a
+// template has that function's name. Parameters are below the bounds that are given; below gets a 0, no bound, for the
+// others.
 func (f Function) Check(arrays []Array, below map[*Expr]int) error {
 	for _, p := range f.Parameters {
 		if _, bounded := below[p]; !bounded {

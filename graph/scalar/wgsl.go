@@ -70,8 +70,8 @@ func (x *Expr) operand() string {
 	return x.String()
 }
 
-// side is an operand of an operation, with parentheses unless WGSL reads it the same way without. Operations of one level
-// associate to the left.
+// side is an operand of an operation, with parentheses unless WGSL reads it the same way without. Operations of one
+// level associate to the left.
 func (x *Expr) side(i int) string {
 	a := x.Args[i]
 	if a.Kind != Operation {

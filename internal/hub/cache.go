@@ -44,9 +44,9 @@ func (f File) Valid() bool { return digest.MatchString(f.Blob) && f.Size >= 0 }
 // Local reports whether the path of a file, which a server has sent, may be used below a folder of this machine.
 func (f File) Local() bool { return slashed(f.Path) }
 
-// listing is a file with the files of a commit, in the format of huggingface_hub's trees/COMMIT.json. That program takes a
-// listing for a promise that all files are there. So gpupipe, which downloads the files that it needs, has a folder of its
-// own, and writes the other one for repositories that are whole.
+// listing is a file with the files of a commit, in the format of huggingface_hub's trees/COMMIT.json. That program
+// takes a listing for a promise that all files are there. So gpupipe, which downloads the files that it needs, has a
+// folder of its own, and writes the other one for repositories that are whole.
 type listing struct {
 	Version int               `json:"format_version"`
 	Files   map[string]listed `json:"files"`
@@ -125,8 +125,9 @@ func (n Name) In(commit, path string) string {
 	return filepath.Join(n.Dir(), snapshots, commit, filepath.FromSlash(path))
 }
 
-// Cached returns the files of a commit: the files in its listing or, if another program has downloaded the snapshot and left
-// no listing, the files of the snapshot. A file whose name says that it is one part of several is refused if a part is missing.
+// Cached returns the files of a commit: the files in its listing or, if another program has downloaded the snapshot and
+// left no listing, the files of the snapshot. A file whose name says that it is one part of several is refused if a
+// part is missing.
 func (n Name) Cached(commit string) ([]File, error) {
 	if files, ok := n.Listed(commit); ok {
 		return files, nil
@@ -199,8 +200,8 @@ func inFolder(dir string) (string, error) {
 	return dir, err
 }
 
-// commit returns the snapshot of the revision in a repository's folder. If no revision has the name main, that is the only
-// snapshot.
+// commit returns the snapshot of the revision in a repository's folder. If no revision has the name main, that is the
+// only snapshot.
 func (n Name) commit(dir string) (string, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, snapshots))
 	if err != nil && (!errors.Is(err, fs.ErrNotExist) || !present(dir, "")) {

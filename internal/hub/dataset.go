@@ -20,8 +20,8 @@ type pattern struct {
 }
 
 // selectData returns the files of a data set that the name means, in the order in which load_dataset of Hugging Face's
-// datasets reads them: a file or a glob, all files that match; else the files of the split, of a configuration of the card or
-// of a folder.
+// datasets reads them: a file or a glob, all files that match; else the files of the split, of a configuration of the
+// card or of a folder.
 func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File, error) {
 	if at := find(files, n.Path); at >= 0 {
 		return files[at : at+1 : at+1], nil
@@ -106,7 +106,8 @@ func (n Name) lacks(description, path string) error {
 	return fmt.Errorf("%s of %s names %s, which it does not have at %s", description, n.ID, path, n.Revision)
 }
 
-// ofSplit returns the files of the split in the order of the patterns. Of files of several kinds it takes the most frequent.
+// ofSplit returns the files of the split in the order of the patterns. Of files of several kinds it takes the most
+// frequent.
 func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 	var splits, globs []string
 	var chosen []File
@@ -254,8 +255,8 @@ var kindPatterns = [][]pattern{
 	{{split: "test", glob: "**/task.toml"}, {split: "test", glob: "**/instruction.md"}},
 }
 
-// guess finds the splits of files that no card describes, as datasets does: by the names of shards, of folders or of files.
-// Without any, all files are the split train.
+// guess finds the splits of files that no card describes, as datasets does: by the names of shards, of folders or of
+// files. Without any, all files are the split train.
 func guess(files []File, folder string) (patterns []pattern, err error) {
 	here := below(files, folder)
 	for _, f := range match(here, path.Join(folder, "data", "*"+shard)) {
@@ -304,9 +305,9 @@ func guess(files []File, folder string) (patterns []pattern, err error) {
 	return []pattern{{split: trainSplit, glob: path.Join(folder, "**")}}, nil
 }
 
-// match returns the files that a glob matches, by name. * and ? match within a name, ** any number of folders. Hidden files
-// and folders match only names that are hidden in the glob, too, as do folders that begin with __. Files that describe a data
-// set match only their own names.
+// match returns the files that a glob matches, by name. * and ? match within a name, ** any number of folders. Hidden
+// files and folders match only names that are hidden in the glob, too, as do folders that begin with __. Files that
+// describe a data set match only their own names.
 func match(files []File, glob string) (matched []File) {
 	elements := strings.Split(glob, "/")
 	for _, f := range files {

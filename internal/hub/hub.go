@@ -1,6 +1,7 @@
 // Package hub knows the names of the Hugging Face Hub and the cache in which huggingface_hub keeps what it downloads:
-// models--ORG--NAME or datasets--ORG--NAME with refs/REVISION, which holds a commit, blobs, which are named by their hashes,
-// and snapshots/COMMIT, which holds the files as links to blobs. It also chooses the files of a repository that a use needs.
+// models--ORG--NAME or datasets--ORG--NAME with refs/REVISION, which holds a commit, blobs, which are named by their
+// hashes, and snapshots/COMMIT, which holds the files as links to blobs. It also chooses the files of a repository that
+// a use needs.
 //
 // This package uses no network: package client downloads into the cache, and uploads. Locate and Files
 // read the cache alone.
@@ -18,9 +19,9 @@ import (
 	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
-// Locate returns the file or folder that a path names. A folder of the cache stands for its snapshot. A path at which nothing
-// is may be the name of a model in the cache: ORG/NAME, with @REVISION or without, hf:ORG/NAME, or an address at
-// huggingface.co. The error says what to do; fs.ErrNotExist is in it if the path is not the name of a model.
+// Locate returns the file or folder that a path names. A folder of the cache stands for its snapshot. A path at which
+// nothing is may be the name of a model in the cache: ORG/NAME, with @REVISION or without, hf:ORG/NAME, or an address
+// at huggingface.co. The error says what to do; fs.ErrNotExist is in it if the path is not the name of a model.
 func Locate(path string) (string, error) {
 	st, err := os.Stat(path)
 	switch {
@@ -129,7 +130,8 @@ func OneFile(name string) (string, error) {
 // huggingface.co.
 func IsAddress(text string) bool { return hfScheme.MatchString(text) || address.MatchString(text) }
 
-// IsName reports whether a path at which nothing is names a repository of the Hub: by an address, or by a name in the cache.
+// IsName reports whether a path at which nothing is names a repository of the Hub: by an address, or by a name in the
+// cache.
 func IsName(path string) bool {
 	if isAddress(path) {
 		return true
@@ -142,7 +144,8 @@ func IsName(path string) bool {
 	return err == nil
 }
 
-// NameOf is the name of the model or data set whose snapshot a path leads into, as ORG/NAME. It is empty for other paths.
+// NameOf is the name of the model or data set whose snapshot a path leads into, as ORG/NAME. It is empty for other
+// paths.
 func NameOf(path string) string {
 	for _, part := range strings.Split(filepath.ToSlash(path), "/") {
 		for _, kind := range []Kind{Models, DataSets} {
@@ -172,8 +175,8 @@ func Pinned(text string) string {
 	return n.Text()
 }
 
-// Commits are the commits that a run has recorded of names of the Hub, by the names without a revision: a run has one commit of
-// a repository, whatever branch or tag named it. A set of runs may compare revisions: it has Pins.
+// Commits are the commits that a run has recorded of names of the Hub, by the names without a revision: a run has one
+// commit of a repository, whatever branch or tag named it. A set of runs may compare revisions: it has Pins.
 type Commits map[string]string
 
 // Record adds the commit of a name. A name with two commits has none. Other texts have none, either.
@@ -188,7 +191,8 @@ func (c Commits) Record(name string) {
 	c[n.withoutRevision()] = n.Revision
 }
 
-// Keep returns a name with its commit in place of a branch or tag. A name without one, and any other text, stay as they are.
+// Keep returns a name with its commit in place of a branch or tag. A name without one, and any other text, stay as they
+// are.
 func (c Commits) Keep(text string) string { return c.keep(text, false) }
 
 // KeepNewest is Keep of names without a revision: others stay as they are.
@@ -216,8 +220,8 @@ func (c Commits) KeepOf(n Name) Name {
 // Pins are the commits of names of the Hub as they are given, by Name.Text: each revision of a repository has its own.
 type Pins map[string]string
 
-// Pin returns a name with its commit: the one that it has had, or else the one in the cache, which it has from now on. A name
-// that is not in the cache, and any other text, is returned as it is.
+// Pin returns a name with its commit: the one that it has had, or else the one in the cache, which it has from now on.
+// A name that is not in the cache, and any other text, is returned as it is.
 func (p Pins) Pin(text string) string {
 	n, ok, err := Parse(text)
 	if !ok || err != nil || !IsAddress(text) || IsCommit(n.Revision) {

@@ -86,8 +86,9 @@ var (
 // isAddress reports whether a text is no path: it begins as an address or a name of the Hub.
 func isAddress(text string) bool { return IsAddress(text) || scheme.MatchString(text) }
 
-// Parse reads a name of the Hub: hf:org/name[@revision][/file], hf:datasets/org/name[/path][@revision][:split], an address at
-// huggingface.co, the name of a folder in the cache, or org/name. ok reports whether the text may be one; a path never is.
+// Parse reads a name of the Hub: hf:org/name[@revision][/file], hf:datasets/org/name[/path][@revision][:split], an
+// address at huggingface.co, the name of a folder in the cache, or org/name. ok reports whether the text may be one; a
+// path never is.
 func Parse(text string) (n Name, ok bool, err error) {
 	switch {
 	case hfScheme.MatchString(text):

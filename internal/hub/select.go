@@ -23,8 +23,8 @@ const (
 	ForFiles
 )
 
-// Select returns the files that a use of the name needs, of all files of its commit. read returns the content of a small file.
-// A file whose path this machine cannot have is refused.
+// Select returns the files that a use of the name needs, of all files of its commit. read returns the content of a
+// small file. A file whose path this machine cannot have is refused.
 func (n Name) Select(need Need, files []File, read func(File) ([]byte, error)) ([]File, error) {
 	chosen, err := n.choose(need, files, func(f File) ([]byte, error) {
 		if err := n.checkLocal(f); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/optim/outer"
 )
 
-// Two replicas that have moved from 1 to 2 and to 4 are averaged. The reference evaluator runs the programs; runtime/exec
-// runs the same graphs on a device.
+// Two replicas that have moved from 1 to 2 and to 4 are averaged. The reference evaluator runs the programs;
+// runtime/exec runs the same graphs on a device.
 func Example() {
 	c := outer.Config{LR: 1, Momentum: 0, Format: "f32", Correction: "plain"}
 	full := func(x float64) *graph.Tensor {

@@ -11,9 +11,9 @@ import (
 
 // Format is how messages write the elements of a fragment: a row of the table.
 //
-// A format of b bits writes element x of a block as the code ⌊x/s + z + u⌋, from 1 to 2z − 1 with z = 2^(b−1), for the number
-// (code − z)·s. u is random in [0, 1), in steps of 2⁻¹⁶, so that the mean of many roundings is x. 0 stays 0. s is the scale
-// of the block. Codes are packed into words of 32 bits, the first in the lowest bits.
+// A format of b bits writes element x of a block as the code ⌊x/s + z + u⌋, from 1 to 2z − 1 with z = 2^(b−1), for the
+// number (code − z)·s. u is random in [0, 1), in steps of 2⁻¹⁶, so that the mean of many roundings is x. 0 stays 0. s
+// is the scale of the block. Codes are packed into words of 32 bits, the first in the lowest bits.
 type Format struct {
 	Name  string
 	About string
@@ -25,9 +25,9 @@ type Format struct {
 // zero is the code of 0.
 func (f Format) zero() float64 { return math.Exp2(float64(f.bits - 1)) }
 
-// Formats is the table of formats, the default one first. With 2 bits the scale is the root mean square of the block: it
-// makes the error of normally distributed numbers smallest, about a quarter of their variance, and what it cuts off remains
-// in the residue. Otherwise the largest magnitude of a block has the highest code.
+// Formats is the table of formats, the default one first. With 2 bits the scale is the root mean square of the block:
+// it makes the error of normally distributed numbers smallest, about a quarter of their variance, and what it cuts off
+// remains in the residue. Otherwise the largest magnitude of a block has the highest code.
 func Formats() []Format {
 	return []Format{
 		{Name: "f32", About: "exact"},
@@ -80,8 +80,8 @@ func (c Config) Bytes(n int) int64 {
 	return int64(n) * BlockSize * 4
 }
 
-// Message lists the tensors of a message of n blocks, by their names as outputs of Send and Step and as inputs of Add and
-// Apply.
+// Message lists the tensors of a message of n blocks, by their names as outputs of Send and Step and as inputs of Add
+// and Apply.
 func (c Config) Message(n int) []graph.Named {
 	f := c.format()
 	if f.bits == 0 {
@@ -90,8 +90,8 @@ func (c Config) Message(n int) []graph.Named {
 	return []graph.Named{{ID: "codes", Type: graph.T(graph.U32, n, BlockSize*f.bits/32)}, {ID: "scales", Type: graph.T(graph.F32, n, 1)}}
 }
 
-// Key is the input KeyInput for a message: two words that depend on the seed, the step, the sender (a replica, or −1 for
-// the owner) and the number of the matrix.
+// Key is the input KeyInput for a message: two words that depend on the seed, the step, the sender (a replica, or −1
+// for the owner) and the number of the matrix.
 func (c Config) Key(step, sender, matrix int) []uint32 {
 	key := op.Threefry([2]uint32{uint32(c.Seed), uint32(c.Seed >> 32)}, [2]uint32{uint32(step), keyDomain})
 	key = op.Threefry(key, [2]uint32{uint32(sender + 1), uint32(matrix)})
@@ -147,8 +147,8 @@ func (f Format) quantize(b *graph.Builder, x *graph.Value) (codes, scales *graph
 	return op.Cast(op.Clamp(at, 1, 2*f.zero()-0.5), graph.U32), scales
 }
 
-// smallestScale is the least scale of a block whose elements are not all described as zeros: the inverse of smaller ones
-// may overflow.
+// smallestScale is the least scale of a block whose elements are not all described as zeros: the inverse of smaller
+// ones may overflow.
 const smallestScale = 1e-30
 
 // dequantize returns the values that codes describe.

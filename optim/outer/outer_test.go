@@ -221,8 +221,8 @@ func TestRoundingIsUnbiased(t *testing.T) {
 	}
 }
 
-// What messages lack stays in a residue that does not grow: all that was sent and the residue make up all that was to be
-// sent.
+// What messages lack stays in a residue that does not grow: all that was sent and the residue make up all that was to
+// be sent.
 func TestResiduesStayBounded(t *testing.T) {
 	run := host(t)
 	for _, format := range []string{"bf16", "int8", "int4", "int2"} {

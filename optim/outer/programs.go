@@ -60,8 +60,8 @@ func (c Config) Add(n int) (*graph.Graph, error) {
 	})
 }
 
-// Step is the program of the outer optimizer for n blocks: sum, outer, momentum and base → outer, momentum and the message
-// of the change of the base.
+// Step is the program of the outer optimizer for n blocks: sum, outer, momentum and base → outer, momentum and the
+// message of the change of the base.
 func (c Config) Step(n int) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		hyper := b.Input(HyperparametersInput, graph.T(graph.F32, 4))
@@ -83,8 +83,8 @@ func (c Config) Step(n int) (*graph.Graph, error) {
 	})
 }
 
-// Apply is the program that applies the change in a message of n blocks: base and message → base. Without rounding there
-// is none: the message is the new base.
+// Apply is the program that applies the change in a message of n blocks: base and message → base. Without rounding
+// there is none: the message is the new base.
 func (c Config) Apply(n int) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		b.Output(BaseName, op.Add(matrix(b, BaseName, n), c.read(b, n)))

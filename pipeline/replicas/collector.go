@@ -9,7 +9,8 @@ import (
 type Exchange struct{ Step, Fragment int }
 
 // Expect refuses an exchange that is not the next one of its fragment after a step. A replica sends nothing else of the
-// fragment before that is done, since it waits for the change: messages that are held for it have the size of the model at most.
+// fragment before that is done, since it waits for the change: messages that are held for it have the size of the model
+// at most.
 func (o *Owner) Expect(x Exchange, after int) error {
 	why := ""
 	switch {
@@ -25,9 +26,9 @@ func (o *Owner) Expect(x Exchange, after int) error {
 	return fmt.Errorf("fragment %d after step %d: %s", x.Fragment, x.Step, why)
 }
 
-// Arrived decodes what a process has sent for an expected exchange, of the parameters that it owns, and adds it to what has
-// arrived before of the same replica and exchange. complete reports whether all parameters have arrived. What no replica of this
-// build sends is an error.
+// Arrived decodes what a process has sent for an expected exchange, of the parameters that it owns, and adds it to what
+// has arrived before of the same replica and exchange. complete reports whether all parameters have arrived. What no
+// replica of this build sends is an error.
 func (o *Owner) Arrived(before *Message, x Exchange, owns func(param string) bool, payload [][]byte) (m *Message, complete bool,
 	err error) {
 	whole := o.fragments[x.Fragment]

@@ -6,9 +6,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 )
 
-// Copies brings weights that exchanges have changed from the process that owns them to others whose ranks hold copies, as
-// the first and the last stage hold tied embeddings. All processes of a replica follow the same plan, so that each copy that
-// is sent is received in its turn.
+// Copies brings weights that exchanges have changed from the process that owns them to others whose ranks hold copies,
+// as the first and the last stage hold tied embeddings. All processes of a replica follow the same plan, so that each
+// copy that is sent is received in its turn.
 type Copies interface {
 	// Sends reports whether ranks of other processes hold copies of a parameter that this one owns.
 	Sends(param string) bool
@@ -33,7 +33,8 @@ func newCopying(c Copies, whole fragment) copying {
 	return copying{c, whole.of(c.Receives).params, whole.of(c.Sends).params}
 }
 
-// share sends a version of what this process owns of a fragment, as it is on the devices, and writes what others have sent.
+// share sends a version of what this process owns of a fragment, as it is on the devices, and writes what others have
+// sent.
 func (c *Course) share(f int, v engine.Version, stopped <-chan struct{}) error {
 	x := c.copying[f]
 	for _, s := range x.to {

@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Course is a replica, or the ranks of it that are in this process, on its way from one exchange to the next. The Owner is
-// in another process: what a replica sends and the changes of the base are messages, which may take their time.
+// Course is a replica, or the ranks of it that are in this process, on its way from one exchange to the next. The Owner
+// is in another process: what a replica sends and the changes of the base are messages, which may take their time.
 type Course struct {
 	*replica
 	plan    schedule.Exchanges
@@ -111,7 +111,8 @@ func (c *Course) Take(fragment, step int, payload [][]byte) error {
 	return nil
 }
 
-// MessageBytes is the size of a message of a fragment, of the parameters that this process owns; 0: there is no such fragment.
+// MessageBytes is the size of a message of a fragment, of the parameters that this process owns; 0: there is no such
+// fragment.
 func (c *Course) MessageBytes(fragment int) int64 {
 	if fragment < 0 || fragment >= len(c.fragments) {
 		return 0
@@ -134,8 +135,8 @@ func (c *Course) MostBytes() (bytes int64) {
 // ErrStopped is the error of an exchange that waits for a change when the replica is stopped.
 var ErrStopped = errors.New("replicas: stopped while waiting for an exchange")
 
-// Exchange lands and sends what the plan has after a step, while the ranks of this process are at rest. It waits for the
-// changes of what lands. send must not block.
+// Exchange lands and sends what the plan has after a step, while the ranks of this process are at rest. It waits for
+// the changes of what lands. send must not block.
 func (c *Course) Exchange(step int, send func(fragment int, payload [][]byte), stopped <-chan struct{}) error {
 	arrived := func(land func(f int) error) func(f int) error {
 		return func(f int) error { return c.arrive(f, land, stopped) }

@@ -1,8 +1,9 @@
 // Package replicas trains replicas of a model that seldom talk: package optim/outer writes down what they exchange, and
 // when it counts.
 //
-// Each replica trains on its own, with its own optimizer, on its share of every batch. schedule.Exchanges says after which
-// steps a fragment is sent and when its exchange lands. At these steps a replica's pipeline is empty, and it exchanges:
+// Each replica trains on its own, with its own optimizer, on its share of every batch. schedule.Exchanges says after
+// which steps a fragment is sent and when its exchange lands. At these steps a replica's pipeline is empty, and it
+// exchanges:
 //
 //	read     weights of the fragment's parameters, from the replica's devices
 //	send     outer.Send on the first device of the replica
@@ -16,7 +17,7 @@
 // replica is a Course in the processes of its members, and exchanges travel as messages; package coordinator has the
 // Owner. The bits are the same.
 //
-// Evaluations and checkpoints have the outer weights, with all exchanges that were sent so far, also those that have not
-// landed. With a delay an exchange reads and moves the newest weights only, as the update of the step before does: stale
-// microbatches of the next batch lack both.
+// Evaluations and checkpoints have the outer weights, with all exchanges that were sent so far, also those that have
+// not landed. With a delay an exchange reads and moves the newest weights only, as the update of the step before does:
+// stale microbatches of the next batch lack both.
 package replicas

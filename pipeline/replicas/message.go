@@ -28,8 +28,8 @@ func newMessage(c outer.Config, f fragment) Message {
 	return m
 }
 
-// encode returns the message's blocks of the fragment's parameters: one tensor for each of outer.Config.Message. Elements of
-// bf16 take 2 bytes.
+// encode returns the message's blocks of the fragment's parameters: one tensor for each of outer.Config.Message.
+// Elements of bf16 take 2 bytes.
 func (m Message) encode(c outer.Config, f fragment) (payload [][]byte) {
 	for _, t := range c.Message(1) {
 		size := int(t.Type.Bytes())
@@ -43,8 +43,8 @@ func (m Message) encode(c outer.Config, f fragment) (payload [][]byte) {
 	return payload
 }
 
-// decode writes the blocks of the fragment's parameters from a payload. What no replica of this build sends is an error: it
-// sends each parameter once.
+// decode writes the blocks of the fragment's parameters from a payload. What no replica of this build sends is an
+// error: it sends each parameter once.
 func (m *Message) decode(c outer.Config, f fragment, payload [][]byte) error {
 	for _, s := range f.params {
 		if m.known[s.param.Name] {
@@ -107,8 +107,8 @@ func checkNumbers(tensor, fragment string, data []byte) error {
 	return nil
 }
 
-// Outlier finds a replica that says to have moved much farther in a fragment than the others have, and than its weights are
-// large. It returns the index of its message, or −1.
+// Outlier finds a replica that says to have moved much farther in a fragment than the others have, and than its weights
+// are large. It returns the index of its message, or −1.
 func (o *Owner) Outlier(fragment int, messages []Message) int {
 	if len(messages) < 2 {
 		return -1

@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Two processes send the parameters that they own of a fragment of several pieces. Together their payloads have every bit of
-// the message, in each format.
+// Two processes send the parameters that they own of a fragment of several pieces. Together their payloads have every
+// bit of the message, in each format.
 func TestMessagesOfPartsAreTheWhole(t *testing.T) {
 	f := fragment{name: "layers.0"}
 	for _, size := range []int{700, pieceBlocks * outer.BlockSize, 5, 512} {

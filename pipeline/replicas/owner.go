@@ -81,8 +81,8 @@ func (o *Owner) MeanBytes() (mean int64) {
 	return mean / int64(len(o.fragments))
 }
 
-// Step takes the outer step of a fragment that was sent after a step, on the messages of replicas in their order. It returns
-// the message of the change of the base.
+// Step takes the outer step of a fragment that was sent after a step, on the messages of replicas in their order. It
+// returns the message of the change of the base.
 func (o *Owner) Step(f, at int, messages []Message) (Message, error) {
 	fragment, m := o.fragments[f], o.machine
 	names := m.message()
@@ -171,8 +171,8 @@ func (o *Owner) Landed(step int) {
 	maps.DeleteFunc(o.flights, func(_, lands int) bool { return lands <= step })
 }
 
-// Trace records an exchange that was sent after a step, and how many copies of its change the owner sends itself. A nil tracer
-// records nothing.
+// Trace records an exchange that was sent after a step, and how many copies of its change the owner sends itself. A nil
+// tracer records nothing.
 func (o *Owner) Trace(t engine.Tracer, f, at int, began time.Time, took time.Duration, copies int) {
 	if t == nil {
 		return

@@ -136,8 +136,8 @@ func (p *Pipeline) Close() error {
 	return errors.Join(errs...)
 }
 
-// Train trains all replicas on their shares of the batches from (included) to to (excluded), as engine.Engine.Train does.
-// Replicas end with the same batch.
+// Train trains all replicas on their shares of the batches from (included) to to (excluded), as engine.Engine.Train
+// does. Replicas end with the same batch.
 func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
 	for from < to && stop.Err() == nil {
 		until := p.flights.next(p.Plan, from, to)
@@ -203,8 +203,8 @@ func firstOrFaults(errs []error) (first error) {
 	return first
 }
 
-// train trains all replicas between two exchanges. It returns the first batch that was not done, the error of an engine that
-// has failed, and the error of each or of the source.
+// train trains all replicas between two exchanges. It returns the first batch that was not done, the error of an engine
+// that has failed, and the error of each or of the source.
 func (p *Pipeline) train(stop context.Context, source engine.Source, from, to int,
 	each func(engine.Measured) error) (reached int, failed, refused error) {
 	stop, cancel := context.WithCancel(stop)

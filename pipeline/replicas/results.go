@@ -20,9 +20,9 @@ func combined(measured []chan engine.Measured) (m engine.Measured, ok bool) {
 	return Combine(all), true
 }
 
-// Combine is the measurements of replicas as one: means, and the sums of loads. A batch that some replicas have skipped for
-// the loss scale alone counts without them; it overflowed if all of them have. Any other batch that a replica has not
-// applied was not applied.
+// Combine is the measurements of replicas as one: means, and the sums of loads. A batch that some replicas have skipped
+// for the loss scale alone counts without them; it overflowed if all of them have. Any other batch that a replica has
+// not applied was not applied.
 func Combine(all []engine.Measured) engine.Measured {
 	m := engine.Measured{Batch: all[0].Batch, OK: true, Overflowed: true, Scale: all[0].Scale, Replicas: all}
 	applied := 0.0

@@ -152,13 +152,13 @@ func (d hostData) Wait() ([]byte, error) { return d, nil }
 
 // Saved is the state in a checkpoint.
 type Saved interface {
-	// Tensor returns the bytes of a tensor, padded to whole words, or nil if there is none. A tensor of another type is an
-	// error.
+	// Tensor returns the bytes of a tensor, padded to whole words, or nil if there is none. A tensor of another type is
+	// an error.
 	Tensor(name string, t graph.Type) ([]byte, error)
 }
 
-// Restore writes the state of a checkpoint, after WriteWeights has written its outer weights. A replica that the checkpoint
-// lacks begins at the base with a fresh optimizer: all of them, if at is nil. Restore returns how many do.
+// Restore writes the state of a checkpoint, after WriteWeights has written its outer weights. A replica that the
+// checkpoint lacks begins at the base with a fresh optimizer: all of them, if at is nil. Restore returns how many do.
 func (o *Owner) Restore(s Saved, at *Position, holders []Holder) (fresh int, err error) {
 	if at != nil {
 		if err := o.restoreFlights(at.Flights); err != nil {

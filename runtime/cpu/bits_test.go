@@ -192,8 +192,9 @@ func products(t *testing.T, threads int, cache string) []string {
 	return outputs(t, s, "products", "whole", "split", "grouped", "grouped sums", "grouped f32", "grouped f32 sums")
 }
 
-// Symmetric products, of which half is computed, have the same bits on any number of threads. They are those of products
-// whose operands lie in two inputs, except with AMX, which adds the terms of both operands in an order of its own.
+// Symmetric products, of which half is computed, have the same bits on any number of threads. They are those of
+// products whose operands lie in two inputs, except with AMX, which adds the terms of both operands in an order of its
+// own.
 func TestSymmetricProductsHaveEqualBits(t *testing.T) {
 	tier.Rest(t)
 	cache := t.TempDir()
@@ -208,8 +209,8 @@ func TestSymmetricProductsHaveEqualBits(t *testing.T) {
 	}
 }
 
-// symmetric returns the bytes of the products of a Newton–Schulz step of a stack of wide matrices and of one of tall ones.
-// Where twice, an operand is read from an input of its own.
+// symmetric returns the bytes of the products of a Newton–Schulz step of a stack of wide matrices and of one of tall
+// ones. Where twice, an operand is read from an input of its own.
 func symmetric(t *testing.T, threads int, cache string, twice bool) (out []string) {
 	t.Helper()
 	d, err := cpu.Open(cpu.Options{Threads: threads, CacheDir: cache})
@@ -259,8 +260,8 @@ func symmetric(t *testing.T, threads int, cache string, twice bool) (out []strin
 	return out
 }
 
-// Bits do not depend on what a kernel stores beside: what is computed again in the backward pass, or in another chunk of
-// a pipeline, is what was computed before.
+// Bits do not depend on what a kernel stores beside: what is computed again in the backward pass, or in another chunk
+// of a pipeline, is what was computed before.
 func TestFusionKeepsBits(t *testing.T) {
 	cache := t.TempDir()
 	assert.Equal(t, fused(t, cache, false), fused(t, cache, true))

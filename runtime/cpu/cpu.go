@@ -32,6 +32,7 @@ type Options struct {
 	CacheDir string
 	Compiler string   // command of the C compiler; "": the first that exists of $CC, cc, gcc and clang
 	CFlags   []string // of the compiler, after the device's own, so that -O1 replaces its -O2
-	// Toolchain is the compiler with its cache. nil: Open finds it by CacheDir, Compiler and CFlags, which count only then.
+	// Toolchain is the compiler with its cache. nil: Open finds it by CacheDir, Compiler and CFlags, which count only
+	// then.
 	Toolchain *Toolchain
 }

@@ -45,7 +45,8 @@ type batch struct {
 // A run of the compiler takes from fewestAtOnce to mostAtOnce kernels. More of them hardly save anything.
 const fewestAtOnce, mostAtOnce = 2, 8
 
-// take returns the next kernels for one of several compilers. They are few at the end, so that all compilers end at once.
+// take returns the next kernels for one of several compilers. They are few at the end, so that all compilers end at
+// once.
 func (b *batch) take(compilers int) []*compilation {
 	b.mu.Lock()
 	defer b.mu.Unlock()

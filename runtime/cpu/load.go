@@ -31,8 +31,8 @@ type libraries struct {
 	loaded map[[sha256.Size]byte]unsafe.Pointer
 }
 
-// load loads a library from memory, unless it is loaded: what was checked is what runs, whatever happens to files. Systems
-// without memory files, or where such files may not be executed, load it from a private file.
+// load loads a library from memory, unless it is loaded: what was checked is what runs, whatever happens to files.
+// Systems without memory files, or where such files may not be executed, load it from a private file.
 func (l *libraries) load(library []byte, symbol string) (kernel, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Systems may refuse what the loader needs. The tests run in processes of their own, which refuse it to themselves after
-// the kernel was compiled: a system call, if its third argument has one of some bits (or whatever it is, for none).
+// Systems may refuse what the loader needs. The tests run in processes of their own, which refuse it to themselves
+// after the kernel was compiled: a system call, if its third argument has one of some bits (or whatever it is, for
+// none).
 const (
 	refuseVariable = "GPUPIPE_TEST_REFUSE"
 	cacheVariable  = "GPUPIPE_TEST_CACHE"

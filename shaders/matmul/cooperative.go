@@ -8,11 +8,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// cooperative is the kernel for tensor cores. A workgroup computes rows × columns elements of C. It iterates over slices
-// of A and B of depth k's each, which it copies to workgroup memory. Each subgroup keeps a grid of matrices of C in
-// registers and adds the products of the slices' matrices to them. Meanwhile the next slice is loaded from global memory
-// to registers. 16-bit floats are copied as words, sixteen bytes at a time; package shaders/spirv gives the matrices
-// their type.
+// cooperative is the kernel for tensor cores. A workgroup computes rows × columns elements of C. It iterates over
+// slices of A and B of depth k's each, which it copies to workgroup memory. Each subgroup keeps a grid of matrices of C
+// in registers and adds the products of the slices' matrices to them. Meanwhile the next slice is loaded from global
+// memory to registers. 16-bit floats are copied as words, sixteen bytes at a time; package shaders/spirv gives the
+// matrices their type.
 type cooperative struct {
 	size        target.CooperativeMatrix // of one matrix
 	lanes       int                      // invocations of a subgroup
@@ -45,9 +45,9 @@ var narrowShapes = [...]cooperative{
 	{down: 8, right: 4, m: 2, n: 2, k: 2},
 }
 
-// gathers reports whether a lane of the device holds elements of a matrix with successive k's, and loads them one by one
-// where they are not adjacent: on AMD's devices, which alone have matrices of 16×16×16 and no others, and on Intel's.
-// NVIDIA's have an instruction that transposes matrices while it loads them.
+// gathers reports whether a lane of the device holds elements of a matrix with successive k's, and loads them one by
+// one where they are not adjacent: on AMD's devices, which alone have matrices of 16×16×16 and no others, and on
+// Intel's. NVIDIA's have an instruction that transposes matrices while it loads them.
 func gathers(l target.Limits) bool {
 	other := func(c target.CooperativeMatrix) bool { return c.M != 16 || c.N != 16 || c.K != 16 }
 	return fewRegisters(l) || len(l.Flexible) == 0 && !slices.ContainsFunc(l.Cooperative, other)

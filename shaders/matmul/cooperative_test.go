@@ -188,7 +188,8 @@ func TestNarrowSubgroups(t *testing.T) {
 	}
 }
 
-// Where lanes load matrices element by element, slices lie along k in workgroup memory, so that each load is of several.
+// Where lanes load matrices element by element, slices lie along k in workgroup memory, so that each load is of
+// several.
 func TestSlicesAreTransposed(t *testing.T) {
 	amd, nvidia := tensorLimits(square(16), 32, "f16"), tensorLimits(square(16), 32, "f16")
 	nvidia.Cooperative = append(nvidia.Cooperative, target.CooperativeMatrix{M: 16, N: 8, K: 16, Input: "f16", Result: "f32"})

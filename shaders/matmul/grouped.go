@@ -37,8 +37,9 @@ func (g *source) groups() {
 	}
 }
 
-// steps returns the range of k of an invocation that computes elements of row i of matrix b, and emits what it needs: for
-// groups of rows e, the number of the row's group, which is the number of later groups' offsets that it has reached.
+// steps returns the range of k of an invocation that computes elements of row i of matrix b, and emits what it needs:
+// for groups of rows e, the number of the row's group, which is the number of later groups' offsets that it has
+// reached.
 func (g *source) steps() (begin, end string) {
 	s := g.spec
 	switch s.Grouping {
@@ -75,7 +76,8 @@ func (s Spec) evenly() Spec {
 	return s
 }
 
-// rowBlocks is the number of blocks of rows, each of one group if the rows are grouped. It bounds what the offsets make.
+// rowBlocks is the number of blocks of rows, each of one group if the rows are grouped. It bounds what the offsets
+// make.
 func (s Spec) rowBlocks(rows int) int {
 	if s.Grouping == graph.GroupedRows {
 		return s.M/rows + s.Groups

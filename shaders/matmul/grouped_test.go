@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// groupRows returns the numbers of rows of a Spec's groups: of the first all that the others leave, none in every third,
-// and in others one, or about the rows of a tile.
+// groupRows returns the numbers of rows of a Spec's groups: of the first all that the others leave, none in every
+// third, and in others one, or about the rows of a tile.
 func groupRows(s Spec) (rows []int) {
 	if s.Grouping == graph.Ungrouped {
 		return nil
@@ -91,7 +91,8 @@ func groupedSpecs() (out []Spec) {
 			out = append(out, s)
 		}
 	}
-	// Products of f32 of which AMX computes the terms: rows and k's that are no multiples of a tile's, in C and in a block.
+	// Products of f32 of which AMX computes the terms: rows and k's that are no multiples of a tile's, in C and in a
+	// block.
 	for _, d := range []struct{ rows, n, k, groups int }{{330, 64, 96, 5}, {260, 80, 1100, 3}} {
 		for kind := range 6 { // without and with an epilogue
 			s := Spec{Product: Product{Batch: 1, M: d.rows, N: d.n, K: d.k, Groups: d.groups, Grouping: graph.GroupedRows,

@@ -9,11 +9,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// lanes is the kernel for software adapters. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector. It loads
-// element by element, each with a bounds check and a branch, and spills values that are live for long. So the kernel
-// uses no workgroup memory, handles one k in each iteration, and computes a tile of rows × 4·groups elements in each
-// invocation. The lanes of a vector have different columns and the same rows, so one load of a row's element serves all
-// lanes.
+// lanes is the kernel for software adapters. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector. It
+// loads element by element, each with a bounds check and a branch, and spills values that are live for long. So the
+// kernel uses no workgroup memory, handles one k in each iteration, and computes a tile of rows × 4·groups elements in
+// each invocation. The lanes of a vector have different columns and the same rows, so one load of a row's element
+// serves all lanes.
 //
 // With swap the kernel computes Cᵀ = BᵀAᵀ: its rows are columns of B, and its columns are rows of A.
 type lanes struct {

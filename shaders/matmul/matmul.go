@@ -33,8 +33,8 @@ type Product struct {
 	Shared                     bool // A and B lie in the same memory, which a pass binds once
 	Symmetric                  bool // every matrix of the product equals its transpose, before the epilogue, but for rounding
 	// Grouping makes the product one of Groups groups; see graph.Contraction. With GroupedRows B has a matrix for each
-	// group, BatchStrideB apart, and Batch is 1. With GroupedSums C has one, Batch is Groups, A is [K,M] and B [K,N]. The
-	// passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
+	// group, BatchStrideB apart, and Batch is 1. With GroupedSums C has one, Batch is Groups, A is [K,M] and B [K,N].
+	// The passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
 	Grouping graph.Grouping
 	Groups   int
 
@@ -44,14 +44,14 @@ type Product struct {
 // Epilogue is what becomes of a sum before it is stored. The zero value stores it as it is.
 type Epilogue struct {
 	TypeC Element // that is stored; the code converts sums to 16-bit floats, and N must be a multiple of four then
-	// Declare returns what declares the epilogue of a pass with these bindings; nil: there is none. It is called when the
-	// pass is printed. A kernel calls the function once for each element of C, in any order. The function returns the
-	// stored value: an f32, or the bits of a 16-bit float as a u32. In WGSL it is
+	// Declare returns what declares the epilogue of a pass with these bindings; nil: there is none. It is called when
+	// the pass is printed. A kernel calls the function once for each element of C, in any order. The function returns
+	// the stored value: an f32, or the bits of a 16-bit float as a u32. In WGSL it is
 	//
 	//	fn mm_epilogue(acc: f32, b: u32, i: u32, j: u32)
 	//
-	// which reads elements of the pass's bindings by mm_at_a(at), mm_at_b(at) and mm_at_c(at), C's only where it stores. In
-	// C it is
+	// which reads elements of the pass's bindings by mm_at_a(at), mm_at_b(at) and mm_at_c(at), C's only where it
+	// stores. In C it is
 	//
 	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
 	//

@@ -125,8 +125,8 @@ func count(chosen [][]Kernel) (n int) {
 	return n
 }
 
-// TestKindsOnADriver runs the shortest kernel of each kind for GPUs on an adapter, whose driver makes workgroup memory and
-// barriers of what it is given.
+// TestKindsOnADriver runs the shortest kernel of each kind for GPUs on an adapter, whose driver makes workgroup memory
+// and barriers of what it is given.
 func TestKindsOnADriver(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -159,8 +159,8 @@ const (
 	onCasesOfTheCore = 2
 )
 
-// spread chooses the kernels to run on each case: each name on the given number of cases of each grouping, from the first
-// to the last that have it, or on all. Each case has at least one.
+// spread chooses the kernels to run on each case: each name on the given number of cases of each grouping, from the
+// first to the last that have it, or on all. Each case has at least one.
 func spread(cases []testCase, software bool, most int) (chosen [][]Kernel) {
 	type use struct {
 		at int

@@ -89,8 +89,8 @@ func (t matrix2) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * cei
 // splitDepth is the number of k's in a split's range.
 func (t matrix2) splitDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth) }
 
-// cost is twice the cost of a kernel for subgroup matrices. The speed of this kernel depends on the driver, so it should
-// only be chosen by timing.
+// cost is twice the cost of a kernel for subgroup matrices. The speed of this kernel depends on the driver, so it
+// should only be chosen by timing.
 func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
@@ -101,8 +101,8 @@ func (t matrix2) cost(s Spec) float64 {
 	return cost
 }
 
-// kernel returns one pass, which stores C, if there is no epilogue and one split. Otherwise that pass stores the sums to
-// scratch, and a second pass, in WGSL, adds them and applies the epilogue.
+// kernel returns one pass, which stores C, if there is no epilogue and one split. Otherwise that pass stores the sums
+// to scratch, and a second pass, in WGSL, adds them and applies the epilogue.
 func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
 	size := s.splitSize()

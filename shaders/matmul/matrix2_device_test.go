@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The kernels compute correct products on devices whose workgroups multiply matrices of any size. Other devices, such as
-// Mesa 26.2's lavapipe, run them rewritten for subgroup matrices without tensor addressing.
+// The kernels compute correct products on devices whose workgroups multiply matrices of any size. Other devices, such
+// as Mesa 26.2's lavapipe, run them rewritten for subgroup matrices without tensor addressing.
 func TestMatrix2VariantsOnDevices(t *testing.T) {
 	tier.Rest(t)
 	found, err := vulkan.Adapters()

@@ -121,8 +121,8 @@ func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 	return machine.buffers[2]
 }
 
-// The kernels compute correct products, including edges, split-K and batches. The machine runs the pass in assembly, and
-// a device runs the second pass. A store outside of C panics or changes the memory behind it.
+// The kernels compute correct products, including edges, split-K and batches. The machine runs the pass in assembly,
+// and a device runs the second pass. A store outside of C panics or changes the memory behind it.
 func TestMatrix2Kernels(t *testing.T) {
 	tier.Rest(t)
 	dev := testdevice.Translated(t)

@@ -35,9 +35,9 @@ var (
 	nativeSmall string
 )
 
-// native is how a product is cut. Threads take groups of few rows. Consecutive groups with the same columns are computed
-// in blocks of at most block rows, which a core's cache holds. Each sum adds its k's in an order that follows from the
-// shape, so its bits do not depend on the threads.
+// native is how a product is cut. Threads take groups of few rows. Consecutive groups with the same columns are
+// computed in blocks of at most block rows, which a core's cache holds. Each sum adds its k's in an order that follows
+// from the shape, so its bits do not depend on the threads.
 type native struct {
 	spec          Spec
 	packA, packB  bool
@@ -144,8 +144,8 @@ func (s Spec) wantedGroups(speed float64) int {
 	return int(max(1, min(s.flops()/(groupFlops*speed), mostGroups)))
 }
 
-// planBlocks cuts a product of many k's into blocks that a core's cache holds. Larger blocks read the operands less often.
-// It makes at least the given number of blocks, if they stay large enough.
+// planBlocks cuts a product of many k's into blocks that a core's cache holds. Larger blocks read the operands less
+// often. It makes at least the given number of blocks, if they stay large enough.
 func (n *native) planBlocks(blocks int) {
 	s := n.spec
 	n.packB = s.packsB() || s.N%1024 == 0
@@ -315,8 +315,9 @@ func nativeVectorKernel(s Spec) Kernel {
 		Passes: []Pass{t.pass(nativeVector, s.Batch*ceilDiv(s.N, columns), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
-// small reports whether compiling the product would take longer than it ever saves, and its sums have one order only. Of a
-// symmetric product of two matrices the other kernel computes half, whose bits may differ from the whole product's.
+// small reports whether compiling the product would take longer than it ever saves, and its sums have one order only.
+// Of a symmetric product of two matrices the other kernel computes half, whose bits may differ from the whole
+// product's.
 func (n native) small() bool {
 	s := n.spec
 	return s.flops() <= smallFlops && roundUp(s.N, panelColumns)*(s.K+smallRows) <= smallMatrix && n.splits == 1 &&
@@ -339,8 +340,8 @@ func nativeNaiveKernel(s Spec) Kernel {
 		Passes: []Pass{t.pass(nativeNaive, s.Batch*s.M, Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
-// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The epilogue comes first,
-// so that the macros of the code do not change it.
+// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The epilogue comes
+// first, so that the macros of the code do not change it.
 type text struct {
 	strings.Builder
 	spec  Spec

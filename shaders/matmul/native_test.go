@@ -80,8 +80,8 @@ func nativeSpecs(l target.Limits) []Spec {
 		Spec{Product: Product{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300}})
 }
 
-// pairSpecs are products of bf16 with bf16, for which CPUs have instructions: edges of tiles of 12 and 16 rows, of panels of
-// 8 and 32 columns, and of steps of 2 and 32.
+// pairSpecs are products of bf16 with bf16, for which CPUs have instructions: edges of tiles of 12 and 16 rows, of
+// panels of 8 and 32 columns, and of steps of 2 and 32.
 func pairSpecs() (out []Spec) {
 	for n, d := range [][3]int{
 		{1, 1, 1}, {12, 32, 64}, {32, 64, 96}, {33, 33, 33}, {16, 16, 31}, {61, 80, 1}, {7, 8, 62}, {45, 100, 515}, {96, 256, 1100},
@@ -111,8 +111,8 @@ func pairSpecs() (out []Spec) {
 	return out
 }
 
-// termSpecs are products of f32 of which AMX computes the terms: edges of tiles of 16 rows and of cells of 32, k's at once
-// and in blocks, sums that are split, a B that is packed once or by each group, and epilogues with all of them.
+// termSpecs are products of f32 of which AMX computes the terms: edges of tiles of 16 rows and of cells of 32, k's at
+// once and in blocks, sums that are split, a B that is packed once or by each group, and epilogues with all of them.
 func termSpecs() (out []Spec) {
 	for n, d := range [][3]int{{32, 64, 96}, {45, 100, 70}, {130, 80, 200}, {64, 48, 1100}, {97, 50, 1100}, {70, 530, 1000},
 		{33, 528, 1024}} {
@@ -137,9 +137,9 @@ func termSpecs() (out []Spec) {
 	return out
 }
 
-// symmetricSpecs are products of a matrix with its transpose, of a symmetric matrix with itself, and of two that commute:
-// tiles on the diagonal that are cut off, several groups of columns, k's at once and in blocks, sums that are split, and
-// rows of C that evict each other.
+// symmetricSpecs are products of a matrix with its transpose, of a symmetric matrix with itself, and of two that
+// commute: tiles on the diagonal that are cut off, several groups of columns, k's at once and in blocks, sums that are
+// split, and rows of C that evict each other.
 func symmetricSpecs() (out []Spec) {
 	for n, d := range [][2]int{{96, 64}, {70, 40}, {112, 600}, {400, 100}, {45, 520}, {300, 700}, {13, 5}, {77, 77}, {150, 150},
 		{129, 1100}, {48, 2048}, {1024, 390}} {
@@ -206,8 +206,8 @@ func circulant(a []float32, s Spec) (stored []byte, values []float32) {
 	})
 }
 
-// arranged returns square matrices of f32, each of whose elements is the one at its place among random ones. place must be
-// idempotent: a is changed in order.
+// arranged returns square matrices of f32, each of whose elements is the one at its place among random ones. place must
+// be idempotent: a is changed in order.
 func arranged(a []float32, s Spec, place func(row, col int) (int, int)) (stored []byte, values []float32) {
 	for n := range s.Batch {
 		for i := range s.M {
@@ -282,7 +282,8 @@ type nativeUse struct {
 	kernels []Kernel
 }
 
-// kind returns a kernel's name without the number of its splits. Sums that are split change how C is written, and depend on sizes.
+// kind returns a kernel's name without the number of its splits. Sums that are split change how C is written, and
+// depend on sizes.
 func kind(name, property string) string {
 	whole, _, split := strings.Cut(name, " split")
 	if split && (property[0] == 'C' || property[0] == 's') {
@@ -291,8 +292,8 @@ func kind(name, property string) string {
 	return whole
 }
 
-// properties are what a product's kernels depend on: how A and B are read, how C is written, which transposes go together,
-// batches and sizes. Edges are those of register tiles and of steps.
+// properties are what a product's kernels depend on: how A and B are read, how C is written, which transposes go
+// together, batches and sizes. Edges are those of register tiles and of steps.
 func (s Spec) properties() []string {
 	kind := fmt.Sprint(s.Grouping, s.Symmetric)
 	rows, columns, steps := s.M%12 == 0, s.N%32 == 0, s.K%32 == 0
@@ -307,8 +308,8 @@ func (s Spec) properties() []string {
 	}
 }
 
-// covering returns each kind of kernel with each property that products have, the smallest products first. It leaves out
-// the kernels whose properties are all those of others.
+// covering returns each kind of kernel with each property that products have, the smallest products first. It leaves
+// out the kernels whose properties are all those of others.
 func covering(specs []Spec, l target.Limits) (out []nativeUse) {
 	specs = slices.Clone(specs)
 	slices.SortStableFunc(specs, func(a, b Spec) int { return cmp.Compare(a.flops(), b.flops()) })
@@ -394,8 +395,8 @@ func TestNativeComputesTheProductByClang(t *testing.T) {
 	testNative(t, uses, "clang", fewerPasses, "-march=native")
 }
 
-// The product of a matrix with its transpose, or of a symmetric matrix with itself, has the bits of the one that computes
-// all elements, with vectors of any size. AMX adds the terms of both operands in an order of its own.
+// The product of a matrix with its transpose, or of a symmetric matrix with itself, has the bits of the one that
+// computes all elements, with vectors of any size. AMX adds the terms of both operands in an order of its own.
 func TestHalfOfASymmetricProductHasItsBits(t *testing.T) {
 	tier.Rest(t)
 	flags := []string{"-march=native"}

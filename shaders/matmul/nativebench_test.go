@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkNative compares the kernels with OpenBLAS, if the machine has it, on one and two threads each. It prints ratios of
-// times, those above 1 for kernels that are faster.
+// BenchmarkNative compares the kernels with OpenBLAS, if the machine has it, on one and two threads each. It prints
+// ratios of times, those above 1 for kernels that are faster.
 func BenchmarkNative(b *testing.B) {
 	heads := func(m, n, k int, transA, transB bool) Spec {
 		return Spec{Product: Product{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}}
@@ -55,8 +55,8 @@ func (b *nativeBuild) bench(t testing.TB, args []string) {
 	require.NoError(t, cmd.Run())
 }
 
-// BenchmarkNativeBF16 compares the kernels for operands of bf16 with the first one for the same product of f32. It prints
-// ratios as BenchmarkNative does.
+// BenchmarkNativeBF16 compares the kernels for operands of bf16 with the first one for the same product of f32. It
+// prints ratios as BenchmarkNative does.
 func BenchmarkNativeBF16(b *testing.B) {
 	for _, s := range append(benchSpecs, benchSpec{"2048x128x352 NN", Spec{Product: Product{Batch: 1, M: 2048, N: 128, K: 352}}}) {
 		for _, threads := range []string{"1", "2"} {

@@ -72,7 +72,8 @@ func usableUnits(s Spec, l target.Limits) (units []matrixUnit) {
 		if !slices.Contains(l.Cooperative, u.CooperativeMatrix) {
 			continue
 		}
-		// Intel's cores, which have AMX too, start such an instruction every other cycle, but two sums of f32 each cycle.
+		// Intel's cores, which have AMX too, start such an instruction every other cycle, but two sums of f32 each
+		// cycle.
 		if u.CooperativeMatrix == target.AVX512 && slices.Contains(l.Cooperative, target.AMX) {
 			u.speed = 0.6
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What the default kernel packs, as docs/BENCHMARKS.md measures: a B that exceeds a small cache where many rows use it or
-// its rows share cache sets, and rows of A that share cache sets.
+// What the default kernel packs, as docs/BENCHMARKS.md measures: a B that exceeds a small cache where many rows use it
+// or its rows share cache sets, and rows of A that share cache sets.
 func TestNativePacking(t *testing.T) {
 	for _, c := range []struct {
 		name         string

@@ -43,8 +43,8 @@ func smallSpecs() (out []Spec) {
 	return out
 }
 
-// A product is small if it is soon computed, has one order of sums, and its B fits the stack. CPUs that multiply bf16 add in
-// another order.
+// A product is small if it is soon computed, has one order of sums, and its B fits the stack. CPUs that multiply bf16
+// add in another order.
 func TestWhichProductsAreSmall(t *testing.T) {
 	first := func(s Spec, l target.Limits) string { return Variants(s, l)[1].Name }
 	of := func(m, n, k int) Spec { return Spec{Product: Product{Batch: 1, M: m, N: n, K: k}} }

@@ -42,8 +42,8 @@ func termVariants(s Spec, l target.Limits) []Kernel {
 	return []Kernel{planTerms(s).kernel()}
 }
 
-// planTerms cuts the product into groups. A group packs its rows of A, so it has many columns. It reads panels of B from
-// the cache, or packs them, for each block of its rows, so it has many rows.
+// planTerms cuts the product into groups. A group packs its rows of A, so it has many columns. It reads panels of B
+// from the cache, or packs them, for each block of its rows, so it has many rows.
 func planTerms(s Spec) terms {
 	p := terms{native: native{spec: s, split: s.K, splits: 1}, padded: roundUp(s.K, cellSide)}
 	p.columns = p.evenly(s.N, termColumns)
@@ -102,8 +102,8 @@ func (p terms) whole() bool {
 	return p.spec.Declare == nil && p.spec.Grouping != graph.GroupedRows && p.spec.M%16 == 0 && p.spec.N%16 == 0
 }
 
-// symmetric reports whether the kernel computes half of a symmetric product. It can where sums lie in C, or in a block of
-// one panel.
+// symmetric reports whether the kernel computes half of a symmetric product. It can where sums lie in C, or in a block
+// of one panel.
 func (p terms) symmetric() bool { return p.spec.Symmetric && (p.whole() || p.split <= p.steps) }
 
 // cost estimates the multiplications and, as so many of them, the packing of the operands.

@@ -101,7 +101,8 @@ func (x slice) wgslType() string {
 }
 
 // helpers are WGSL functions for vec4s that are not aligned to sixteen bytes. x and last hold ten 16-bit floats:
-// mm_shift returns the first eight or, if odd, those from the second on. mm_keep clears all but the first left elements.
+// mm_shift returns the first eight or, if odd, those from the second on. mm_keep clears all but the first left
+// elements.
 const helpers = `fn mm_shift(x: vec4<u32>, last: u32, odd: bool) -> vec4<u32> {
 let y = vec4<u32>(x.y, x.z, x.w, last);
 return select(x, (x >> vec4<u32>(16u)) | (y << vec4<u32>(16u)), odd);

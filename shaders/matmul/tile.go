@@ -69,8 +69,8 @@ func stride(n int) int { return n/4 + 1 }
 
 func (t tile) memory() int { return 16 * t.depth * (stride(t.rows) + stride(t.cols)) }
 
-// cost estimates the multiplications and loads of each wave of fillTiles workgroups. Small blocks of registers need more
-// loads for each multiplication.
+// cost estimates the multiplications and loads of each wave of fillTiles workgroups. Small blocks of registers need
+// more loads for each multiplication.
 func (t tile) cost(s Spec) float64 {
 	rm, rn := float64(t.rows/t.wy), float64(t.cols/t.wx)
 	perK := float64(t.rows*t.cols) * (1 + 1/rm + 1/rn)

@@ -291,8 +291,8 @@ func (w *printer) operation(x *scalar.Expr) string {
 	return fmt.Sprintf("(%s %s %s)", a, x.Name, b)
 }
 
-// offset is an index as a signed 64-bit integer. What a kernel computes modulo 2³² is computed exactly, so the C compiler
-// knows that neighboring indices are neighbors in memory.
+// offset is an index as a signed 64-bit integer. What a kernel computes modulo 2³² is computed exactly, so the C
+// compiler knows that neighboring indices are neighbors in memory.
 type offset struct {
 	text string
 	most float64 // bound of its magnitude

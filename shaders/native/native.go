@@ -1,7 +1,7 @@
 // Package native writes kernels in C, for devices that are the cores of a CPU.
 //
-// [Kernel] and [Function] print code of package scalar. Templates are C from the start. [Unit] is what a compiler gets: it
-// begins with types and with WGSL's built-in functions.
+// [Kernel] and [Function] print code of package scalar. Templates are C from the start. [Unit] is what a compiler gets:
+// it begins with types and with WGSL's built-in functions.
 package native
 
 import (

@@ -39,8 +39,8 @@ func (in instruction) is(op uint32, at int, operand uint32) bool {
 	return in.op() == op && in[at] == operand
 }
 
-// amendment is what naga does not know of a kernel: whether its 16-bit floats are bf16, and the size of its matrices, if
-// they are not square; otherwise all sides are zero.
+// amendment is what naga does not know of a kernel: whether its 16-bit floats are bf16, and the size of its matrices,
+// if they are not square; otherwise all sides are zero.
 type amendment struct {
 	bfloat16 bool
 	size     target.CooperativeMatrix
@@ -92,8 +92,8 @@ func amend(code []byte, a amendment) []byte {
 	return out
 }
 
-// withSizes gives matrices their rows and columns, by use, if these are not what naga makes of them; bound is the number
-// of ids.
+// withSizes gives matrices their rows and columns, by use, if these are not what naga makes of them; bound is the
+// number of ids.
 func withSizes(list []instruction, bound *uint32, size target.CooperativeMatrix) []instruction {
 	if size.M == 0 {
 		return list

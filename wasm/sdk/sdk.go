@@ -29,8 +29,8 @@ var places = map[string][][2]string{
 // Languages lists the languages that New knows.
 func Languages() []string { return []string{"c", "rust", "assemblyscript", "tinygo", "go"} }
 
-// New makes a folder with a hook to begin with, all that it needs, and a Makefile to build it. It returns the names of the files. A
-// folder that holds something already is refused.
+// New makes a folder with a hook to begin with, all that it needs, and a Makefile to build it. It returns the names of
+// the files. A folder that holds something already is refused.
 func New(language, dir string) (names []string, err error) {
 	if !slices.Contains(Languages(), language) {
 		return nil, fielderror.New("language", language, "one of %s", strings.Join(Languages(), ", "))

@@ -34,7 +34,8 @@ func TestMissingProgramsAreNamed(t *testing.T) {
 	assert.Equal(t, "on macOS: brew install llvm lld", ToolchainOf("c").get("darwin"))
 }
 
-// Programs that cannot make WebAssembly are named with what they lack: Xcode's clang, a rustc without the target's library.
+// Programs that cannot make WebAssembly are named with what they lack: Xcode's clang, a rustc without the target's
+// library.
 func TestMissingTargetsAreNamed(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("programs of this test are shell scripts")

@@ -20,9 +20,10 @@ type Arrivals struct {
 	err    error
 }
 
-// Stream fetches as Fetch does what the requests for data need, and returns their names with the commits. If streamed says so of
-// the files, it returns when the first is there, and the others arrive in their order, until ctx ends: the cache has them under
-// the commit, and under the revision once all are there, be it in a later run that names the commit. Close the arrivals; nil: all is there.
+// Stream fetches as Fetch does what the requests for data need, and returns their names with the commits. If streamed
+// says so of the files, it returns when the first is there, and the others arrive in their order, until ctx ends: the
+// cache has them under the commit, and under the revision once all are there, be it in a later run that names the
+// commit. Close the arrivals; nil: all is there.
 func (c *Client) Stream(ctx context.Context, requests []Request, streamed func(paths []string) bool) ([]string, *Arrivals, error) {
 	sources, err := c.find(ctx, requests)
 	if err != nil {
@@ -73,8 +74,8 @@ func pinned(requests []Request, sources []*source) []string {
 	return names
 }
 
-// announce lists the files of a commit that are not there yet. Its revision is written when they are: it means them. A run that
-// is stopped before goes on with the commit, so the cache notes the revision.
+// announce lists the files of a commit that are not there yet. Its revision is written when they are: it means them. A
+// run that is stopped before goes on with the commit, so the cache notes the revision.
 func (s *source) announce() error {
 	if s.commit == "" { // of the cache
 		return nil

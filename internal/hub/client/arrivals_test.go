@@ -137,8 +137,8 @@ func TestStream(t *testing.T) {
 	a.Close()
 }
 
-// A run that was stopped goes on with its commit. Once the files are there, the branch has that commit, unless a later download
-// has given it another.
+// A run that was stopped goes on with its commit. Once the files are there, the branch has that commit, unless a later
+// download has given it another.
 func TestStreamGoesOnByCommit(t *testing.T) {
 	for name, c := range map[string]struct {
 		between func(t *testing.T, o Options, later string)
@@ -234,7 +234,8 @@ func streamUntilStopped(t *testing.T, s *hubserver.Server, o Options) string {
 	return names[0]
 }
 
-// So it is with streams: files arrive right or not at all, and the branch never means a commit some of whose files are missing.
+// So it is with streams: files arrive right or not at all, and the branch never means a commit some of whose files are
+// missing.
 func TestStreamFaults(t *testing.T) {
 	for seed := range uint64(tier.Times(t, 200, 10)) {
 		r := rand.New(rand.NewPCG(seed, 8))

@@ -1,8 +1,8 @@
 // Package client downloads from the Hugging Face Hub into its cache, as huggingface_hub does, and uploads to it.
 //
-// Fetch asks for the commit of a revision and for the list of its files, chooses those that a use needs, and downloads what
-// is missing: files at once in several connections, each resumed where its connection broke, compared with its hash before
-// it gets its name, and locked against other processes. Push uploads files as one commit.
+// Fetch asks for the commit of a revision and for the list of its files, chooses those that a use needs, and downloads
+// what is missing: files at once in several connections, each resumed where its connection broke, compared with its
+// hash before it gets its name, and locked against other processes. Push uploads files as one commit.
 //
 // The token is sent to the endpoint alone, also where it redirects to the storage of large files.
 package client
@@ -49,8 +49,8 @@ type Options struct {
 	Wait      func(context.Context, time.Duration) error // waits before another attempt
 }
 
-// FromEnvironment are the options that the variables of huggingface_hub give. explicit says that the user has asked for what
-// needs a token: HF_HUB_DISABLE_IMPLICIT_TOKEN does not count.
+// FromEnvironment are the options that the variables of huggingface_hub give. explicit says that the user has asked for
+// what needs a token: HF_HUB_DISABLE_IMPLICIT_TOKEN does not count.
 func FromEnvironment(explicit bool) (Options, error) {
 	o := Options{Endpoint: strings.TrimRight(cmp.Or(os.Getenv("HF_ENDPOINT"), defaultEndpoint), "/"), Idle: 10 * time.Second,
 		Answer: 2 * time.Minute, Free: diskspace.Free, Wait: wait}

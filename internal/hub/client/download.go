@@ -122,8 +122,8 @@ func (c *Client) file(ctx context.Context, s *source, f hub.File) error {
 	return link(blob, s.In(s.commit, f.Path))
 }
 
-// content downloads a blob, going on where an earlier download has stopped. A content with another hash is downloaded once
-// more; the second one is an error.
+// content downloads a blob, going on where an earlier download has stopped. A content with another hash is downloaded
+// once more; the second one is an error.
 func (c *Client) content(ctx context.Context, s *source, f hub.File, blob string) error {
 	part, err := os.OpenFile(blob+incomplete, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
@@ -293,8 +293,8 @@ func link(blob, path string) error {
 	return copyTo(blob, path)
 }
 
-// copyTo copies a blob into a snapshot, which has the whole of it or nothing: a process that is killed leaves what it has
-// copied beside the blob.
+// copyTo copies a blob into a snapshot, which has the whole of it or nothing: a process that is killed leaves what it
+// has copied beside the blob.
 func copyTo(blob, path string) error {
 	from, err := os.Open(blob)
 	if err != nil {

@@ -90,8 +90,8 @@ const (
 	maxAsked    = 10 * time.Minute
 )
 
-// persist repeats an attempt that the network or the server made fail, after a time that doubles, or for which the server
-// asks, up to a number of attempts. One that has moved data begins the count again.
+// persist repeats an attempt that the network or the server made fail, after a time that doubles, or for which the
+// server asks, up to a number of attempts. One that has moved data begins the count again.
 func (c *Client) persist(ctx context.Context, attempts int, attempt func() (moved bool, err error)) error {
 	pause := time.Second
 	for tries := 1; ; tries++ {

@@ -31,8 +31,8 @@ type source struct {
 	failed   error    // the Hub's answer, while the cache has what was needed
 }
 
-// Fetch downloads what the requests need and the cache lacks. If the Hub cannot be reached, or refuses, and the cache has all
-// that a request needs, a note says so and the files of the cache are used.
+// Fetch downloads what the requests need and the cache lacks. If the Hub cannot be reached, or refuses, and the cache
+// has all that a request needs, a note says so and the files of the cache are used.
 func (c *Client) Fetch(ctx context.Context, requests []Request) error {
 	sources, err := c.find(ctx, requests)
 	if err != nil {
@@ -74,7 +74,8 @@ func sourceOf(sources []*source, n hub.Name) int {
 	return slices.IndexFunc(sources, func(s *source) bool { return s.Kind == n.Kind && s.ID == n.ID && s.Revision == n.Revision })
 }
 
-// resolve adds the files that a request needs to its source. If the Hub fails and the cache has them, there are none to add.
+// resolve adds the files that a request needs to its source. If the Hub fails and the cache has them, there are none to
+// add.
 func (c *Client) resolve(ctx context.Context, s *source, r Request) error {
 	if s.commit == "" {
 		cached := inCache(r)
@@ -146,8 +147,8 @@ func inCache(r Request) bool {
 	return err == nil && !slices.ContainsFunc(chosen, func(f hub.File) bool { return !has(r.Name, commit, f) })
 }
 
-// list finds the commit of a source and its files, with one attempt a request if once is set. A commit that the cache has a
-// list of needs no connection.
+// list finds the commit of a source and its files, with one attempt a request if once is set. A commit that the cache
+// has a list of needs no connection.
 func (c *Client) list(ctx context.Context, s *source, once bool) error {
 	commit := s.Revision
 	if !hub.IsCommit(commit) {
@@ -221,8 +222,8 @@ func (c *Client) checkDisk(sources []*source) error {
 	return nil
 }
 
-// finish writes what the cache keeps of a source: the commit of the revision, which files there are not, and the list of all
-// files if all are there.
+// finish writes what the cache keeps of a source: the commit of the revision, which files there are not, and the list
+// of all files if all are there.
 func (s *source) finish() error {
 	if s.commit == "" { // of the cache
 		return nil

@@ -20,7 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childName is the variable that makes the test binary a process that downloads a name, or streams it if it is a data set.
+// childName is the variable that makes the test binary a process that downloads a name, or streams it if it is a data
+// set.
 const childName = "HUB_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -64,8 +65,8 @@ func downloadForParent(name string) error {
 	return err
 }
 
-// child downloads a name in a process of its own, and kills it when it has reported a number of bytes; 0: it ends by itself.
-// after is a pause between the report and the kill.
+// child downloads a name in a process of its own, and kills it when it has reported a number of bytes; 0: it ends by
+// itself. after is a pause between the report and the kill.
 func child(t *testing.T, name string, bytes int64, after time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
@@ -89,8 +90,8 @@ func child(t *testing.T, name string, bytes int64, after time.Duration) {
 	}
 }
 
-// A process that is killed in the middle of a download leaves files that are right, or none. The next one goes on with the
-// bytes that have arrived, and asks for none of them again.
+// A process that is killed in the middle of a download leaves files that are right, or none. The next one goes on with
+// the bytes that have arrived, and asks for none of them again.
 func TestKilledDownload(t *testing.T) {
 	const piece, size = 64 << 10, 300_000
 	s := &hubserver.Server{Small: 1000}
@@ -154,7 +155,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// Where there are no links, a snapshot gets the whole of a copy or nothing, and copies do not share a file on their way.
+// Where there are no links, a snapshot gets the whole of a copy or nothing, and copies do not share a file on their
+// way.
 func TestCopies(t *testing.T) {
 	blobs, snapshot := t.TempDir(), t.TempDir()
 	blob, path := filepath.Join(blobs, "b"), filepath.Join(snapshot, "model.safetensors")

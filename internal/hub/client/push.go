@@ -53,7 +53,8 @@ func (c *Client) CheckToken(n hub.Name) error {
 }
 
 // Push uploads files as one commit on the revision of a repository, which it makes if there is none. Files that the
-// repository has already are replaced, and files of an earlier upload deleted; others stay. It returns the commit's address.
+// repository has already are replaced, and files of an earlier upload deleted; others stay. It returns the commit's
+// address.
 func (c *Client) Push(ctx context.Context, n hub.Name, uploads []Upload, o PushOptions) (address string, err error) {
 	if err := c.CheckToken(n); err != nil {
 		return "", err
@@ -139,7 +140,8 @@ func (c *Client) create(ctx context.Context, n hub.Name, private bool) error {
 	return err
 }
 
-// replaced returns the files of the repository that the upload deletes, and notes that it replaces a card of another author.
+// replaced returns the files of the repository that the upload deletes, and notes that it replaces a card of another
+// author.
 func (c *Client) replaced(ctx context.Context, n hub.Name, files []*upload, o PushOptions) (old []string, err error) {
 	s := &source{Name: n}
 	if err := c.list(ctx, s, false); err != nil {
@@ -385,8 +387,8 @@ func (c *counted) end() {
 	c.meter.add(-c.n)
 }
 
-// commit makes the commit: an object with its message, and one for each file, each on a line. It is not repeated after a
-// broken connection: the Hub may have made it. old are the paths that it deletes.
+// commit makes the commit: an object with its message, and one for each file, each on a line. It is not repeated after
+// a broken connection: the Hub may have made it. old are the paths that it deletes.
 func (c *Client) commit(ctx context.Context, n hub.Name, files []*upload, old []string, message string) (string, error) {
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)

@@ -56,8 +56,8 @@ func (s *source) notePending() {
 	_ = write(s.pendingPath(s.Revision), text) // the note of branch a keeps that of branch a/b from being written
 }
 
-// writeRefs writes the commit of the source's revision. If that is the commit itself, it writes the revisions that streams
-// have left pending, if their files are there.
+// writeRefs writes the commit of the source's revision. If that is the commit itself, it writes the revisions that
+// streams have left pending, if their files are there.
 func (s *source) writeRefs() error {
 	if s.Revision != s.commit {
 		return s.writeRef(s.Revision)

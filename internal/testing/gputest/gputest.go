@@ -2,15 +2,15 @@
 //
 // Which device a test uses:
 //
-//   - Logic (engine, optimizers, planning, tuning, profiles, hooks, commands) runs on testdevice.Device, the CPU's native
-//     code.
-//   - What each backend must do runs on all of Backends: the conformance suite of runtime/devicetest/compute, the rules of
-//     runtime/devicetest/contract, one golden run of each model, training with hooks, worker processes that are lost, and
-//     in pipeline/runs/verify one case of each invariant of the pipeline.
+//   - Logic (engine, optimizers, planning, tuning, profiles, hooks, commands) runs on testdevice.Device, the CPU's
+//     native code.
+//   - What each backend must do runs on all of Backends: the conformance suite of runtime/devicetest/compute, the rules
+//     of runtime/devicetest/contract, one golden run of each model, training with hooks, worker processes that are
+//     lost, and in pipeline/runs/verify one case of each invariant of the pipeline.
 //   - Parity between backends: goldentest trains pipelines of two backends, and pipeline/runs/verify compares kinds.
-//   - Kernels for GPUs and for software adapters (runtime/devicetest/compute, shaders/matmul) run on testdevice.Translated,
-//     which has them as C, because drivers of software adapters take minutes to compile them. A small case of each kind of kernel
-//     runs on an adapter, too.
+//   - Kernels for GPUs and for software adapters (runtime/devicetest/compute, shaders/matmul) run on
+//     testdevice.Translated, which has them as C, because drivers of software adapters take minutes to compile them. A
+//     small case of each kind of kernel runs on an adapter, too.
 package gputest
 
 import (

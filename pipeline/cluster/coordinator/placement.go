@@ -160,8 +160,8 @@ func isApart(group []protocol.Place, member string, apart func(a, b string) bool
 	return slices.ContainsFunc(group, func(p protocol.Place) bool { return apart(p.Member, member) })
 }
 
-// freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have not
-// reached each other are in one group only if there is no other for them: they may reach each other by now.
+// freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have
+// not reached each other are in one group only if there is no other for them: they may reach each other by now.
 func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apart func(a, b string) bool) (groups [][]protocol.Place) {
 	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are apart
 	for _, member := range (placement{ranks: offers}).members() {

@@ -191,7 +191,8 @@ func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error
 	return nil
 }
 
-// arrived takes a piece that was announced, forwards it, and takes a change that is complete. The caller holds the lock.
+// arrived takes a piece that was announced, forwards it, and takes a change that is complete. The caller holds the
+// lock.
 func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 	added, err := p.Add(number, payload)
 	if err != nil && !p.altered {

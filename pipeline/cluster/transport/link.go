@@ -75,7 +75,8 @@ func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 	return l
 }
 
-// newEpoch drops what a session carries of the epoch before, and its statistics. The epoch is 0 if the peer is not in it.
+// newEpoch drops what a session carries of the epoch before, and its statistics. The epoch is 0 if the peer is not in
+// it.
 func (l *link) newEpoch(epoch uint64) {
 	l.carries.Store(epoch)
 	for c := range classes {

@@ -89,7 +89,8 @@ func TestSummariesOfAnotherConfigAreRefused(t *testing.T) {
 	assert.ErrorContains(t, err, summaries)
 }
 
-// Without replicas that train on their own the keys of their exchanges have no effect: summaries stay valid with others.
+// Without replicas that train on their own the keys of their exchanges have no effect: summaries stay valid with
+// others.
 func TestSummariesWithOtherKeysOfExchanges(t *testing.T) {
 	summaries := t.TempDir()
 	_, err := execute(context.Background(), threeModes(t, "summaries: "+summaries+"\n"), runs.Options{Train: faked(truth).Train}, nil)

@@ -42,8 +42,8 @@ type Result struct {
 	Err     error
 }
 
-// CompileAll is Compile for several sources. One run of the compiler makes those that are not kept: it compiles each unit on
-// its own, as Compile does, and links them to one library.
+// CompileAll is Compile for several sources. One run of the compiler makes those that are not kept: it compiles each
+// unit on its own, as Compile does, and links them to one library.
 func (c *Compiler) CompileAll(ctx context.Context, sources []Source) []Result {
 	results := make([]Result, len(sources))
 	c.compileMissing(ctx, sources, results)
@@ -132,7 +132,8 @@ func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, erro
 	return library, nil
 }
 
-// keep writes a library, and to the files of its units the library's name. On a full disk the next process compiles again.
+// keep writes a library, and to the files of its units the library's name. On a full disk the next process compiles
+// again.
 func (c *Compiler) keep(library []byte, paths ...string) {
 	if c.cache == "" {
 		return

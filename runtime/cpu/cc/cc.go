@@ -1,9 +1,9 @@
 // Package cc compiles C with the machine's compiler and keeps the results on disk.
 //
-// A Compiler turns translation units into shared libraries. Each kernel is a unit of its own, so its code does not depend on
-// the units that are compiled beside it. One run of the compiler makes a library of several units, which saves a tenth of
-// the time: the driver and the linker run once. The file of a unit in the cache names the library that has its code, so programs
-// that have a kernel in common share it.
+// A Compiler turns translation units into shared libraries. Each kernel is a unit of its own, so its code does not
+// depend on the units that are compiled beside it. One run of the compiler makes a library of several units, which
+// saves a tenth of the time: the driver and the linker run once. The file of a unit in the cache names the library that
+// has its code, so programs that have a kernel in common share it.
 package cc
 
 import (

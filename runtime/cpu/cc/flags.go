@@ -35,8 +35,8 @@ func native(cpu string) [][]string {
 // flags are a compiler's arguments before and after the source.
 type flags struct{ compile, link []string }
 
-// links returns what a unit is linked with where it needs it. libgcc has what a CPU lacks, such as conversions of types.
-// clang may come without it.
+// links returns what a unit is linked with where it needs it. libgcc has what a CPU lacks, such as conversions of
+// types. clang may come without it.
 func links() [][]string { return [][]string{{"-lm", "-lgcc"}, {"-lm"}} }
 
 // String returns the arguments, in two lines.

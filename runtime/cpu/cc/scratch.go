@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// scratch is the folder of files in progress, which only the user can access. It exists while a compiler runs, so that a
-// process that is killed later leaves nothing.
+// scratch is the folder of files in progress, which only the user can access. It exists while a compiler runs, so that
+// a process that is killed later leaves nothing.
 type scratch struct {
 	mu    sync.Mutex
 	dir   string // "": there is none

@@ -152,8 +152,8 @@ func productsOfBF16() (out []compute.Task) {
 	return out
 }
 
-// The same text serves CPUs without AVX and with AVX2, and another compiler. Both run the ops whose kernels are made for
-// vectors of a size, and divide the others.
+// The same text serves CPUs without AVX and with AVX2, and another compiler. Both run the ops whose kernels are made
+// for vectors of a size, and divide the others.
 func TestX86(t *testing.T) {
 	tier.Rest(t)
 	tasks := sample(12, 4)

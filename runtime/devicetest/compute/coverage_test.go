@@ -57,8 +57,8 @@ func (r *reached) add(t Task, ks []shaders.Kernel) {
 	}
 }
 
-// Each share of the suite reaches every op with all dtypes, every kernel variant and every statement. The shares together
-// reach every combination of statements in a kernel, as the one of both does.
+// Each share of the suite reaches every op with all dtypes, every kernel variant and every statement. The shares
+// together reach every combination of statements in a kernel, as the one of both does.
 func TestSharesReachEveryKernelVariant(t *testing.T) {
 	tier.Rest(t)
 	limits := target.DefaultLimits()

@@ -79,9 +79,9 @@ func unzeroed(t *testing.T) device.Device {
 	return d
 }
 
-// TestKernelsMissNoBarrier runs every kind of kernel whose invocations share memory with its invocations in another order,
-// which may change no bit. It needs a driver: translated into C, invocations also wait where a loop around a barrier
-// begins and ends. So it compares with the reference, too.
+// TestKernelsMissNoBarrier runs every kind of kernel whose invocations share memory with its invocations in another
+// order, which may change no bit. It needs a driver: translated into C, invocations also wait where a loop around a
+// barrier begins and ends. So it compares with the reference, too.
 func TestKernelsMissNoBarrier(t *testing.T) {
 	tier.Rest(t)
 	d := unzeroed(t)

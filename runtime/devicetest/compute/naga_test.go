@@ -166,8 +166,8 @@ func kernels(t *testing.T) map[string]string {
 }
 
 // Every statement of a kernel of every case, and of training, translates to Metal's and Direct3D's languages. Kernels
-// whose statements all occur in others are left out; TestKernelsAreValidSPIRV compiles them. The translator is no part of
-// gpupipe.
+// whose statements all occur in others are left out; TestKernelsAreValidSPIRV compiles them. The translator is no part
+// of gpupipe.
 func TestKernelsTranslate(t *testing.T) {
 	tier.Rest(t)
 	naga, err := exec.LookPath("naga")

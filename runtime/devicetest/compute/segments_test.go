@@ -55,8 +55,8 @@ func inputs(b *graph.Builder, types []graph.Type) (in []*graph.Value) {
 	return in
 }
 
-// attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v. A window of 0
-// is none.
+// attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v. A window of
+// 0 is none.
 func attentionGraph(t *testing.T, types []graph.Type, segments bool, window int) *graph.Graph {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {

@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The kernels of all cases, and of training, compile to SPIR-V; of those that differ in numbers and repetitions only, one
-// does. The Khronos validator accepts the SPIR-V of kernels with a statement that none before has: it mostly checks the
-// code of single statements.
+// The kernels of all cases, and of training, compile to SPIR-V; of those that differ in numbers and repetitions only,
+// one does. The Khronos validator accepts the SPIR-V of kernels with a statement that none before has: it mostly checks
+// the code of single statements.
 func TestKernelsAreValidSPIRV(t *testing.T) {
 	tier.Rest(t)
 	validator, err := exec.LookPath("spirv-val")

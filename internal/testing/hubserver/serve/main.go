@@ -1,6 +1,6 @@
 // Command serve is a Hub for other programs' tests: it serves the folders models/ORG/NAME and datasets/ORG/NAME of a
-// folder, prints its address, and ends with its standard input. NAME@BRANCH has the files of another branch than main; a /
-// in BRANCH is %2F. Uploads need the token hf_test.
+// folder, prints its address, and ends with its standard input. NAME@BRANCH has the files of another branch than main;
+// a / in BRANCH is %2F. Uploads need the token hf_test.
 package main
 
 import (

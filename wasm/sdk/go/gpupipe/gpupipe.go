@@ -1,7 +1,7 @@
 //go:build wasip1
 
-// Package gpupipe is for hooks in Go, with Go's own compiler or TinyGo: version 1 of the ABI (docs/HOOKS.md). A hook is a function
-// that is given, when the program begins, to the package of its name:
+// Package gpupipe is for hooks in Go, with Go's own compiler or TinyGo: version 1 of the ABI (docs/HOOKS.md). A hook is
+// a function that is given, when the program begins, to the package of its name:
 //
 //	func init() { buildloss.Use(loss) }
 //
@@ -42,8 +42,9 @@ var (
 	seed uint64
 )
 
-// Open names the function that runs before the hook is first called. If it reads the configuration it should read all of it: keys that
-// it did not ask for are then reported to the user. The same holds for a function that builds a loss or a model.
+// Open names the function that runs before the hook is first called. If it reads the configuration it should read all
+// of it: keys that it did not ask for are then reported to the user. The same holds for a function that builds a loss
+// or a model.
 func Open(f func()) { open = f }
 
 // Seed is the seed of the hook.

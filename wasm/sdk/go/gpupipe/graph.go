@@ -24,8 +24,8 @@ func hostShape(handle uint32, dims unsafe.Pointer, capacity uint32) int32
 // Value is a tensor of the graph. Its methods add ops; a mistake ends the call with an error that names the op.
 type Value struct{ handle uint32 }
 
-// Input is a named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight" or an array of
-// data.aligned; of a model "tokens" or "segments".
+// Input is a named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight" or
+// an array of data.aligned; of a model "tokens" or "segments".
 func Input(name string) Value { return Value{hostInput(address(name), uint32(len(name)))} }
 
 // Scalar is an f32 [] of a loss that a loss_scalars hook sets for each step.
@@ -108,7 +108,8 @@ func (x Value) reduce(op string, keep bool, axes []int) Value {
 	return Op(op, `{"axes":`+list(axes)+`,"keep":`+strconv.FormatBool(keep)+`}`, x)
 }
 
-// Sum adds over axes, all if none is named; they leave the shape, or with keep stay as one. Negative ones count from the end.
+// Sum adds over axes, all if none is named; they leave the shape, or with keep stay as one. Negative ones count from
+// the end.
 func (x Value) Sum(keep bool, axes ...int) Value { return x.reduce("sum", keep, axes) }
 
 // Mean is the mean over axes; see Sum.

@@ -41,25 +41,27 @@ func Zeros(name string, shape ...int) Value { return Parameter(name, `{"init":"z
 // Linear is x·wᵀ, w [outputs, inputs].
 func (x Value) Linear(w Value) Value { return Op("matmul", `{"trans_b":true}`, x, w) }
 
-// TopK is the k largest elements of each row of x [N, E]: values [N, k] in descending order, and as the second result their columns,
-// u32 [N, k].
+// TopK is the k largest elements of each row of x [N, E]: values [N, k] in descending order, and as the second result
+// their columns, u32 [N, k].
 func (x Value) TopK(k int) (values, ids Value) {
 	values = Op("top_k", `{"k":`+strconv.Itoa(k)+`}`, x)
 	return values, values.Second()
 }
 
-// GroupRows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row u32 [N·k], the row
-// of each pair u32 [N, k], and where the rows of each expert begin, u32 [experts + 1].
+// GroupRows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row
+// u32 [N·k], the row of each pair u32 [N, k], and where the rows of each expert begin, u32 [experts + 1].
 func (x Value) GroupRows(experts int) (order, place, offsets Value) {
 	order = Op("group_rows", `{"experts":`+strconv.Itoa(experts)+`}`, x)
 	place = order.Second()
 	return order, place, place.Second()
 }
 
-// Take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that read each row.
+// Take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that
+// read each row.
 func (x Value) Take(index, inverse Value) Value { return Op("take", "", x, index, inverse) }
 
-// GroupedLinear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of GroupRows.
+// GroupedLinear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of
+// GroupRows.
 func (x Value) GroupedLinear(w, offsets Value) Value {
 	return Op("grouped_matmul", `{"trans_b":true}`, x, w, offsets)
 }
@@ -77,7 +79,8 @@ func (x Value) LayerNorm(w, b Value, eps float64) Value {
 // Rope rotates the two halves of x [B, T, H, D] by the position.
 func (x Value) Rope(theta float64) Value { return Op("rope", `{"theta":`+real(theta)+`}`, x) }
 
-// Attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. With segments u32 [B, T], a token sees its own only.
+// Attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. With segments u32 [B, T], a token sees
+// its own only.
 func Attention(q, k, v Value, segments ...Value) Value {
 	return Op("attention", "", append([]Value{q, k, v}, segments...)...)
 }

@@ -17,7 +17,8 @@ func Use(f func(logits, targets gpupipe.Value) gpupipe.Value) {
 	hook = func() gpupipe.Value { return f(gpupipe.Input("logits"), gpupipe.Input("targets")) }
 }
 
-// UseInputs names one that asks for its inputs itself, with gpupipe.Input: logits that it does not ask for are not computed.
+// UseInputs names one that asks for its inputs itself, with gpupipe.Input: logits that it does not ask for are not
+// computed.
 func UseInputs(f func() gpupipe.Value) { hook = f }
 
 //go:wasmexport build_loss

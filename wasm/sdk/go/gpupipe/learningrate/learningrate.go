@@ -11,7 +11,8 @@ import (
 
 var hook func(step, steps int64, base float64) float64
 
-// Use names the function that gives the factor on all learning rates of a step; base is what the schedule of the config gives.
+// Use names the function that gives the factor on all learning rates of a step; base is what the schedule of the config
+// gives.
 func Use(f func(step, steps int64, base float64) float64) { hook = f }
 
 //go:wasmexport learning_rate

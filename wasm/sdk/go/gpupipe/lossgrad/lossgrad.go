@@ -19,7 +19,8 @@ type Sample struct {
 	Losses, Gradient []float32 // [Rows], [Rows, Vocab]
 }
 
-// Use names the function that says in plain Go what the loss is: gpupipe hook check compares the graph with it, and nothing else calls it.
+// Use names the function that says in plain Go what the loss is: gpupipe hook check compares the graph with it, and
+// nothing else calls it.
 func Use(f func(s *Sample)) { hook = f }
 
 //go:wasmexport loss_grad

@@ -11,7 +11,8 @@ import (
 
 var hook func(step, steps int64, scalars []float32)
 
-// Use names the function that stores the scalars of a step, in the order in which the loss first asked for them with gpupipe.Scalar.
+// Use names the function that stores the scalars of a step, in the order in which the loss first asked for them with
+// gpupipe.Scalar.
 func Use(f func(step, steps int64, scalars []float32)) { hook = f }
 
 //go:wasmexport loss_scalars

@@ -1,6 +1,7 @@
 //go:build wasip1
 
-// Package state makes a module stateful: one instance of it sees everything, in order, and checkpoints keep what it remembers.
+// Package state makes a module stateful: one instance of it sees everything, in order, and checkpoints keep what it
+// remembers.
 package state
 
 import "unsafe"

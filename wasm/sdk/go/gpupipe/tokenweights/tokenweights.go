@@ -11,8 +11,8 @@ import (
 
 var hook func(b *gpupipe.Batch)
 
-// Use names the function that sets what each target counts, after all map_batch hooks. It changes b.Weights only; there are no segments and
-// no aligned arrays.
+// Use names the function that sets what each target counts, after all map_batch hooks. It changes b.Weights only; there
+// are no segments and no aligned arrays.
 func Use(f func(b *gpupipe.Batch)) { hook = f }
 
 //go:wasmexport token_weights
