@@ -245,7 +245,7 @@ var splitWords = []struct {
 const shard = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*"
 
 var (
-	sharded   = regexp.MustCompile(`^(.*)-\d{5}-of-\d{5}.*\.`)
+	sharded   = regexp.MustCompile(`(?s)^(.*)-\d{5}-of-\d{5}.*\.`)
 	splitName = regexp.MustCompile(`^[\pL\pN_]+(?:\.[\pL\pN_]+)*$`)
 )
 
@@ -260,7 +260,11 @@ var kindPatterns = [][]pattern{
 func guess(files []File, folder string) (patterns []pattern, err error) {
 	here := below(files, folder)
 	for _, f := range match(here, path.Join(folder, "data", "*"+shard)) {
-		split := sharded.FindStringSubmatch(path.Base(f.Path))[1]
+		m := sharded.FindStringSubmatch(path.Base(f.Path))
+		if m == nil {
+			continue
+		}
+		split := m[1]
 		if !splitName.MatchString(split) {
 			return nil, fmt.Errorf("the name of %s has the split %q, expected letters, digits, _ and dots, as load_dataset does", f.Path, split)
 		}

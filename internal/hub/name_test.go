@@ -141,6 +141,7 @@ func TestSelectData(t *testing.T) {
 		{list("data/обучение-00000-of-00001.parquet", "data/x-00000-of-00001.parquet"), "", "hf:datasets/o/d:обучение",
 			[]string{"data/обучение-00000-of-00001.parquet"}, ""},
 		{list("data/train-en-00000-of-00001.parquet"), "", "hf:datasets/o/d", nil, `has the split "train-en", expected letters`},
+		{list("data/a\nb-00000-of-00001.parquet"), "", "hf:datasets/o/d", nil, `has the split "a\nb", expected letters`},
 		{list("x/1.eval", "train.jsonl"), "", "hf:datasets/o/d", nil, "o/d has no split train, expected one of logs"},
 		{list("x/task.toml", "train.jsonl"), "", "hf:datasets/o/d", nil, "o/d has no split train, expected one of test"},
 		{plain, "", "hf:datasets/o/d/**.parquet", nil, "found the glob **.parquet, expected ** between slashes: **/*.parquet"},
