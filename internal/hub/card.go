@@ -102,26 +102,28 @@ func (c *config) complete() error {
 	if c.DataDir = path.Join(c.DataDir); c.DataDir == "." {
 		c.DataDir = ""
 	}
+	files := resolved(c.Files)
 	switch {
 	case c.Name == "":
 		return errors.New("expected config_name")
-	case c.Files.IsZero() || c.Files.Tag == "!!null":
+	case files.IsZero() || files.Tag == "!!null":
 		return nil
+	case files.Kind == yaml.ScalarNode:
+		return c.add(trainSplit, []string{files.Value})
+	case files.Kind != yaml.SequenceNode:
+		return errDataFiles
 	}
 	var globs []string
-	if c.Files.Decode(&globs) == nil && c.Files.Kind == yaml.SequenceNode || c.Files.Kind == yaml.ScalarNode {
-		if c.Files.Kind == yaml.ScalarNode {
-			globs = []string{c.Files.Value}
-		}
+	if files.Decode(&globs) == nil {
 		return c.add(trainSplit, globs)
 	}
 	var splits []map[string]yaml.Node
-	if err := c.Files.Decode(&splits); err != nil {
+	if err := files.Decode(&splits); err != nil {
 		return errDataFiles
 	}
 	var seen []string
 	for _, of := range splits {
-		split, paths := of["split"], of["path"]
+		split, paths := resolved(of["split"]), resolved(of["path"])
 		if len(of) != 2 || !splitName.MatchString(split.Value) || slices.Contains(seen, split.Value) {
 			return errDataFiles
 		}
@@ -135,6 +137,14 @@ func (c *config) complete() error {
 		}
 	}
 	return nil
+}
+
+// resolved is the node that an alias stands for.
+func resolved(n yaml.Node) yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return *n.Alias
+	}
+	return n
 }
 
 // add adds globs of a split, in which a backslash is a character as any other.

@@ -111,6 +111,7 @@ func (n Name) lacks(description, path string) error {
 func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 	var splits, globs []string
 	var chosen []File
+	seen := map[string]bool{} // the paths of chosen
 	want := n.Split
 	if want == "" {
 		want = trainSplit
@@ -128,12 +129,13 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 			return nil, n.lacks(p.from, strings.ReplaceAll(p.glob, `\\`, `\`))
 		}
 		for _, f := range matched {
-			switch again := slices.Contains(chosen, f); {
+			switch again := seen[f.Path]; {
 			case again && p.from != "":
 				return nil, fmt.Errorf("%s of %s has two globs of the split %s that match %s, which load_dataset then reads twice: name the files, "+
 					"such as hf:datasets/%[2]s/%[4]s", p.from, n.ID, want, f.Path)
 			case !again:
 				chosen = append(chosen, f)
+				seen[f.Path] = true
 			}
 		}
 	}
@@ -338,12 +340,18 @@ func marked(elements []string) (n [2]int) {
 	return n
 }
 
+var stars = regexp.MustCompile(`\*\*+`)
+
 // checkGlob refuses a glob in which ** is less than a whole name, as load_dataset does.
 func checkGlob(glob string) error {
-	for _, e := range strings.Split(glob, "/") {
-		if strings.Contains(e, "**") && e != "**" {
-			return fmt.Errorf("found the glob %s, expected ** between slashes: **/%s", glob, strings.ReplaceAll(e, "**", "*"))
+	elements := strings.Split(glob, "/")
+	for i, e := range elements {
+		if e != "**" && strings.Contains(e, "**") {
+			elements[i] = "**/" + stars.ReplaceAllString(e, "*")
 		}
+	}
+	if expected := strings.Join(elements, "/"); expected != glob {
+		return fmt.Errorf("found the glob %s, expected ** between slashes: %s", glob, expected)
 	}
 	return nil
 }
