@@ -18,6 +18,7 @@ if [ $# = 0 ]; then
 	! usable $ARM_CC || set -- "$@" linux-arm64
 	! have x86_64-w64-mingw32-gcc || set -- "$@" windows-amd64
 	[ "$(uname -sm)" = "Darwin x86_64" ] || ! usable $DARWIN_CC || set -- "$@" darwin-arm64
+	[ $# -gt 0 ] || { echo "wheel: no C compiler for any target here: name targets to see what they expect" >&2; exit 1; }
 fi
 REVISION=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
 # A tag v1.2.3 is the version; other commits are of the version to come.
