@@ -84,10 +84,10 @@ idle() { [ "$(sinfo -h -N -t idle -o %N | wc -l)" = "$1" ]; }
 within 30 idle 4 || die "the nodes are not idle: $(sinfo -h -N)"
 say "four nodes of Slurm $(sinfo --version | cut -d' ' -f2) are idle"
 
-# Each member leaves the number of its process and its node, so that the script can kill the processes of a node.
+# Each member leaves the number of its process, its node and its job, so that the script can kill the processes of a node.
 cat >"$dir/bin/gpupipe" <<'WRAP'
 #!/bin/bash
-[ "$1" != join ] || echo "$SLURMD_NODENAME" >"$TEST_DIR/members/$$"
+[ "$1" != join ] || echo "$SLURMD_NODENAME $SLURM_JOB_ID" >"$TEST_DIR/members/$$"
 exec "$TEST_REPO/bin/gpupipe" "$@"
 WRAP
 chmod +x "$dir/bin/gpupipe"
@@ -111,7 +111,7 @@ saved() { [ "$(newest "$1" || true)" -ge "$2" ] 2>/dev/null; }
 # lose_node NODE: kills its daemon and its members.
 lose_node() {
   { kill -KILL "${node[$1]}" && wait "${node[$1]}"; } 2>/dev/null || true
-  for p in members/*; do if [ "$(cat "$p")" = "$1" ] && ours "${p##*/}"; then kill -KILL "${p##*/}"; fi; done
+  for p in members/*; do if [[ $(cat "$p") == "$1 "* ]] && ours "${p##*/}"; then kill -KILL "${p##*/}"; fi; done
 }
 finished() { # finished JOB NAME STEPS
   within 90 is "$1" COMPLETED FAILED CANCELLED NODE_FAIL || die "job $1 ($2) is $(state "$1")"
@@ -155,15 +155,19 @@ config apart 40
 finished "$(submit 2 apart --set pipeline.replicas=2 --set pipeline.local_steps=4 --set pipeline.outer.late=2 --set pipeline.outer.wire=int4)" apart 40
 say "two replicas that train on their own, a node each: finished"
 
+# begun: how many replicas began after the others.
+begun() { grep -cs "begins after step [0-9]* on .*, at the shared weights" runs/come/events.jsonl || true; }
+more_begun() { [ "$(begun)" -gt "$1" ]; }
 config come 100000
 job=$(submit 3 come --set pipeline.replicas=3 --set pipeline.local_steps=4 --set pipeline.outer.late=2 --set pipeline.outer.wire=int4 \
   --set train.batch_size=6 --set train.microbatches=3)
 within 60 saved come 20 || die "no checkpoint of the run of three replicas"
 lose_node n3
 within 60 grep -qs "the others go on without it" runs/come/events.jsonl || die "no replica is away"
+late=$(begun) # a replica of the job itself, if its node was slow
 more=$(sbatch --parsable --output=more.out --nodes=1 --wrap="srun gpupipe join --token-file .gpupipe-token.$job --device $GPUPIPE_DEVICE")
-within 60 grep -qs "begins after step [0-9]* on .*, at the shared weights" runs/come/events.jsonl || die "no replica begins on another node"
-grep -qx n4 members/* || die "the replica is not on the other node"
+within 60 more_begun "$late" || die "no replica begins on another node"
+grep -qx "n4 $more" members/* || die "the replica is not on the other node"
 before=$(newest come)
 within 60 saved come $((before + 100)) || die "the run does not go on with the other node"
 start_node n3
@@ -172,7 +176,8 @@ within 60 is "$job" CANCELLED || die "job $job is $(state "$job")"
 within 60 is "$more" COMPLETED FAILED || die "job $more is $(state "$more")"
 grep -qs "stopped" more.out || die "the member of another job does not say why it ends"
 if grep -q '"event":"restart"' runs/come/events.jsonl; then die "the run has begun again from a checkpoint"; fi
-sed -nE 's/^\{"step":([0-9]+),.*/\1/p' runs/come/metrics.jsonl | awk '$1 != NR { exit 1 }' || die "not each step is recorded once"
+sed -nE 's/^\{"step":([0-9]+),.*/\1/p' runs/come/metrics.jsonl |
+  awk '$1 != NR { bad = 1 } END { exit bad || NR == 0 }' || die "not each step is recorded once"
 within 30 idle 4 || die "the nodes are not idle after scancel: $(sinfo -h -N)"
 say "three replicas: a node's daemon and processes killed, a member of another job in its place: no step is done again"
 
