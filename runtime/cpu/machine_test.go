@@ -50,7 +50,8 @@ func TestMatricesNeedTheCPUAndTheCompiler(t *testing.T) {
 	all := matrices(m, find())
 	if slices.Contains(features, "avx512_bf16") {
 		assert.Contains(t, all, target.AVX512)
-		assert.Equal(t, []target.CooperativeMatrix{target.AVX512}, matrices(have("avx512f", "avx512_bf16"), find()))
+		assert.Equal(t, []target.CooperativeMatrix{target.AVX512}, matrices(have("avx512f", "avx512_bf16", "avx512dq", "avx512bw"), find()))
+		assert.Empty(t, matrices(have("avx512f", "avx512_bf16"), find()), "attention needs more")
 		assert.NotContains(t, matrices(m, find("-mno-avx512f")), target.AVX512, "the compiler's flags exclude its registers")
 	}
 	if slices.Contains(features, "amx_bf16") {

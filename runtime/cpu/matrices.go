@@ -39,7 +39,7 @@ var matrixInstructions = []struct {
 }{
 	{target.AMX, []string{"amx_tile", "amx_bf16", "avx512f"}, `__asm__ volatile("tdpbf16ps %tmm0, %tmm1, %tmm2");`,
 		func() bool { return C.gp_amx_permission() != 0 }},
-	{target.AVX512, []string{"avx512f", "avx512_bf16"},
+	{target.AVX512, []string{"avx512f", "avx512_bf16", "avx512dq", "avx512bw"}, // the latter two for attention: vreduceps, vpermw
 		`vecf x = {0}; __asm__ volatile("vdpbf16ps %0, %0, %0" : "+v"(x) : "v"((char __attribute__((vector_size(64)))){0}));`, nil},
 	{target.NEON, []string{"asimd", "bf16"}, `__asm__ volatile("bfdot v0.4s, v1.8h, v2.8h" : : : "v0");`, nil},
 }

@@ -1,6 +1,7 @@
 package compute_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -24,34 +25,92 @@ func hasPairs(t *testing.T) bool {
 }
 
 // TestAttentionByPairs finds the kernels for heads that are multiples of 16, and bounds their errors: probabilities and
-// gradients are rounded to bf16, logsumexps are not.
+// gradients are rounded to bf16. Logsumexps are not: products of two bf16 are exact in f32, and all sums are of f32,
+// so logsumexps meet the tolerance of f32.
 func TestAttentionByPairs(t *testing.T) {
 	if !hasPairs(t) {
 		t.Skip("the CPU has no AVX512-BF16")
 	}
+	var logsumexps []compute.Task
 	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		var tasks []compute.Task
 		for _, c := range o.Cases() {
 			a, forward := c.Op.(*op.AttentionOp)
 			if q := c.Inputs[0]; q.DType == graph.BF16 && q.Shape[3]%16 == 0 && (!forward || a.Form != op.FromPosition) {
 				tasks = append(tasks, compute.Case(c))
+				if forward {
+					logsumexps = append(logsumexps, only(t, compute.Case(c), "y1"))
+				}
 			}
 		}
 		assert.Greater(t, len(tasks), 5, o.Name())
-		for _, r := range compute.CheckOnce(testdevice.Device(t), tasks, named(pairs)) {
-			assert.Equal(t, pairs, r.Candidate, "%s %s", r.Op, r.Case)
-			require.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)
-			assert.Less(t, r.Error, 1.0/128, "%s %s", r.Op, r.Case)
-		}
+		checkPairs(t, tasks, 1.0/128)
+	}
+	checkPairs(t, logsumexps, compute.DefaultTolerance)
+}
+
+// checkPairs runs tasks by the kernels, and bounds their errors.
+func checkPairs(t *testing.T, tasks []compute.Task, bound float64) {
+	t.Helper()
+	for _, r := range compute.CheckOnce(testdevice.Device(t), tasks, named(pairs)) {
+		assert.Contains(t, r.Candidate, pairs, "%s %s", r.Op, r.Case)
+		require.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)
+		assert.Less(t, r.Error, bound, "%s %s", r.Op, r.Case)
 	}
 }
 
-// A number that is not finite makes the results of the queries that see it so, and those of no strip of queries before.
+// only returns a task with one of its outputs.
+func only(t *testing.T, task compute.Task, output string) compute.Task {
+	t.Helper()
+	g := *task.Graph
+	g.Outputs = slices.DeleteFunc(slices.Clone(g.Outputs), func(o graph.Output) bool { return o.Name != output })
+	require.Len(t, g.Outputs, 1)
+	task.Graph = &g
+	return task
+}
+
+// A query's largest score grows from one block of keys to the next by more than a kernel lets pass without scaling its
+// sums: by 9 in the exponent of 2, for one key. The 64 keys before it keep a tenth of the probability. Gradients of
+// scores are then differences of almost equal numbers, one of which has rounded factors: their errors are larger.
+func TestAttentionByPairsScalesSums(t *testing.T) {
+	if !hasPairs(t) {
+		t.Skip("the CPU has no AVX512-BF16")
+	}
+	const length, dim, block = 210, 16, 64
+	x := graph.T(graph.BF16, 1, length, 1, dim)
+	types := []graph.Type{x, x, x}
+	in := graph.Case{Inputs: types, Fill: func(i, j int) float64 {
+		key, first := j/dim, j%dim == 0
+		switch {
+		case i == 0 && first:
+			return 128
+		case i == 1 && first && key%block == 0:
+			return 0.2 * float64(key/block)
+		case i == 1 && first:
+			return 0
+		}
+		y := float64((j*7919+i*104729)%2003-1001) / 1000
+		if i == 0 {
+			y /= 8
+		}
+		return y
+	}}.Values(0)
+	task := compute.Task{Op: "attention", Name: "growing scores", Graph: attentionGraph(t, types, false, 0), Runs: 1,
+		Inputs: map[string]*graph.Tensor{"x0": in[0], "x1": in[1], "x2": in[2]}, Tolerance: 1.0 / 32}
+	for output, bound := range map[string]float64{"y": 1.0 / 128, "d0": 1.0 / 32, "d1": 1.0 / 64, "d2": 1.0 / 128} {
+		checkPairs(t, []compute.Task{only(t, task, output)}, bound)
+	}
+	lse := compute.Case(graph.Case{Op: new(op.AttentionOp), Inputs: types})
+	lse.Inputs = task.Inputs
+	checkPairs(t, []compute.Task{only(t, lse, "y1")}, compute.DefaultTolerance)
+}
+
+// A NaN or infinity reaches the queries that see it and those of their strip.
 func TestAttentionByPairsKeepsWhatIsNotFinite(t *testing.T) {
 	if !hasPairs(t) {
 		t.Skip("the CPU has no AVX512-BF16")
 	}
-	const length, dim, place, before = 100, 16, 70, 63
+	const length, dim, place, before = 100, 16, 90, 87 // the last query of the strip before
 	x := graph.T(graph.BF16, 1, length, 1, dim)
 	types := []graph.Type{x, x, x}
 	g, err := graph.Expand(attentionGraph(t, types, false, 0))
@@ -65,12 +124,17 @@ func TestAttentionByPairsKeepsWhatIsNotFinite(t *testing.T) {
 	}{{0, math.NaN(), false}, {1, math.NaN(), true}, {2, math.NaN(), true}, {2, math.Inf(1), true}, {2, math.Inf(-1), true}} {
 		in := graph.Case{Inputs: types}.Values(3)
 		in[c.input].Data[place*dim] = c.bad
-		y := exec.Decode(graph.F32, outputs(t, s, g, in)["y"])
-		finite := func(query int) bool {
-			return !slices.ContainsFunc(y[query*dim:(query+1)*dim], func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+		out := outputs(t, s, g, in)
+		finite := func(output string, row int) bool {
+			x := exec.Decode(graph.F32, out[output])[row*dim : (row+1)*dim]
+			return !slices.ContainsFunc(x, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 		}
-		assert.True(t, finite(before), "%v in input %d", c.bad, c.input)
-		assert.False(t, finite(place), "%v in input %d", c.bad, c.input)
-		assert.Equal(t, !c.further, finite(length-1), "%v in input %d", c.bad, c.input)
+		for _, output := range []string{"y", "d0", "d1", "d2"} {
+			of := fmt.Sprintf("%s of %v in input %d", output, c.bad, c.input)
+			earlier := output == "y" || output == "d0" // keys get gradients of all queries that see them
+			assert.Equal(t, earlier, finite(output, before), of)
+			assert.False(t, finite(output, place), of)
+			assert.Equal(t, !c.further, finite(output, length-1), of)
+		}
 	}
 }
