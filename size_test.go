@@ -55,11 +55,17 @@ var budgets = map[string]int{
 // sources visits the Go files of the project with their texts.
 func sources(t *testing.T, visit func(path string, text []byte)) {
 	t.Helper()
+	files(t, ".go", visit)
+}
+
+// files visits the files of the project whose names end in a suffix.
+func files(t *testing.T, suffix string, visit func(path string, text []byte)) {
+	t.Helper()
 	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (d.Name() == "testdata" || d.Name() == "build" || path != "." && strings.HasPrefix(d.Name(), ".")) {
 			return filepath.SkipDir
 		}
-		if !d.IsDir() && strings.HasSuffix(path, ".go") {
+		if !d.IsDir() && strings.HasSuffix(path, suffix) {
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			visit(filepath.ToSlash(path), text)
@@ -104,15 +110,21 @@ func TestLinesAndFilesAreShort(t *testing.T) {
 	})
 }
 
-// Lines of comments have at most as many columns as other prose.
+// Lines of comments have at most as many columns as other prose, in Go and in the ops' kernels in C.
 func TestCommentsAreShort(t *testing.T) {
-	sources(t, func(path string, text []byte) {
+	short := func(path string, text []byte) {
 		for i, line := range strings.Split(string(text), "\n") {
 			comment := strings.TrimLeft(line, "\t")
 			columns := len([]rune(line)) + 3*(len(line)-len(comment))
 			if strings.HasPrefix(comment, "// ") {
 				assert.LessOrEqual(t, columns, proseColumns, "%s:%d", path, i+1)
 			}
+		}
+	}
+	sources(t, short)
+	files(t, ".c", func(path string, text []byte) {
+		if strings.HasPrefix(path, "graph/op/") {
+			short(path, text)
 		}
 	})
 }

@@ -28,8 +28,11 @@ var nativeAttentionPairsForward string
 //go:embed native/attention_pairs_backward.c
 var nativeAttentionPairsBackward string
 
-// nativeQueries is the number of queries in a block of the kernels for CPUs, where there are so many.
+// nativeQueries is the number of queries in a block of the kernels for CPUs, where there are so many: BLOCK in C.
 const nativeQueries = 64
+
+// maxPairsDim is the largest head dimension of the kernels by pairs, whose blocks lie on the stack.
+const maxPairsDim = 128
 
 // nativePass is a pass in C. The function that it calls takes the arrays of these names; "" is an array that this
 // attention has not.
@@ -47,12 +50,12 @@ func (k attentionKernels) nativePass(text, function string, groups int, arrays .
 		Body: fmt.Sprintf("    %s(group, %s);\n", function, strings.Join(arrays, ", "))}
 }
 
-// nativeVariants are the kernels for CPUs: pass makes one of its text. For bf16 there is one, pairs, that multiplies by
-// AVX512-BF16 where the CPU has it. The last one is the default: on Intel's cores, which have AMX, too, such an
-// instruction starts every other cycle, but two sums of f32 start each cycle.
+// nativeVariants are the kernels for CPUs: pass makes one of its text. For bf16 there is a second kernel, pairs,
+// if the CPU has AVX512-BF16. The last one is the default. Intel's cores start two f32 FMAs a cycle but one VDPBF16PS
+// every two, so there it is not pairs; they are those with AMX.
 func (k attentionKernels) nativeVariants(l target.Limits, pass func(text string) graph.Pass, text, pairs string) []graph.Variant {
 	vs := []graph.Variant{{Name: "native", Passes: []graph.Pass{pass(text)}}}
-	if k.operands == graph.BF16 && !k.position && k.dim%16 == 0 && k.dim <= maxMatrixDim && slices.Contains(l.Cooperative, target.AVX512) {
+	if k.operands == graph.BF16 && !k.position && k.dim%16 == 0 && k.dim <= maxPairsDim && slices.Contains(l.Cooperative, target.AVX512) {
 		v := graph.Variant{Name: "native avx512 bf16", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{pass(nativeAttentionPairs + pairs)}}
 		if slices.Contains(l.Cooperative, target.AMX) {
 			return append([]graph.Variant{v}, vs...)
@@ -91,7 +94,7 @@ func (k attentionKernels) nativeConstants() string {
 		value int
 	}{{"BATCH", k.batch}, {"TQ", k.queries}, {"TK", k.keys}, {"HEADS", k.heads}, {"KV", k.kvHeads}, {"GROUP", k.group()}, {"DIM", k.dim},
 		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)},
-		{"WINDOW", k.window}, {"CACHES", k.caches}} {
+		{"WINDOW", k.window}, {"CACHES", k.caches}, {"BLOCK", nativeQueries}} {
 		fmt.Fprintf(&s, "#define %s %d\n", c.name, c.value)
 	}
 	fmt.Fprintf(&s, "#define SCALE ((f32)%v)\n", float32(k.scale()))

@@ -1,9 +1,9 @@
 // Attention on a CPU, by blocks of queries and keys whose scores stay in the cache (Dao, "FlashAttention-2", 2023). The
-// operands of a block are copied into rows of ROW floats, padded with zeros, so all products run over whole vectors, unless
-// they can be read in place.
+// operands of a block are copied into rows of ROW floats, padded with zeros, so all products run over whole vectors,
+// unless they can be read in place.
 // The caller defines BATCH, TQ, TK, HEADS, KV, GROUP, DIM, SCALE, operand and result (element types), widen_operand,
-// widen_result and narrow_result, POSITION, SEGMENTS, LSE_GRADIENT, WINDOW (0: none) and CACHES (0: each sequence
-// reads the keys of its number, at one position).
+// widen_result and narrow_result, POSITION, SEGMENTS, LSE_GRADIENT, WINDOW (0: none), CACHES (0: each sequence
+// reads the keys of its number, at one position) and BLOCK, the most queries of a block.
 #define ROW ((DIM + VEC - 1) / VEC * VEC)
 #if VEC_BYTES == 16
 #define PART 8 // elements: a vector, or two of four
@@ -12,7 +12,7 @@
 #endif
 #define KEYS 32 // in a block: a multiple of 2·VEC
 #define HALF (KEYS / 2)
-#define QUERIES (TQ < 64 ? (TQ + PART - 1) / PART * PART : 64) // in a block: a multiple of PART
+#define QUERIES (TQ < BLOCK ? (TQ + PART - 1) / PART * PART : BLOCK) // in a block: a multiple of PART
 #define BLOCKS ((TQ + QUERIES - 1) / QUERIES)
 #define LOWEST -3.0e38f
 
@@ -20,8 +20,8 @@
 #define MOST(x, y) ((x) > (y) ? (x) : (y))
 #define UNROLL _Pragma("GCC unroll 8")
 
-// PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
-// If begin, the sums start at zero.
+// PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns:
+// c[i][…] += Σ a[i·row + k·step]·b[k][…]. If begin, the sums start at zero.
 #define PRODUCT(name, m, n) \
   FN void name(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth, bool begin) { \
     vecf sum[m][n]; \

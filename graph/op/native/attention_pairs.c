@@ -1,10 +1,10 @@
-// Attention of bf16 by VDPBF16PS of x86-64, which adds the products of pairs of elements to sums in f32. A word is a pair:
-// two elements that follow each other along the dimension that is summed. Scores, the softmax and sums are in f32;
-// probabilities, the gradients of scores and the gradient of o are rounded to bf16 where they are factors.
+// Attention of bf16 by VDPBF16PS of x86-64, which adds the products of pairs of elements to sums in f32. A word is a
+// pair: two elements that follow each other along the dimension that is summed. Scores, the softmax and sums are in
+// f32; probabilities, the gradients of scores and the gradient of o are rounded to bf16 where they are factors.
 //
-// DIM is a multiple of 16. A block of queries or keys has BLOCK rows, of which STRIP are computed at once. Rows behind the
-// last one of a sequence are zeros. Instructions are assembly, since compilers take long to read the header of intrinsics.
-#define BLOCK 64
+// DIM is a multiple of 16. A block of queries or keys has BLOCK rows, of which STRIP are computed at once. Rows behind
+// the last one of a sequence are zeros. Instructions are assembly, since compilers take long to read the header of
+// intrinsics.
 #define STRIP 8
 #define WORDS (DIM / 2) // of a row
 #define LOG2E 1.44269504f
@@ -65,8 +65,8 @@ FN vecf exp2_vec(vecf x) {
   return y;
 }
 
-// dots adds a·b to STRIP rows of c, over n vectors of columns and depth pairs: c[i][…] += Σ a[i·row + k·step]·b[k][…]. If
-// begin, the sums start at zero.
+// dots adds a·b to STRIP rows of c, over n vectors of columns and depth pairs: c[i][…] += Σ a[i·row + k·step]·b[k][…].
+// If begin, the sums start at zero.
 FN void dots(f32 *c, int pitch, const u32 *a, int row, int step, const u32 *b, int width, int depth, bool begin, const int n) {
   vecf sum[STRIP][2];
   UNROLL for (int i = 0; i < STRIP; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = begin ? (vecf){0} : at(c + i * pitch + v * LANES); }

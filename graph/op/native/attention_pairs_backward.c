@@ -65,7 +65,7 @@ static void backward(u32 group, const u16 *restrict q, const u16 *restrict k, co
                      f32 *restrict gv) {
   u32 qs[BLOCK * WORDS] ALIGNED, qp[BLOCK / 2 * DIM] ALIGNED, gos[BLOCK * WORDS] ALIGNED, gop[BLOCK / 2 * DIM] ALIGNED;
   u32 ks[BLOCK * WORDS] ALIGNED, kt[WORDS * BLOCK] ALIGNED, vt[WORDS * BLOCK] ALIGNED, kp[BLOCK / 2 * DIM] ALIGNED;
-  u32 p[BLOCK / 2 * BLOCK] ALIGNED, gp[BLOCK / 2 * BLOCK] ALIGNED, gr[STRIP * BLOCK / 2] ALIGNED, numbers[BLOCK] = {0};
+  u32 p[BLOCK / 2 * BLOCK] ALIGNED, gp[BLOCK / 2 * BLOCK] ALIGNED, gr[STRIP * BLOCK / 2] ALIGNED, blockSegments[BLOCK] = {0};
   f32 s[STRIP * BLOCK] ALIGNED, ds[STRIP * BLOCK] ALIGNED, gks[BLOCK * DIM] ALIGNED, gvs[BLOCK * DIM] ALIGNED, gqs[STRIP * DIM] ALIGNED;
   f32 deltas[DELTAS_KEPT ? GROUP * TQ : BLOCK];
   const int kv = group % KV, b = group / KV;
@@ -89,29 +89,29 @@ static void backward(u32 group, const u16 *restrict q, const u16 *restrict k, co
     int past = TQ, unused;
     if (SEGMENTS) {
       edges(segments, j0, cols, TK, &unused, &past);
-      memcpy(numbers, segments + j0, 4 * cols);
+      memcpy(blockSegments, segments + j0, 4 * cols);
     }
     if (WINDOW) past = LEAST(past, j0 + cols - 1 + WINDOW); // the last key's window ends before it
     for (int h = kv * GROUP; h < (kv + 1) * GROUP; h++)
       for (int i0 = j0; i0 < past; i0 += BLOCK) {
         const int rows = LEAST(BLOCK, TQ - i0), end = LEAST(rows, past - i0); // queries from end on see none of these keys
-        const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, number = ((i64)b * HEADS + h) * TQ + i0;
+        const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row0 = ((i64)b * HEADS + h) * TQ + i0;
         const f32 *d = DELTAS_KEPT ? deltas + (h - kv * GROUP) * TQ + i0 : deltas;
         for (int i = 0; i < rows && !DELTAS_KEPT; i++) deltas[i] = DELTA(h, i0 + i);
         copied(qs, q + from, HEADS * DIM, rows);
         pairs(qp, qs);
         rounded(gos, gop, go + from, rows);
         for (int i = 0; i < end; i += STRIP) {
-          const seen by = seen_by(i0 + i, rows - i, j0, cols, numbers, segments + i0 + i);
-          const int columns = by.keys <= BLOCK / 2 ? BLOCK / 2 : BLOCK;
-          scores(s, qs + i * WORDS, kt, columns, WORDS);
-          scores(ds, gos + i * WORDS, vt, columns, WORDS);
+          const seen by = seen_by(i0 + i, rows - i, j0, cols, blockSegments, segments + i0 + i);
+          const int width = by.keys <= BLOCK / 2 ? BLOCK / 2 : BLOCK;
+          scores(s, qs + i * WORDS, kt, width, WORDS);
+          scores(ds, gos + i * WORDS, vt, width, WORDS);
           for (int r = 0; r < STRIP; r += 2) {
             u32 *ps = p + (i + r) / 2 * BLOCK, *gs = gp + (i + r) / 2 * BLOCK, *row = gr + r * BLOCK / 2;
             query of[2];
-            for (int x = 0; x < 2; x++) of[x] = r + x < by.rows ? (query){lse[number + i + r + x] * LOG2E, d[i + r + x]} : (query){0, 0};
+            for (int x = 0; x < 2; x++) of[x] = r + x < by.rows ? (query){lse[row0 + i + r + x] * LOG2E, d[i + r + x]} : (query){0, 0};
             if (by.whole) gradients(ps, gs, row, s + r * BLOCK, ds + r * BLOCK, of, &by, r, BLOCK, true);
-            else gradients(ps, gs, row, s + r * BLOCK, ds + r * BLOCK, of, &by, r, columns, false);
+            else gradients(ps, gs, row, s + r * BLOCK, ds + r * BLOCK, of, &by, r, width, false);
           }
           over_keys(IN_OUTPUT ? gq + from + (i64)i * HEADS * DIM : gqs, gr, kp, DIM, (by.keys + 1) / 2);
           for (int r = 0; r < by.rows && !IN_OUTPUT; r++)

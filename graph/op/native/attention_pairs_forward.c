@@ -11,7 +11,7 @@ FN f32 largest(vecf x) {
   return larger(x, ROTATED(x, 1))[0];
 }
 
-// state is that of a query: 2^top is the factor that its sums lack.
+// state is that of a query. Its sum and its row of os are scaled by 2^−top.
 typedef struct { vecf sum; f32 top; } state;
 
 // probabilities replaces n vectors of a query's scores by factors of its values, and adds them to its sum.
@@ -45,7 +45,7 @@ FN void probabilities(u32 *p, const f32 *s, state *q, f32 *o, const seen *by, in
 static void forward(u32 group, const u16 *restrict q, const u16 *restrict k, const u16 *restrict v, result *restrict o, f32 *restrict lse,
                     const u32 *restrict segments, const u32 *restrict slots) {
   u32 qs[BLOCK * WORDS] ALIGNED, ks[BLOCK * WORDS] ALIGNED, kt[WORDS * BLOCK] ALIGNED, vs[BLOCK / 2 * DIM] ALIGNED;
-  u32 p[STRIP * BLOCK / 2] ALIGNED, numbers[BLOCK] = {0};
+  u32 p[STRIP * BLOCK / 2] ALIGNED, blockSegments[BLOCK] = {0};
   f32 s[STRIP * BLOCK] ALIGNED, os[BLOCK * DIM] ALIGNED;
   state queries[BLOCK];
   const int blocks = (TQ + BLOCK - 1) / BLOCK, h = group % HEADS, b = group / HEADS / blocks, i0 = group / HEADS % blocks * BLOCK;
@@ -66,9 +66,9 @@ static void forward(u32 group, const u16 *restrict q, const u16 *restrict k, con
     columns(kt, ks);
     copied(ks, v + from, KV * DIM, cols);
     pairs(vs, ks);
-    if (SEGMENTS) memcpy(numbers, segments + j0, 4 * cols);
+    if (SEGMENTS) memcpy(blockSegments, segments + j0, 4 * cols);
     for (int i = 0; i < rows; i += STRIP) {
-      const seen by = seen_by(i0 + i, rows - i, j0, cols, numbers, segments + i0 + i);
+      const seen by = seen_by(i0 + i, rows - i, j0, cols, blockSegments, segments + i0 + i);
       if (WINDOW && by.last - WINDOW >= cols - 1) continue; // all keys are older than the windows
       const int half = by.keys <= BLOCK / 2;
       scores(s, qs + i * WORDS, kt, half ? BLOCK / 2 : BLOCK, WORDS);

@@ -1,7 +1,8 @@
 // The eigendecomposition of symmetric matrices [N, N]: see EighOp.Kernel. Rows and columns have an index of 64 bits.
 
-// tridiagonal divides the matrix x by its largest element, in a, and reduces it to tridiagonal form. Reflection k leaves
-// its vector v in column k of a, from row k+1 on. s are the diagonal, the off-diagonal, β, w and the unit, of N each.
+// tridiagonal divides the matrix x by its largest element, in a, and reduces it to tridiagonal form. Reflection k
+// leaves its vector v in column k of a, from row k+1 on. s are the diagonal, the off-diagonal, β, w and the unit, of N
+// each.
 static void tridiagonal(f32 *restrict a, f32 *restrict s, const f32 *restrict x) {
   f32 *const off = s + N, *const betas = off + N, *const w = betas + N;
   f32 top = 0.0f, v[N];
@@ -50,8 +51,9 @@ static void basis(f32 *restrict z, const f32 *restrict a, const f32 *restrict be
 
 static f32 root(f32 x, f32 y) { return sqrt_f32(x * x + y * y); }
 
-// diagonal turns the tridiagonal matrix into a diagonal one by rotations, which it applies to rows from first to last of
-// the eigenvectors. s are the diagonal and the off-diagonal, now and next. It gives up on an eigenvalue after 30 sweeps.
+// diagonal turns the tridiagonal matrix into a diagonal one by rotations, which it applies to rows from first to last
+// of the eigenvectors. s are the diagonal and the off-diagonal, now and next. It gives up on an eigenvalue after 30
+// sweeps.
 static void diagonal(f32 *restrict s, f32 *restrict z, const f32 *restrict from, u64 first, u64 last) {
   f32 *const d = s, *const e = d + N, *const nextD = e + N, *const nextE = nextD + N, upper[ROWS];
   memcpy(s, from, 2 * N * sizeof(f32));
