@@ -85,7 +85,7 @@ func TestThreadsOfTheCPU(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"cpu:1":      "cpu:1: no such device; there are: cpu:0",
-		"cpu:0/5000": "5000 threads, must lie in 1…1024",
+		"cpu:0/5000": `device "cpu:0/5000": found 5000 threads, expected 1 to 1024`,
 		"webgpu:0/2": "found a number of threads, which only cpu:0 has",
 	} {
 		code, _, errs := command("selftest", "--device", name)

@@ -53,8 +53,8 @@ func Open(o Options) (*Device, error) {
 	if threads == 0 {
 		threads = m.processors.Cores()
 	}
-	if threads < 1 || threads > maxThreads {
-		return nil, device.Named("open", "", name, device.Invalid("%d threads, must lie in 1…%d", threads, maxThreads))
+	if threads < 1 || threads > device.MaxThreads {
+		return nil, device.Named("open", "", name, device.Invalid("found %d threads, expected 1 to %d", threads, device.MaxThreads))
 	}
 	pool := C.gp_pool_new(C.int(threads), C.int(m.processors.Whole()))
 	if pool == nil {
@@ -71,8 +71,6 @@ func Open(o Options) (*Device, error) {
 	d.staging = staging{queue: d.queue, count: d.owner.AddStaging}
 	return d, nil
 }
-
-const maxThreads = 1024
 
 // limits are the same on all CPUs, except for the products of matrices. No flat index of an invocation in a dispatch
 // along one dimension exceeds 32 bits.

@@ -200,10 +200,10 @@ func TestCloseWhileRunning(t *testing.T) {
 func TestOptions(t *testing.T) {
 	_, err := Open(Options{Index: 1})
 	require.ErrorContains(t, err, "cpu:1: no such device; there are: cpu:0 (")
-	for _, threads := range []int{-1, maxThreads + 1} {
+	for _, threads := range []int{-1, device.MaxThreads + 1} {
 		_, err = Open(Options{Threads: threads})
 		require.ErrorIs(t, err, device.ErrValidation)
-		require.ErrorContains(t, err, "threads, must lie in 1…1024")
+		require.ErrorContains(t, err, "threads, expected 1 to 1024")
 	}
 	_, err = Open(Options{Compiler: "no-such-compiler"})
 	require.EqualError(t, err, `cpu:0: open "": the C compiler "no-such-compiler" was not found`)

@@ -9,6 +9,9 @@ import (
 // CPUBackend is the backend of names of CPUs that run native code.
 const CPUBackend = "cpu"
 
+// MaxThreads is the largest number of threads of a CPU.
+const MaxThreads = 1024
+
 // Name is the name of a device as users write it: BACKEND:INDEX/THREADS, as in webgpu:0 or cpu:0/4. Index and threads
 // are optional. Without a backend it is the default device.
 type Name struct {
@@ -24,6 +27,9 @@ func ParseName(name string) (n Name, err error) {
 	if threaded {
 		if n.Threads, err = strconv.Atoi(threads); err != nil || n.Threads < 1 {
 			return Name{}, fmt.Errorf("device %q: found %q threads, expected a positive integer as in cpu:0/4", name, threads)
+		}
+		if n.Threads > MaxThreads {
+			return Name{}, fmt.Errorf("device %q: found %d threads, expected 1 to %d", name, n.Threads, MaxThreads)
 		}
 	}
 	var index string

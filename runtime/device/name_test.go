@@ -21,6 +21,7 @@ func TestParseName(t *testing.T) {
 		"webgpu:-1":  `device "webgpu:-1": expected a name such as webgpu:0`,
 		"cpu:":       `device "cpu:": expected a name such as webgpu:0`,
 		"cpu:0/0":    `device "cpu:0/0": found "0" threads, expected a positive integer as in cpu:0/4`,
+		"cpu:0/1025": `device "cpu:0/1025": found 1025 threads, expected 1 to 1024`,
 		"cpu:0/":     `device "cpu:0/": found "" threads, expected a positive integer as in cpu:0/4`,
 		"cpu:0/1/2":  `device "cpu:0/1/2": found "1/2" threads, expected a positive integer as in cpu:0/4`,
 		"vulkan:0/2": `device "vulkan:0/2": found a number of threads, which only cpu:0 has`,
