@@ -46,7 +46,7 @@ func (c config) refused() string {
 }
 
 // head is the YAML at the beginning of a card.
-var head = regexp.MustCompile(`^\s*---(?:\r\n|\r|\n)((?s:.*?))(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)`)
+var head = regexp.MustCompile(`^(?:\x{FEFF})?\s*---(?:\r\n|\r|\n)((?s:.*?))(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)`)
 
 // readConfigs returns the configurations that the files describing a data set list. Of two with one name the last one
 // counts.
@@ -63,23 +63,26 @@ func readConfigs(files []File, read func(File) ([]byte, error)) (configs []confi
 			return nil, err
 		}
 		if name == card {
-			m := head.FindSubmatch(bytes.TrimPrefix(text, []byte("\uFEFF")))
-			if m == nil {
+			at := head.FindSubmatchIndex(text)
+			if at == nil {
 				continue
 			}
-			text = m[1]
+			// Empty lines keep the numbers of the file's lines in errors.
+			text = append(bytes.Repeat([]byte("\n"), bytes.Count(text[:at[2]], []byte("\n"))), text[at[2]:at[3]]...)
 		}
 		var of map[string]yaml.Node
 		if err := yaml.Unmarshal(text, &of); err != nil {
-			return nil, fmt.Errorf("%s: the description of the data set: %w", name, err)
+			return nil, fmt.Errorf("%s: the description of the data set: %s", name, onOneLine(err))
 		}
 		if n, ok := of["configs"]; ok {
 			list, from = n, name
 		}
 	}
 	var listed []config
-	if err := list.Decode(&listed); err != nil && !list.IsZero() {
-		return nil, fmt.Errorf("%s: configs: %w", from, err)
+	if list = resolved(list); list.Kind == yaml.ScalarNode && list.ShortTag() != "!!null" {
+		return nil, fmt.Errorf("%s: configs: found %q, expected a list", from, list.Value)
+	} else if err := list.Decode(&listed); err != nil && !list.IsZero() {
+		return nil, fmt.Errorf("%s: configs: %s", from, onOneLine(err))
 	}
 	for _, c := range listed {
 		c.file = from
@@ -94,6 +97,9 @@ func readConfigs(files []File, read func(File) ([]byte, error)) (configs []confi
 	}
 	return configs, nil
 }
+
+// onOneLine is the text of an error of yaml.
+func onOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n ", "") }
 
 var errDataFiles = errors.New("data_files: expected globs, or a list of different splits with paths")
 
@@ -124,8 +130,10 @@ func (c *config) complete() error {
 	var seen []string
 	for _, of := range splits {
 		split, paths := resolved(of["split"]), resolved(of["path"])
-		if len(of) != 2 || !splitName.MatchString(split.Value) || slices.Contains(seen, split.Value) {
+		if split.Kind != yaml.ScalarNode || len(of) > 2 || slices.Contains(seen, split.Value) {
 			return errDataFiles
+		} else if !splitName.MatchString(split.Value) {
+			return fmt.Errorf("data_files: found the split %q, expected letters, digits, _ and dots", split.Value)
 		}
 		seen = append(seen, split.Value)
 		globs := []string{paths.Value}
@@ -151,12 +159,15 @@ func resolved(n yaml.Node) yaml.Node {
 func (c *config) add(split string, globs []string) error {
 	for _, glob := range globs {
 		if glob == "" {
-			return errDataFiles
+			return fmt.Errorf("data_files: %s has no path", split)
 		}
 		if err := checkGlob(glob); err != nil {
 			return err
 		}
-		c.patterns = append(c.patterns, pattern{split: split, glob: path.Join(c.DataDir, strings.ReplaceAll(glob, `\`, `\\`)), from: c.file})
+		if glob = strings.ReplaceAll(glob, `\`, `\\`); !scheme.MatchString(glob) { // an address stays as written
+			glob = path.Join(c.DataDir, glob)
+		}
+		c.patterns = append(c.patterns, pattern{split: split, glob: glob, from: c.file})
 	}
 	return nil
 }

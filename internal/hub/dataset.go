@@ -26,9 +26,9 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	if at := find(files, n.Path); at >= 0 {
 		return files[at : at+1 : at+1], nil
 	}
-	configs, err := readConfigs(files, read)
-	if err == nil {
-		err = checkGlob(n.Path)
+	isGlob, configs, err := strings.ContainsAny(n.Path, "*?["), []config(nil), checkGlob(n.Path)
+	if err == nil && !isGlob { // a glob names files, whatever the card says
+		configs, err = readConfigs(files, read)
 	}
 	if err != nil {
 		return nil, err
@@ -36,10 +36,11 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	folder, patterns := "", []pattern(nil)
 	chosen, ok := configOf(configs, n.Path)
 	switch {
-	case strings.ContainsAny(n.Path, "*?["):
-		files = match(files, n.Path)
-		if len(files) == 0 || n.Split == "" {
-			return files, n.some(files)
+	case isGlob:
+		if files = match(files, n.Path); len(files) == 0 {
+			return nil, fmt.Errorf("the data set %s has no file that matches %s at %s", n.ID, n.Path, n.Revision)
+		} else if n.Split == "" {
+			return files, nil
 		}
 		if patterns, err = guess(files, ""); err != nil {
 			return nil, fmt.Errorf("%s: %w", n.ID, err)
@@ -93,14 +94,6 @@ func (n Name) named(config string) string {
 	return n.Text()
 }
 
-// some refuses an empty selection.
-func (n Name) some(files []File) error {
-	if len(files) == 0 {
-		return fmt.Errorf("the data set %s has no file that matches %s at %s", n.ID, n.Path, n.Revision)
-	}
-	return nil
-}
-
 // lacks is the error of a file or folder that a description of the data set names and the repository does not have.
 func (n Name) lacks(description, path string) error {
 	return fmt.Errorf("%s of %s names %s, which it does not have at %s", description, n.ID, path, n.Revision)
@@ -139,8 +132,12 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 			}
 		}
 	}
+	if len(chosen) == 0 && mostFrequent(match(files, "**")) == "" {
+		return nil, fmt.Errorf("%s has no files of text at %s: it has %s", n.ID, n.Revision, inWords(Paths(files)))
+	}
 	if !slices.Contains(splits, want) {
-		return nil, fmt.Errorf("%s has no split %s, expected one of %s: %s, for example", n.ID, want, strings.Join(splits, ", "), n.with(splits))
+		n.Split = splits[0]
+		return nil, fmt.Errorf("%s has no split %s, expected one of %s: %s, for example", n.ID, want, strings.Join(splits, ", "), n.Text())
 	}
 	if len(chosen) == 0 {
 		return nil, fmt.Errorf("%s has no file of the split %s at %s: none matches %s", n.ID, want, n.Revision, inWords(globs))
@@ -153,14 +150,6 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 	return slices.DeleteFunc(chosen, func(f File) bool {
 		return !slices.ContainsFunc(endings(f.Path), func(e string) bool { return kindOfEnding(e) == kind })
 	}), nil
-}
-
-// with is the name with the first of some splits.
-func (n Name) with(splits []string) string {
-	if len(splits) > 0 {
-		n.Split = splits[0]
-	}
-	return n.Text()
 }
 
 // ignored are files that describe a data set.
@@ -268,7 +257,7 @@ func guess(files []File, folder string) (patterns []pattern, err error) {
 		}
 		split := m[1]
 		if !splitName.MatchString(split) {
-			return nil, fmt.Errorf("the name of %s has the split %q, expected letters, digits, _ and dots, as load_dataset does", f.Path, split)
+			return nil, fmt.Errorf("the name of %q has the split %q, expected letters, digits, _ and dots, as load_dataset does", f.Path, split)
 		}
 		p := pattern{split: split, glob: path.Join(folder, "data", split+shard)}
 		if !slices.Contains(patterns, p) {

@@ -163,6 +163,24 @@ func TestSelectData(t *testing.T) {
 		{carded, configs("{config_name: &g z.jsonl, data_files: [{split: train, path: *g}]}"), "hf:datasets/o/d", []string{"z.jsonl"}, ""},
 		{carded, configs("{data_files: z.jsonl}"), "hf:datasets/o/d", nil, "expected config_name"},
 		{carded, configs("{config_name: a, data_files: [{path: z.jsonl}]}"), "hf:datasets/o/d", nil, "expected globs, or a list of different splits"},
+		{carded, configs("{config_name: a, data_files: [{split: va l, path: z.jsonl}]}"), "hf:datasets/o/d", nil,
+			`README.md: configs: a: data_files: found the split "va l", expected letters, digits, _ and dots`},
+		{carded, configs("{config_name: a, data_files: [{split: train, path: }]}"), "hf:datasets/o/d", nil, "data_files: train has no path"},
+		{carded, configs("{config_name: a, data_files: [{split: train}]}"), "hf:datasets/o/d", nil, "data_files: train has no path"},
+		{carded, configs("{config_name: a, data_dir: en, data_files: 'https://example.com/x.jsonl'}"), "hf:datasets/o/d", nil,
+			"README.md of o/d names https://example.com/x.jsonl, which it does not have at main"},
+		{carded, "---\nconfigs: hello\n---\n", "hf:datasets/o/d", nil, `README.md: configs: found "hello", expected a list`},
+		{carded, "---\nconfigs: 5\n---\n", "hf:datasets/o/d", nil, `README.md: configs: found "5", expected a list`},
+		{carded, "---\nconfigs: {a: b}\n---\n", "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!map"},
+		{carded, "---\nconfigs: \n---\n", "hf:datasets/o/d/z.jsonl", []string{"z.jsonl"}, ""},
+		{carded, configs("hello"), "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!str"},
+		{carded, configs("{config_name: [x]}"), "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!seq into string"},
+		{carded, "---\nlicense: mit\na: 'b\n---\n", "hf:datasets/o/d", nil, "README.md: the description of the data set: yaml: line 3: found"},
+		{carded, "---\nhello\n---\n", "hf:datasets/o/d", nil, "README.md: the description of the data set: yaml: unmarshal errors: line 2: cannot unmarshal !!str `hello`"},
+		{carded, "---\nconfigs: hello\n---\n", "hf:datasets/o/d/de/*.jsonl", []string{"de/a.jsonl"}, ""},
+		{list("README.md", ".gitattributes"), "# None", "hf:datasets/o/d:validation", nil,
+			"o/d has no files of text at main: it has .gitattributes, README.md"},
+		{list("README.md", ".gitattributes"), "# None", "hf:datasets/o/d", nil, "o/d has no files of text at main"},
 		{carded, configs("{config_name: a, data_files: [z.jsonl, {split: test, path: de/*}]}"), "hf:datasets/o/d", nil, "a list of different splits"},
 		{carded, configs("{config_name: a, data_files: [{split: x, path: z.jsonl}, {split: x, path: de/*}]}"), "hf:datasets/o/d:x", nil,
 			"a list of different splits"},
@@ -179,6 +197,7 @@ func TestSelectData(t *testing.T) {
 		got, err := n.Select(ForData, c.files, func(File) ([]byte, error) { return []byte(c.card), nil })
 		if c.err != "" {
 			require.ErrorContains(t, err, c.err, c.name)
+			assert.NotContains(t, err.Error(), "\n", c.name)
 			continue
 		}
 		require.NoError(t, err, c.name)
