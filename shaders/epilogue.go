@@ -76,7 +76,6 @@ func (e *epilogue) of(pass matmul.Pass) declared {
 // native is the epilogue in C. It names, for the kernel to fetch ahead, the arguments that have C's shape.
 func (e *epilogue) native(pass matmul.Pass) (d declared) {
 	w := e.newWriter()
-	w.halfwords = true
 	var held []scalar.Array // of the pass, with their places among its arguments
 	var place []int
 	for i, b := range pass.Bindings {
@@ -122,7 +121,7 @@ func (e *epilogue) function(w *writer, name string, row graph.Index, held []scal
 	}
 	w.Fixed[e.node.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
 	f.Result = w.Value(e.first, graph.Unflatten(e.first.Shape, row))
-	stores := w.stores(e.others, row)
+	stores := w.singleStores(e.others, row)
 	f.Body = append(w.outer, stores...)
 	if err := f.Check(append(held, w.bindings...), map[*scalar.Expr]int{b: e.product.Batch, i: e.product.M, j: e.product.N}); err != nil {
 		panic(fmt.Sprintf("shaders: %s: %v", Label(e.g), err))

@@ -19,7 +19,6 @@ type writer struct {
 	shared       []scalar.Array    // memory of a workgroup
 	outer, inner []scalar.Stmt
 	lets         int
-	halfwords    bool // 16-bit floats are stored one by one
 	*fuse.Walker
 }
 
@@ -132,20 +131,26 @@ func (w *writer) stores(vs []*graph.Value, at ...graph.Index) (stores []scalar.S
 		for i, x := range at {
 			xs[i] = w.Value(v, graph.Unflatten(v.Shape, x))
 		}
-		if v.DType.Float16() && w.halfwords {
-			for i, x := range at {
-				stores = append(stores, scalar.Assign{To: scalar.Bits16At(w.binding(v), x.Expr()), Value: xs[i]})
-			}
-			continue
-		}
 		if v.DType.Float16() {
-			to := scalar.At(w.binding(v), scalar.U32, at[0].Over(2).Expr())
-			stores = append(stores, scalar.Assign{To: to, Value: word(xs, at)})
+			stores = append(stores, scalar.Assign{To: scalar.At(w.binding(v), scalar.U32, at[0].Over(2).Expr()), Value: word(xs, at)})
 			continue
 		}
 		for i, x := range at {
 			stores = append(stores, scalar.Assign{To: scalar.At(w.binding(v), v.DType.Scalar(), x.Expr()), Value: xs[i]})
 		}
+	}
+	return stores
+}
+
+// singleStores returns the stores of values at one position. Only kernels in C can store 16-bit floats one by one.
+func (w *writer) singleStores(vs []*graph.Value, at graph.Index) (stores []scalar.Stmt) {
+	for _, v := range vs {
+		x := w.Value(v, graph.Unflatten(v.Shape, at))
+		to := scalar.At(w.binding(v), array(v).Type, at.Expr())
+		if v.DType.Float16() {
+			to = scalar.Bits16At(to.Name, at.Expr())
+		}
+		stores = append(stores, scalar.Assign{To: to, Value: x})
 	}
 	return stores
 }

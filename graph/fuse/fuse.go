@@ -121,8 +121,8 @@ type Result struct {
 type Options struct {
 	MaxBindings     int
 	OffsetAlignment int64 // bytes
-	// Halfwords reports that invocations store 16-bit floats one by one, as on a CPU. Elsewhere they store whole words.
-	Halfwords bool
+	// SingleFloat16Stores reports that products store 16-bit floats one by one, as on a CPU. Other kernels store words.
+	SingleFloat16Stores bool
 }
 
 // Run fuses a graph.

@@ -292,7 +292,7 @@ func TestFloat16IsStoredByWholeWords(t *testing.T) {
 }
 
 // Where single 16-bit floats are stored, a product stores any number of such results.
-func TestProductsStoreAnyNumberOfHalfwords(t *testing.T) {
+func TestProductsStoreAnyNumberOfFloat16(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		y := op.MatMul(b.Input("x", graph.T(graph.F16, 8, 8)), b.Input("y", graph.T(graph.F16, 8, 8)), false, false)
 		for i, z := range []*graph.Value{y, op.Sigmoid(y), op.Square(y)} {
@@ -301,8 +301,8 @@ func TestProductsStoreAnyNumberOfHalfwords(t *testing.T) {
 	})
 	require.NoError(t, err)
 	o := options
-	for halfwords, want := range map[bool][]fuse.Kind{true: {fuse.MatMul}, false: {fuse.MatMul, fuse.Map, fuse.Map}} {
-		o.Halfwords = halfwords
+	for single, want := range map[bool][]fuse.Kind{true: {fuse.MatMul}, false: {fuse.MatMul, fuse.Map, fuse.Map}} {
+		o.SingleFloat16Stores = single
 		r, err := fuse.Run(g, o)
 		require.NoError(t, err)
 		assert.Equal(t, want, kinds(r))

@@ -198,7 +198,7 @@ func (t *tracer) ownsWords(v *graph.Value) bool {
 	}
 	shape := t.contraction().Outputs[0].Shape
 	another := func(w *graph.Value) bool { return w != v && w.DType.Float16() }
-	return shape[len(shape)-1]%4 == 0 && (t.f.opt.Halfwords || !slices.ContainsFunc(g.Stores, another))
+	return shape[len(shape)-1]%4 == 0 && (t.f.opt.SingleFloat16Stores || !slices.ContainsFunc(g.Stores, another))
 }
 
 // StoresFloat16 reports whether a result is of 16-bit floats.

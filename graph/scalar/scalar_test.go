@@ -212,4 +212,6 @@ func TestBits16(t *testing.T) {
 	assert.ErrorContains(t, f.Check([]scalar.Array{array}, map[*scalar.Expr]int{i: 8}), "may be element 8, of an array of 8")
 	assert.Equal(t, "((b0[(i + 1u) / 2u] >> ((i + 1u) % 2u * 16u)) & 65535u)", x.String())
 	assert.True(t, f.Uses("b0"))
+	f = scalar.Function{Name: "f", Result: scalar.U(1), Body: []scalar.Stmt{scalar.Assign{To: x, Value: scalar.U(1)}}}
+	assert.PanicsWithValue(t, "scalar: WGSL has no store of 16 bits", func() { _ = f.WGSL() })
 }

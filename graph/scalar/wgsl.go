@@ -197,6 +197,9 @@ func (w *wgsl) statement(s Stmt) {
 	case Local:
 		w.line("var %s: array<%v, %d>;", s.Name, s.Type, s.Len)
 	case Assign:
+		if s.To.Kind == Bits16 {
+			panic("scalar: WGSL has no store of 16 bits")
+		}
 		w.line("%v = %v;", s.To, s.Value)
 	case For:
 		w.block(fmt.Sprintf("for (var %s = %v; %v; %s = %v)", s.Name, s.From, s.While, s.Name, s.Next), s.Body)

@@ -45,7 +45,8 @@ func lower(dev device.Device, graphs map[string]*graph.Graph) (map[string]*lower
 // lowerGraph fuses a graph and lowers its groups. Equal sources, such as the sources of equal layers, share their
 // memory.
 func lowerGraph(g *graph.Graph, lim target.Limits) (*lowered, error) {
-	fused, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment, Halfwords: lim.Native})
+	fused, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment,
+		SingleFloat16Stores: lim.Native})
 	if err != nil {
 		return nil, err
 	}
