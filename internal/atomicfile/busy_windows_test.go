@@ -37,8 +37,8 @@ func TestReplacesWhatWasOpen(t *testing.T) {
 	assert.Equal(t, []string{"a"}, names(t, dir))
 }
 
-// A folder that a program is in, by a file or as its current folder, is replaced whole or stays whole. Windows lets
-// nobody rename either, Wine not the latter.
+// A folder in which a program has an open file, or which is its current folder, is replaced whole or stays whole.
+// Windows refuses to rename such a folder. Wine refuses only where it is the current folder.
 func TestBusyFolderIsReplacedWholeOrNotAtAll(t *testing.T) {
 	for name, enter := range map[string]func(t *testing.T, path string){
 		"file": func(t *testing.T, path string) {

@@ -24,13 +24,19 @@ func hasPairs(t *testing.T) bool {
 	return slices.Contains(testdevice.Device(t).Limits().Cooperative, target.AVX512)
 }
 
+// needPairs skips a test of the kernels where the CPU does not run them.
+func needPairs(t *testing.T) {
+	t.Helper()
+	if !hasPairs(t) {
+		t.Skip("the CPU has no AVX512-BF16")
+	}
+}
+
 // TestAttentionByPairs finds the kernels for heads that are multiples of 16, and bounds their errors: probabilities and
 // gradients are rounded to bf16. Logsumexps are not: products of two bf16 are exact in f32, and all sums are of f32,
 // so logsumexps meet the tolerance of f32.
 func TestAttentionByPairs(t *testing.T) {
-	if !hasPairs(t) {
-		t.Skip("the CPU has no AVX512-BF16")
-	}
+	needPairs(t)
 	var logsumexps []compute.Task
 	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		var tasks []compute.Task
@@ -73,9 +79,7 @@ func only(t *testing.T, task compute.Task, output string) compute.Task {
 // sums: by 9 in the exponent of 2, for one key. The 64 keys before it keep a tenth of the probability. Gradients of
 // scores are then differences of almost equal numbers, one of which has rounded factors: their errors are larger.
 func TestAttentionByPairsScalesSums(t *testing.T) {
-	if !hasPairs(t) {
-		t.Skip("the CPU has no AVX512-BF16")
-	}
+	needPairs(t)
 	const length, dim, block = 210, 16, 64
 	x := graph.T(graph.BF16, 1, length, 1, dim)
 	types := []graph.Type{x, x, x}
@@ -107,9 +111,7 @@ func TestAttentionByPairsScalesSums(t *testing.T) {
 
 // A NaN or infinity reaches the queries that see it and those of their strip.
 func TestAttentionByPairsKeepsWhatIsNotFinite(t *testing.T) {
-	if !hasPairs(t) {
-		t.Skip("the CPU has no AVX512-BF16")
-	}
+	needPairs(t)
 	const length, dim, place, before = 100, 16, 90, 87 // the last query of the strip before
 	x := graph.T(graph.BF16, 1, length, 1, dim)
 	types := []graph.Type{x, x, x}
