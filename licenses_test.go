@@ -34,7 +34,7 @@ func TestLicenses(t *testing.T) {
 			if found[m.Path] != nil {
 				continue
 			}
-			ids, err := m.Classify()
+			ids, err := classify(m)
 			require.NoError(t, err)
 			found[m.Path] = ids
 			assertNoticesKept(t, m, notice)
@@ -46,7 +46,7 @@ func TestLicenses(t *testing.T) {
 	for _, page := range []string{"./examples/browser", "./cmd/tab"} {
 		check([]string{"GOOS=js", "GOARCH=wasm"}, page)
 	}
-	for _, problem := range licenses.Problems(found, licenses.ParseNotice(notice)) {
+	for _, problem := range licenseProblems(found, parseNotice(notice)) {
 		t.Errorf("NOTICE: %s", problem)
 	}
 }
