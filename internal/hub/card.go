@@ -72,17 +72,15 @@ func readConfigs(files []File, read func(File) ([]byte, error)) (configs []confi
 		}
 		var of map[string]yaml.Node
 		if err := yaml.Unmarshal(text, &of); err != nil {
-			return nil, fmt.Errorf("%s: the description of the data set: %s", name, onOneLine(err))
+			return nil, fmt.Errorf("%s: the description of the data set: %s", name, plain(err))
 		}
 		if n, ok := of["configs"]; ok {
 			list, from = n, name
 		}
 	}
 	var listed []config
-	if list = resolved(list); list.Kind == yaml.ScalarNode && list.ShortTag() != "!!null" {
-		return nil, fmt.Errorf("%s: configs: found %q, expected a list", from, list.Value)
-	} else if err := list.Decode(&listed); err != nil && !list.IsZero() {
-		return nil, fmt.Errorf("%s: configs: %s", from, onOneLine(err))
+	if err := list.Decode(&listed); err != nil && !list.IsZero() {
+		return nil, fmt.Errorf("%s: configs: %s", from, plain(err))
 	}
 	for _, c := range listed {
 		c.file = from
@@ -98,8 +96,21 @@ func readConfigs(files []File, read func(File) ([]byte, error)) (configs []confi
 	return configs, nil
 }
 
-// onOneLine is the text of an error of yaml.
-func onOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n ", "") }
+// mismatch is how yaml says that a value is of another type than Go's.
+var mismatch = regexp.MustCompile("cannot unmarshal (!!\\w+)( `.*?`)? into (\\S+)")
+
+// yamlWords are words for YAML's types and for those of a description.
+var yamlWords = strings.NewReplacer("!!map", "a mapping", "!!seq", "a list", "!!str", "the text", "!!int", "the number", "!!float", "the number", "[]hub.config", "a list",
+	"hub.config", "a mapping", "map[string]yaml.Node", "a mapping", "string", "a text", "bool", "true or false")
+
+// plain is the text of an error of yaml on one line, without the types of Go.
+func plain(err error) string {
+	text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  "), "\n  ", "; ")
+	return mismatch.ReplaceAllStringFunc(text, func(found string) string {
+		m := mismatch.FindStringSubmatch(found)
+		return "found " + yamlWords.Replace(m[1]) + m[2] + ", expected " + yamlWords.Replace(m[3])
+	})
+}
 
 var errDataFiles = errors.New("data_files: expected globs, or a list of different splits with paths")
 
@@ -184,12 +195,7 @@ func configOf(configs []config, name string) (config, bool) {
 
 func (c config) isDefault() bool { return c.Default || c.Name == "default" }
 
-// defaults are the names of the configurations each of which is the default.
-func defaults(configs []config) (names []string) {
-	for _, c := range configs {
-		if c.isDefault() {
-			names = append(names, c.Name)
-		}
-	}
-	return names
+// defaults are the configurations each of which is the default.
+func defaults(configs []config) []config {
+	return slices.DeleteFunc(slices.Clone(configs), func(c config) bool { return !c.isDefault() })
 }

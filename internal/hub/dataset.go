@@ -8,6 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/suggest"
+	"github.com/gpupipe/gpupipe/internal/userpath"
 )
 
 // trainSplit is the split that the name of a data set without one means.
@@ -26,7 +29,7 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	if at := find(files, n.Path); at >= 0 {
 		return files[at : at+1 : at+1], nil
 	}
-	isGlob, configs, err := strings.ContainsAny(n.Path, "*?["), []config(nil), checkGlob(n.Path)
+	isGlob, configs, err := userpath.IsGlob(n.Path), []config(nil), checkGlob(n.Path)
 	if err == nil && !isGlob { // a glob names files, whatever the card says
 		configs, err = readConfigs(files, read)
 	}
@@ -37,8 +40,9 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	chosen, ok := configOf(configs, n.Path)
 	switch {
 	case isGlob:
-		if files = match(files, n.Path); len(files) == 0 {
-			return nil, fmt.Errorf("the data set %s has no file that matches %s at %s", n.ID, n.Path, n.Revision)
+		all := files
+		if files = match(all, n.Path); len(files) == 0 {
+			return nil, n.noMatch(all)
 		} else if n.Split == "" {
 			return files, nil
 		}
@@ -46,8 +50,7 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 			return nil, fmt.Errorf("%s: %w", n.ID, err)
 		}
 	case len(defaults(configs)) > 1 && n.Path == "":
-		return nil, fmt.Errorf("%s has %d default configurations, %s: expected the name of one, such as %s", n.ID, len(defaults(configs)),
-			inWords(defaults(configs)), n.named(defaults(configs)[0]))
+		return nil, n.noConfig("default configurations", defaults(configs))
 	case n.script(files) != "":
 		return nil, fmt.Errorf("%s is made by the script %s, which load_dataset no longer runs, and gpupipe never: name files of it, "+
 			"such as hf:datasets/%[1]s/data/*.jsonl, or those that the Hub makes of most data sets: hf:datasets/%[1]s@refs/convert/parquet",
@@ -58,17 +61,18 @@ func (n Name) selectData(files []File, read func(File) ([]byte, error)) ([]File,
 	case ok:
 		patterns, folder = chosen.patterns, chosen.DataDir
 	case n.Path == "" && len(configs) > 0:
-		var names []string
-		for _, c := range configs {
-			names = append(names, c.Name)
-		}
-		return nil, fmt.Errorf("%s has the configurations %s: expected one, such as %s", n.ID, inWords(names), n.named(names[0]))
+		return nil, n.noConfig("configurations", configs)
 	default:
 		folder = n.Path
 	}
 	switch here := below(files, folder); {
 	case len(here) == 0 && ok:
 		return nil, n.lacks(chosen.file, folder)
+	case len(here) == 0 && find(files, n.Path+":"+n.Split) >= 0:
+		n.Path, n.Split = n.Path+"?"+n.Split, ""
+		return nil, fmt.Errorf("what follows a colon is the name of a split: a file with a colon in its name is written with ?: %s", n.Text())
+	case len(here) == 0 && len(configs) > 0 && kindOfEnding(path.Ext(n.Path)) == "": // not the name of a file
+		return nil, n.noConfig("configurations", configs)
 	case len(here) == 0:
 		return nil, n.noFile(files)
 	}
@@ -88,10 +92,32 @@ func (n Name) script(files []File) string {
 	return ""
 }
 
-// named is the name with a configuration.
-func (n Name) named(config string) string {
-	n.Path = config
-	return n.Text()
+// noConfig is the error of a name with none of the configurations that there are.
+func (n Name) noConfig(what string, configs []config) error {
+	var names []string
+	for _, c := range configs {
+		names = append(names, c.Name)
+	}
+	lacks := ""
+	if n.Path != "" {
+		lacks = fmt.Sprintf("no configuration, file or folder %s at %s, and has ", n.Path, n.Revision)
+	}
+	with := n
+	with.Path = append(suggest.Closest(n.Path, names), names...)[0]
+	return fmt.Errorf("%s has %sthe %s %s: expected one, such as %s", n.ID, lacks, what, someOf(names, 100), with.Text())
+}
+
+// noMatch is the error of a glob that matches none of the files.
+func (n Name) noMatch(files []File) error {
+	if len(match(files, n.Path+"/**")) > 0 {
+		return fmt.Errorf("the glob %s matches no file, but folders of the data set %s at %s: %[1]s/** matches the files in them", n.Path,
+			n.ID, n.Revision)
+	}
+	here := below(files, parent(n.Path[:strings.IndexAny(n.Path, userpath.Globbing)]+"x"))
+	if len(here) == 0 {
+		here = files
+	}
+	return fmt.Errorf("the data set %s has no file that matches %s at %s: it has %s", n.ID, n.Path, n.Revision, inWords(Paths(here)))
 }
 
 // lacks is the error of a file or folder that a description of the data set names and the repository does not have.
@@ -118,7 +144,7 @@ func (n Name) ofSplit(files []File, patterns []pattern) ([]File, error) {
 		}
 		globs = append(globs, p.glob)
 		matched := match(files, p.glob)
-		if len(matched) == 0 && p.from != "" && !strings.ContainsAny(p.glob, "*?[") {
+		if len(matched) == 0 && p.from != "" && !userpath.IsGlob(p.glob) {
 			return nil, n.lacks(p.from, strings.ReplaceAll(p.glob, `\\`, `\`))
 		}
 		for _, f := range matched {

@@ -294,8 +294,10 @@ func Contents(dir string) string {
 }
 
 // inWords lists a few names.
-func inWords(names []string) string {
-	const most = 6
+func inWords(names []string) string { return someOf(names, 6) }
+
+// someOf lists up to a number of names.
+func someOf(names []string, most int) string {
 	list := strings.Join(names[:min(len(names), most)], ", ")
 	if more := len(names) - most; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)

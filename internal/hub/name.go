@@ -74,6 +74,7 @@ func (n Name) Folder() string { return n.Kind.prefix() + strings.ReplaceAll(n.ID
 var (
 	plainName = regexp.MustCompile(`^((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*?)(?:@([\w./-]+))?$`)
 	id        = regexp.MustCompile(`^(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*$`)
+	notInID   = regexp.MustCompile(`[^\w./-]|--|\.\.|(?:^|/)[_.-]`)
 	revision  = regexp.MustCompile(`^\w[\w./+-]*$`)
 	special   = regexp.MustCompile(`^refs/(?:convert|pr)/[\w.-]+`)
 	split     = regexp.MustCompile(`:([\pL\pN_]+(?:\.[\pL\pN_]+)*)$`)
@@ -196,10 +197,16 @@ func (n *Name) check() error {
 		n.Revision = r
 	}
 	switch {
-	case !id.MatchString(n.ID) || strings.Contains(n.ID, "--") || strings.Contains(n.ID, ".."):
+	case n.Kind == DataSets && strings.Contains(n.ID, ":"):
+		_, after, _ := strings.Cut(n.ID, ":")
+		return fmt.Errorf("found the split %q, expected letters, digits, _ and dots", after)
+	case notInID.MatchString(n.ID):
+		return fmt.Errorf("found %q in the name %q, expected letters from a to z, digits, -, _ and dots, first a letter or a digit, "+
+			"and neither -- nor ..", notInID.FindString(n.ID), n.ID)
+	case !id.MatchString(n.ID):
 		return errName
 	case n.Revision != "" && (!revision.MatchString(n.Revision) || !slashed(n.Revision)):
-		return fmt.Errorf("found the revision %q, expected a branch, a tag or a commit", n.Revision)
+		return fmt.Errorf("found the revision %q, expected a branch, a tag or a commit: letters from a to z, digits, /, -, +, _ and dots", n.Revision)
 	case n.Path != "" && !fs.ValidPath(n.Path):
 		return fmt.Errorf("found the path %q, expected one in the repository", n.Path)
 	}

@@ -105,7 +105,12 @@ func TestSelectData(t *testing.T) {
 		{shards, "", "hf:datasets/o/d/data/*:train", []string{"data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"}, ""},
 		{shards, "", "hf:datasets/o/d/data/notes.txt", []string{"data/notes.txt"}, ""},
 		{shards, "", "hf:datasets/o/d/none", nil, "has no file or folder none"},
-		{shards, "", "hf:datasets/o/d/*.csv", nil, "no file that matches *.csv"},
+		{shards, "", "hf:datasets/o/d/*.csv", nil, "no file that matches *.csv at main: it has .gitattributes, README.md, data/dev"},
+		{shards, "", "hf:datasets/o/d/data/*.csv", nil, "no file that matches data/*.csv at main: it has data/dev-00000-of-00001.parquet, data/n"},
+		{shards, "", "hf:datasets/o/d/none/*.csv", nil, "no file that matches none/*.csv at main: it has .gitattributes, README.md, data/dev"},
+		{shards, "", "hf:datasets/o/d/dat*", nil, "the glob dat* matches no file, but folders of the data set o/d at main: dat*/** matches"},
+		{list("at@x", "a:b.jsonl"), "", "hf:datasets/o/d/a:b.jsonl", nil, "is written with ?: hf:datasets/o/d/a?b.jsonl"},
+		{list("at@x", "a:b.jsonl"), "", "hf:datasets/o/d/a?b.jsonl", []string{"a:b.jsonl"}, ""},
 		{words, "", "hf:datasets/o/d", []string{"train.jsonl", "train_2.jsonl"}, ""},
 		{words, "", "hf:datasets/o/d:test", []string{"test.jsonl"}, ""},
 		{folders, "", "hf:datasets/o/d", []string{"a/train/1.txt", "a/train/2.txt"}, ""},
@@ -113,6 +118,10 @@ func TestSelectData(t *testing.T) {
 		{plain, "", "hf:datasets/o/d", []string{"one.parquet", "two.parquet", "x/three.parquet"}, ""},
 		{plain, "", "hf:datasets/o/d/**/t*", []string{"two.parquet", "x/three.parquet"}, ""},
 		{carded, card, "hf:datasets/o/d", nil, "o/d has the configurations en, de: expected one, such as hf:datasets/o/d/en"},
+		{carded, card, "hf:datasets/o/d/fr:train", nil, "o/d has no configuration, file or folder fr at main, and has the configurations en, de: " +
+			"expected one, such as hf:datasets/o/d/en:train"},
+		{carded, card, "hf:datasets/o/d/y.jsonl", nil, "the data set o/d has no file or folder y.jsonl at main: it has README.md, de/a.jsonl"},
+		{carded, card, "hf:datasets/o/d/dee@v1:test", nil, "the configurations en, de: expected one, such as hf:datasets/o/d/de@v1:test"},
 		{carded, card, "hf:datasets/o/d/en", []string{"en/b.jsonl", "en/a.jsonl"}, ""},
 		{carded, card, "hf:datasets/o/d/en:test", []string{"z.jsonl"}, ""},
 		{carded, card, "hf:datasets/o/d/de", []string{"de/a.jsonl"}, ""},
@@ -151,7 +160,7 @@ func TestSelectData(t *testing.T) {
 		{carded, configs("{config_name: x, data_files: [en/a.jsonl, en/*]}"), "hf:datasets/o/d", nil,
 			"README.md of o/d has two globs of the split train that match en/a.jsonl, which load_dataset then reads twice"},
 		{carded, configs("{config_name: a, data_files: z.jsonl, default: true}, {config_name: default, data_files: de/*}"), "hf:datasets/o/d", nil,
-			"o/d has 2 default configurations, a, default: expected the name of one, such as hf:datasets/o/d/a"},
+			"o/d has the default configurations a, default: expected one, such as hf:datasets/o/d/a"},
 		{carded, configs("{config_name: a, data_files: z.jsonl}, {config_name: b, data_files: z.jsonl}, {config_name: a, data_files: de/*}"),
 			"hf:datasets/o/d/a", []string{"de/a.jsonl"}, ""},
 		{carded, configs("{config_name: &g z.jsonl, data_files: *g}"), "hf:datasets/o/d", []string{"z.jsonl"}, ""},
@@ -169,14 +178,17 @@ func TestSelectData(t *testing.T) {
 		{carded, configs("{config_name: a, data_files: [{split: train}]}"), "hf:datasets/o/d", nil, "data_files: train has no path"},
 		{carded, configs("{config_name: a, data_dir: en, data_files: 'https://example.com/x.jsonl'}"), "hf:datasets/o/d", nil,
 			"README.md of o/d names https://example.com/x.jsonl, which it does not have at main"},
-		{carded, "---\nconfigs: hello\n---\n", "hf:datasets/o/d", nil, `README.md: configs: found "hello", expected a list`},
-		{carded, "---\nconfigs: 5\n---\n", "hf:datasets/o/d", nil, `README.md: configs: found "5", expected a list`},
-		{carded, "---\nconfigs: {a: b}\n---\n", "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!map"},
+		{carded, "---\nconfigs: hello\n---\n", "hf:datasets/o/d", nil, "README.md: configs: line 2: found the text `hello`, expected a list"},
+		{carded, "---\nconfigs: 5\n---\n", "hf:datasets/o/d", nil, "README.md: configs: line 2: found the number `5`, expected a list"},
+		{carded, "---\nconfigs: {a: b}\n---\n", "hf:datasets/o/d", nil, "README.md: configs: line 2: found a mapping, expected a list"},
 		{carded, "---\nconfigs: \n---\n", "hf:datasets/o/d/z.jsonl", []string{"z.jsonl"}, ""},
-		{carded, configs("hello"), "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!str"},
-		{carded, configs("{config_name: [x]}"), "hf:datasets/o/d", nil, "README.md: configs: yaml: unmarshal errors: line 2: cannot unmarshal !!seq into string"},
+		{carded, configs("hello"), "hf:datasets/o/d", nil, "README.md: configs: line 2: found the text `hello`, expected a mapping"},
+		{carded, configs("{config_name: [x]}"), "hf:datasets/o/d", nil, "README.md: configs: line 2: found a list, expected a text"},
+		{carded, configs("{config_name: [x], default: [y]}, `"), "hf:datasets/o/d", nil, "README.md: the description of the data set: yaml: line 2: found character"},
+		{carded, configs("{config_name: [x], default: a ` b}"), "hf:datasets/o/d", nil,
+			"README.md: configs: line 2: found a list, expected a text; line 2: found the text `a ` b`, expected true or false"},
 		{carded, "---\nlicense: mit\na: 'b\n---\n", "hf:datasets/o/d", nil, "README.md: the description of the data set: yaml: line 3: found"},
-		{carded, "---\nhello\n---\n", "hf:datasets/o/d", nil, "README.md: the description of the data set: yaml: unmarshal errors: line 2: cannot unmarshal !!str `hello`"},
+		{carded, "---\nhello\n---\n", "hf:datasets/o/d", nil, "README.md: the description of the data set: line 2: found the text `hello`, expected a mapping"},
 		{carded, "---\nconfigs: hello\n---\n", "hf:datasets/o/d/de/*.jsonl", []string{"de/a.jsonl"}, ""},
 		{list("README.md", ".gitattributes"), "# None", "hf:datasets/o/d:validation", nil,
 			"o/d has no files of text at main: it has .gitattributes, README.md"},
@@ -202,6 +214,21 @@ func TestSelectData(t *testing.T) {
 		}
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.want, Paths(got), c.name)
+	}
+}
+
+// The error of a name says which of its parts is wrong.
+func TestNamesThatAreWrong(t *testing.T) {
+	const nothing = "expected the name of a model on the Hugging Face Hub"
+	for text, want := range map[string]string{
+		"hf:": nothing, "hf:a/": nothing, "hf:o r/m": `found " " in the name "o r/m", expected letters from a to z, digits, -, _ and dots`,
+		"hf:o/mü": `found "ü" in the name "o/mü"`, "hf:datasets/o/-d": `found "/-" in the name "o/-d"`, "hf:o/a..b": `found ".." in the name`,
+		"hf:a--b/c": `found "--" in the name "a--b/c"`, "hf:o/m@v 1": `found the revision "v 1", expected a branch, a tag or a commit: letters`,
+		"hf:datasets/o/d:train[:10%]":           `found the split "train[:10%]", expected letters, digits, _ and dots`,
+		"https://huggingface.co/datasets/o/d e": `found " " in the name "o/d e"`,
+	} {
+		_, _, err := Parse(text)
+		assert.ErrorContains(t, err, want, text)
 	}
 }
 

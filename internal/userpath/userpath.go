@@ -69,6 +69,12 @@ func SameFolder(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
+// Globbing are the characters that make a path a glob.
+const Globbing = "*?["
+
+// IsGlob reports whether a path is a glob.
+func IsGlob(path string) bool { return strings.ContainsAny(path, Globbing) }
+
 // Literal is a path as the pattern of filepath.Glob that matches it alone.
 func Literal(path string) string {
 	if runtime.GOOS == "windows" { // its patterns have no escapes, and its names neither * nor ?

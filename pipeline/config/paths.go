@@ -217,7 +217,7 @@ func locate(from, text string, file bool) (used, tried string, err error) {
 
 // fixedPart is a path, or the folder that a glob begins with.
 func fixedPart(path string) string {
-	if i := strings.IndexAny(path, "*?["); i >= 0 && !exists(path) {
+	if i := strings.IndexAny(path, userpath.Globbing); i >= 0 && !exists(path) {
 		return filepath.Dir(path[:i] + "_")
 	}
 	return path

@@ -236,6 +236,7 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 		"$NONE/**":       "variable NONE is not set",
 		"~someone/*.txt": "home folder of another user", "[x]/*.txt": `no file matches: the folder [x] is written \[x] in a glob`,
 		"[x]/*/*.txt": `written \[x] in a glob`, "[x]": `a glob such as \[x]/*.txt`, "[y]/*.txt": "[y]/*.txt: no file matches",
+		"[s]": "[s]: matches the folder s: expected files, or a glob such as s", "[as]*": "[as]*: matches the folder s",
 	} {
 		_, err := Expand([]string{pattern})
 		assert.ErrorContains(t, err, want)

@@ -62,7 +62,7 @@ func expandOne(p string, mayMiss bool) ([]string, error) {
 	}
 	if st, err := os.Stat(p); err == nil && st.IsDir() {
 		return savedFiles(p)
-	} else if err == nil || !strings.ContainsAny(p, "*?[") {
+	} else if err == nil || !userpath.IsGlob(p) {
 		return []string{p}, nil
 	}
 	matches, err := glob(p)
@@ -72,6 +72,11 @@ func expandOne(p string, mayMiss bool) ([]string, error) {
 	if len(matches) == 0 {
 		return nil, fmt.Errorf("%s: no file matches%s", p, literalHint(p))
 	}
+	for _, m := range matches {
+		if st, err := os.Stat(m); err == nil && st.IsDir() {
+			return nil, fmt.Errorf("%s: matches the folder %s: expected files, or a glob such as %s", p, m, allTexts(m))
+		}
+	}
 	return matches, nil
 }
 
@@ -80,7 +85,7 @@ func allTexts(dir string) string { return filepath.Join(userpath.Literal(dir), "
 
 // literalHint says how to write a glob that names a folder whose own name looks like one; nothing if it names none.
 func literalHint(glob string) string {
-	for dir := filepath.Dir(glob); strings.ContainsAny(dir, "*?["); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(glob); userpath.IsGlob(dir); dir = filepath.Dir(dir) {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() && userpath.Literal(dir) != dir {
 			return fmt.Sprintf(": the folder %s is written %s in a glob", dir, userpath.Literal(dir))
 		}

@@ -188,6 +188,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{o, "hf:o/gguf", "o/gguf has 2 GGUF files, expected the name of one, such as hf:o/gguf/a-Q4.gguf"},
 		{o, "hf:datasets/o/d:dev", "hf:datasets/o/d:dev: o/d has no split dev, expected one of test: hf:datasets/o/d:test, for example"},
 		{o, "hf:datasets/o/d/x", "o/d has x/a.csv, expected .parquet"},
+		{o, "hf:datasets/o/d/at@x", "/datasets/o/d/refs lists them; in the name of a file, ? stands for @"},
 	} {
 		need := hub.ForModel
 		if strings.Contains(c.name, "datasets/") {

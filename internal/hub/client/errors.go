@@ -157,7 +157,11 @@ func (c *Client) advice(n hub.Name, s *status) string {
 		return fmt.Sprintf("%s is gated, and the account of the token from %s has no access: accept its conditions at %s, and wait if its authors grant access themselves",
 			what, c.options.TokenFrom, c.page(n))
 	case s.kind == "RevisionNotFound":
-		return fmt.Sprintf("%s has no revision %s: %s lists them", what, n.Revision, c.page(n)+"/refs")
+		text := fmt.Sprintf("%s has no revision %s: %s/refs lists them", what, n.Revision, c.page(n))
+		if n.Path != "" && n.Kind == hub.DataSets {
+			text += "; in the name of a file, ? stands for @"
+		}
+		return text
 	case s.kind == "EntryNotFound":
 		return fmt.Sprintf("%s has no such file at %s: %s", what, n.Revision, s.address)
 	case s.message == "Access to this resource is disabled.":
