@@ -174,7 +174,7 @@ func (t *trainer) progress(m engine.Measured) (pendingStep, error) {
 		p.Skipped = true
 		t.recorder.noteStep(eventSkipped, step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
 	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
-		t.skipped = 0
+		t.skipped, t.updates = 0, t.updates+1
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
 		return p, t.diverged(p.Progress)
 	} else {
@@ -191,7 +191,18 @@ func (t *trainer) progress(m engine.Measured) (pendingStep, error) {
 // maxSkipped is how many batches in a row may be skipped before training stops all the same.
 const maxSkipped = 10
 
-const adviceOnDivergence = "(a smaller learning rate or a longer warm-up may help)"
+// adviceOnDivergence says what may help. No learning rate does before the first update has changed the weights.
+func (t *trainer) adviceOnDivergence() string {
+	c := t.job.config
+	advice := "no update has changed the weights yet, so it is not the learning rate: check the initial weights, the data and the hooks"
+	switch {
+	case t.start.step > 0 || t.updates > c.Pipeline.Delay:
+		advice = "a smaller learning rate or a longer warm-up may help"
+	case c.Train.ScalesLoss():
+		advice += ". The numbers of f16 end at 65504, whatever the loss scale: train.precision: bf16 goes as far as f32"
+	}
+	return "(" + advice + ")"
+}
 
 func (t *trainer) diverged(p Progress) error {
 	scale := ""
@@ -199,7 +210,7 @@ func (t *trainer) diverged(p Progress) error {
 		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
 	}
 	return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
-		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
+		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), t.adviceOnDivergence())
 }
 
 // askedToSave reports whether a checkpoint was asked for that is not saved yet.
@@ -241,7 +252,7 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	}
 	if e.ValLoss != nil && !metrics.Finite(*e.ValLoss) {
 		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.ValLoss, ErrDiverged, t.checkpoints.kept(),
-			adviceOnDivergence)
+			t.adviceOnDivergence())
 	}
 	if t.result.ValLoss = e.ValLoss; e.ValLoss != nil {
 		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far

@@ -44,6 +44,36 @@ func shortText(t *testing.T) *data.Batcher {
 	return b
 }
 
+// A run whose loss is not finite before an update has changed the weights does not blame the learning rate.
+func TestAdviceOnDivergence(t *testing.T) {
+	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
+		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
+	require.NoError(t, err)
+	const rate, weights, f16 = "a smaller learning rate", "it is not the learning rate", "train.precision: bf16 goes as far as f32"
+	for _, x := range []struct {
+		precision             graph.DType
+		delay, applied, start int
+		want, not             string
+	}{
+		{graph.F16, 0, 0, 0, f16, rate}, {graph.F32, 0, 0, 0, weights, "f16"}, {graph.F16, 0, 1, 0, rate, weights},
+		{graph.F32, 1, 1, 0, weights, rate}, {graph.F32, 1, 2, 0, rate, weights}, {graph.F16, 0, 0, 3, rate, weights},
+	} {
+		c := config.Config{Train: config.Train{Precision: x.precision.String(), Microbatches: 1}}
+		c.Pipeline = config.Pipeline{Delay: x.delay, Replicas: 1}
+		r := newTrainer(c, Options{Report: &noteTaker{}})
+		r.job.optimizer, r.job.corpus, r.start.step = o, &corpus{train: shortText(t)}, x.start
+		r.recorder.pace.start()
+		for batch := range x.applied {
+			_, err := r.progress(engine.Measured{Batch: x.start + batch, Loss: 1, GradNorm: 1, OK: true})
+			require.NoError(t, err)
+		}
+		_, err := r.progress(engine.Measured{Batch: x.start + x.applied, Loss: math.NaN(), GradNorm: math.NaN(), Scale: 65536})
+		require.ErrorIs(t, err, ErrDiverged)
+		assert.ErrorContains(t, err, x.want)
+		assert.NotContains(t, err.Error(), x.not)
+	}
+}
+
 // A step that is done again after a restart is not reported again.
 func TestOverflowIsReportedOnce(t *testing.T) {
 	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},

@@ -181,6 +181,7 @@ type trainer struct {
 
 	step      int             // finished
 	skipped   int             // batches in a row
+	updates   int             // since the run began, or began again after a fault
 	asked     int64           // requests for a checkpoint that were met; see Options.Saves
 	suspected *suspectedBatch // nil: none
 	abandoned bool            // interrupted before the first step was done; see leave
