@@ -7,6 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/printable"
 )
 
 // Moments in bf16. With Config.Moments of graph.BF16 the state of rules and corrections is stored in bf16, except what
@@ -29,7 +30,7 @@ func MomentTypes() []graph.DType { return []graph.DType{graph.F32, graph.BF16} }
 // checkMoments refuses a dtype of moments.
 func (c *Config) checkMoments() error {
 	if !slices.Contains(MomentTypes(), c.Moments) {
-		return fielderror.New("moments", c.Moments, "one of %v", MomentTypes())
+		return fielderror.New("moments", c.Moments, "one of %s", printable.List(MomentTypes()))
 	}
 	return nil
 }

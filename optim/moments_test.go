@@ -296,5 +296,5 @@ func TestTypesOfRoundedMoments(t *testing.T) {
 	cfg := testConfigs()["adamw"]
 	cfg.Moments = graph.F16
 	_, err := New(cfg, testParams())
-	assert.EqualError(t, err, "moments: found f16, expected one of [f32 bf16]")
+	assert.EqualError(t, err, "moments: found f16, expected one of f32, bf16")
 }

@@ -39,7 +39,7 @@ func TestExport(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		out + ": a model is there already: replace it with --force":             {"export", run, "--out", out},
-		"has no checkpoint of step 3, expected one of [2 4]":                    {"export", run, "--out", out, "--force", "--step", "3"},
+		"has no checkpoint of step 3, expected one of 2, 4":                     {"export", run, "--out", out, "--force", "--step", "3"},
 		"found y, but " + out + " is no checkpoint of a run":                    {"export", out, "--out", out + "2", "--weights", "y"},
 		out + " is no checkpoint of a run and holds one version of its weights": {"generate", out, "--weights", "y"},
 		`--weights must be one of "x","y" but got "z"`:                          {"eval", run, "--weights", "z"},

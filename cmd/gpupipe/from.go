@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -107,7 +108,7 @@ func stepIn(run, text, flag, expected string) (int, error) {
 		return 0, usererror.New(errors.New(flag + ": " + run + " has no checkpoints: expected the folder of a run"))
 	case !slices.Contains(steps, step):
 		slices.Reverse(steps)
-		return 0, usererror.Errorf("%s: %s has no checkpoint of step %d, expected one of %v", flag, run, step, steps)
+		return 0, usererror.Errorf("%s: %s has no checkpoint of step %d, expected one of %s", flag, run, step, printable.List(steps))
 	}
 	return step, nil
 }

@@ -57,6 +57,8 @@ func child(node *kong.Node, name string) (found *kong.Node, names []string) {
 
 type versionCommand struct{}
 
+func (versionCommand) Help() string { return "Example:\n  gpupipe version" }
+
 func (versionCommand) Run(a *app) error {
 	a.printf("%s\n", versionText())
 	return nil

@@ -118,6 +118,7 @@ func TestHelpFitsATerminalOf80Columns(t *testing.T) {
 	for _, page := range pages {
 		code, out, _ := command(append(page, "--help")...)
 		assert.Equal(t, exitOK, code, page)
+		assert.Regexp(t, `(?m)^Examples?:$`, out, page)
 		for line := range strings.Lines(out) {
 			assert.LessOrEqual(t, table.Width(strings.TrimRight(line, "\n")), 80, "gpupipe %s --help: %s", strings.Join(page, " "), line)
 		}

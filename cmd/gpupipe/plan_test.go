@@ -266,7 +266,7 @@ func TestPlanRefusesMachines(t *testing.T) {
 		"machines: [{name: a}, {name: b, speed: -1}]\nlink: 1ms,1Gbit\n":                                   "machines[1].speed: found -1",
 		"machines: [{name: a}, {name: b}]\n":                                                               "link: found nothing",
 		"machines: [{name: a}, {name: b}]\nlink: 1ms\n":                                                    "link: found bandwidth",
-		"machines: [{name: a}, {name: b}]\nlink: 1ms,1Gbit\nlinks: [{between: [a, c], link: '1ms,1Gbit'}]": "links[0].between: found [a c]",
+		"machines: [{name: a}, {name: b}]\nlink: 1ms,1Gbit\nlinks: [{between: [a, c], link: '1ms,1Gbit'}]": "links[0].between: found a, c, expected two of a, b",
 		"machines: [{name: a}, {name: b}]\nlink: 1ms,1Gbit\nlinks: [{between: [a, b], link: x}]":           `links[0].link: found "x"`,
 		"machines: [{nam: a}]": "nam",
 	} {

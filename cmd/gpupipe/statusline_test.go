@@ -66,7 +66,7 @@ func TestWithoutATerminalAPlainLineIsWrittenEverySoOften(t *testing.T) {
 }
 
 func TestPrintableEscapesControlBytes(t *testing.T) {
-	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, printable("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
+	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, harmless("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
 }
 
 func TestProseIsBrokenAtSpacesOnATerminal(t *testing.T) {

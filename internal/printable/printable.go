@@ -1,7 +1,8 @@
-// Package printable makes texts of other computers safe to print.
+// Package printable makes texts of other computers safe to print, and of lists.
 package printable
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 )
@@ -14,4 +15,13 @@ func Text(text string) string {
 		}
 		return '�'
 	}, text)
+}
+
+// List is the elements of a list, with commas between them.
+func List[T any](all []T) string {
+	texts := make([]string, len(all))
+	for i, x := range all {
+		texts[i] = fmt.Sprint(x)
+	}
+	return strings.Join(texts, ", ")
 }

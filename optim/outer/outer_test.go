@@ -364,12 +364,12 @@ func TestSizes(t *testing.T) {
 func TestCheck(t *testing.T) {
 	assert.NoError(t, config("f32").Check())
 	for want, change := range map[string]func(*outer.Config){
-		"lr: found 0, expected a number above 0":                                       func(c *outer.Config) { c.LR = 0 },
-		"lr: found NaN":                                                                func(c *outer.Config) { c.LR = math.NaN() },
-		"momentum: found 1, expected a number of at least 0":                           func(c *outer.Config) { c.Momentum = 1 },
-		`wire: found "int3", expected one of [f32 bf16 int8`:                           func(c *outer.Config) { c.Format = "int3" },
-		`correction: found "none", expected one of [damped error_feedback plain eager`: func(c *outer.Config) { c.Correction = "none" },
-		"lateness: found 2, expected a number from 0 to 1":                             func(c *outer.Config) { c.Lateness = 2 },
+		"lr: found 0, expected a number above 0":                                         func(c *outer.Config) { c.LR = 0 },
+		"lr: found NaN":                                                                  func(c *outer.Config) { c.LR = math.NaN() },
+		"momentum: found 1, expected a number of at least 0":                             func(c *outer.Config) { c.Momentum = 1 },
+		`wire: found "int3", expected one of f32, bf16, int8`:                            func(c *outer.Config) { c.Format = "int3" },
+		`correction: found "none", expected one of damped, error_feedback, plain, eager`: func(c *outer.Config) { c.Correction = "none" },
+		"lateness: found 2, expected a number from 0 to 1":                               func(c *outer.Config) { c.Lateness = 2 },
 	} {
 		c := config("f32")
 		change(&c)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
@@ -26,8 +27,8 @@ func BestCheckpoint(run string) (Best, error) {
 	}
 	best, err := bestOf(run, steps)
 	if err == nil && best == nil {
-		err = fmt.Errorf("%s: no checkpoint was evaluated: found checkpoints of steps %v, expected one with a val_loss in %s", run, steps,
-			metricsFile)
+		err = fmt.Errorf("%s: no checkpoint was evaluated: found checkpoints of steps %s, expected one with a val_loss in %s", run,
+			printable.List(steps), metricsFile)
 	}
 	if err != nil {
 		return Best{}, err

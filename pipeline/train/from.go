@@ -11,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/userpath"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -88,7 +88,7 @@ func (t *trainer) setAside(done int) error {
 	}
 	what := "the measurements after it"
 	if len(moved) > 0 {
-		what = fmt.Sprintf("the checkpoints of steps %s and %s", joined(moved), what)
+		what = fmt.Sprintf("the checkpoints of steps %s and %s", printable.List(moved), what)
 	}
 	t.job.journal.noteEvent(eventNote, t.step, "going back to step %d: %s are kept in %s", t.step, what, aside)
 	return nil
@@ -286,13 +286,4 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// joined lists numbers.
-func joined(numbers []int) string {
-	texts := make([]string, len(numbers))
-	for i, n := range numbers {
-		texts[i] = strconv.Itoa(n)
-	}
-	return strings.Join(texts, ", ")
 }

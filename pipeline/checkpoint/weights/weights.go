@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -486,7 +487,7 @@ func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type
 			floats = []safetensors.DType{fileType(want[name].DType)}
 		}
 		if !slices.Contains(floats, t.DType) {
-			return fmt.Errorf("%s: tensor %q is %s, expected one of %v", path, name, t.DType, floats)
+			return fmt.Errorf("%s: tensor %q is %s, expected one of %s", path, name, t.DType, printable.List(floats))
 		}
 	}
 	return nil

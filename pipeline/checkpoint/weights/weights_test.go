@@ -117,7 +117,7 @@ func TestOpenRefuses(t *testing.T) {
 			all[index] = numbered(norm, graph.Shape{9}, 0)
 			return all
 		},
-		`tensor "model.norm.weight" is I32, expected one of [F64 F32 F16 BF16]`: func(all []safetensors.Entry) []safetensors.Entry {
+		`tensor "model.norm.weight" is I32, expected one of F64, F32, F16, BF16`: func(all []safetensors.Entry) []safetensors.Entry {
 			all[index].DType = safetensors.I32
 			return all
 		},

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/runs"
@@ -154,11 +155,7 @@ func (s *Sweep) keyNames() (names []string) {
 func (rep *Report) summary(s *Sweep) string {
 	text := fmt.Sprintf("%d trials by %s search", len(rep.Trials), rep.Search)
 	if rep.Search == Halving {
-		var steps []string
-		for _, n := range rep.Rungs {
-			steps = append(steps, strconv.Itoa(n))
-		}
-		text = fmt.Sprintf("%d trials by successive halving, compared after %s steps", len(rep.Trials), strings.Join(steps, ", "))
+		text = fmt.Sprintf("%d trials by successive halving, compared after %s steps", len(rep.Trials), printable.List(rep.Rungs))
 	}
 	best := "the smallest is best"
 	if rep.Goal == Max {
