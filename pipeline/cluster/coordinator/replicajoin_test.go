@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,8 +14,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
@@ -48,24 +47,29 @@ func TestReplicasJoin(t *testing.T) {
 		joins := make(chan struct{})
 		join := sync.OnceFunc(func() { close(joins) })
 		defer context.AfterFunc(ctx, join)()
-		n.forge = func(_, to string, h protocol.Header, _ *transport.Message) {
-			if w, ok := h.(protocol.Write); ok && w.Begins && to == "d" && n.results != nil {
-				join()
-				n.results = nil
-			}
-		}
 		report := &runtest.Notes{OnStep: func(p train.Progress) {
 			if p.Step != 4 {
 				return
 			}
-			if x.inRound { // no batch is granted before it has loaded
+			hold := func(until chan struct{}) {
 				n.mu.Lock()
-				n.results = joins
+				n.results = until
 				n.mu.Unlock()
+			}
+			r := n.host.(*Replicas)
+			if x.inRound { // few batches are granted before it begins
+				hold(joins)
+				go func() {
+					for !slices.ContainsFunc(r.present(), func(s *slot) bool { return s.pipeline.group.has("d") }) && ctx.Err() == nil {
+						runtime.Gosched()
+					}
+					hold(nil)
+					join()
+				}()
 			}
 			n.vanish("b")
 			offers <- group("d")
-			for r := n.host.(*Replicas); !x.inRound && !r.joinerWaits() && ctx.Err() == nil; {
+			for !x.inRound && !r.joinerWaits() && ctx.Err() == nil {
 				runtime.Gosched()
 			}
 		}}
