@@ -306,7 +306,7 @@ func TestRequestsPassTensors(t *testing.T) {
 	}
 	assert.Positive(t, r.node.Links()[transport.Bulk].Unacknowledged)
 	assert.Positive(t, m.node.Links()[transport.Hot].Unacknowledged)
-	require.NoError(t, r.node.Flush(t.Context()))
-	require.NoError(t, m.node.Flush(t.Context()))
+	require.NoError(t, r.node.Flush(t.Context(), id))
+	require.NoError(t, m.node.Flush(t.Context(), identity.CoordinatorID))
 	assert.Equal(t, []string{"joined " + id}, r.changes.all())
 }

@@ -265,16 +265,6 @@ func (f *filler) follow(ctx context.Context, s *slot) error {
 	if err != nil {
 		return err
 	}
-	return s.pipeline.flush(ctx)
-}
-
-// flush waits until the members have received everything so far.
-func (p *Pipeline) flush(ctx context.Context) error {
-	node, ok := p.group.node.(interface {
-		FlushTo(ctx context.Context, peer string) error
-	})
-	if !ok {
-		return nil // of a test: nothing is under way for long
-	}
-	return p.group.each(ctx, func(ctx context.Context, member string) error { return node.FlushTo(ctx, member) })
+	g := s.pipeline.group
+	return g.each(ctx, g.node.Flush)
 }

@@ -34,6 +34,7 @@ type Control interface {
 type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
 	Send(to string, m transport.Message) error
+	Flush(ctx context.Context, peer string) error
 	Links() []transport.Link
 }
 

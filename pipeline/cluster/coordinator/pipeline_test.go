@@ -49,7 +49,6 @@ type network struct {
 	latency  time.Duration                                                  // of a round trip, as far as links are measured
 	far      map[string]time.Duration                                       // of a round trip between two members, as in "a b"; others have latency
 	links    *Links                                                         // known before; nil: none are
-	probed   map[string]string                                              // by member: to which it has sent the newest filler
 	ahead    map[string]time.Duration                                       // by member: its clock minus that of the coordinator
 	direct   bool                                                           // members of different replicas have links
 	apart    map[string]bool                                                // pairs, as in "a b": the first does not reach the second
@@ -60,7 +59,7 @@ type network struct {
 func newNetwork() *network {
 	return &network{epochs: map[string]uint64{}, members: map[string]*member.Member{}, queues: map[string]chan func(){},
 		cut: map[string]bool{}, pairs: map[string]uint64{}, apart: map[string]bool{},
-		sent: map[string]int{}, probed: map[string]string{}}
+		sent: map[string]int{}}
 }
 
 // add adds a member.
@@ -119,9 +118,6 @@ func (n node) Send(to string, m transport.Message) error {
 		return nil
 	}
 	n.sent[fmt.Sprintf("%T", h)]++
-	if _, ok := h.(protocol.Filler); ok {
-		n.probed[n.self] = to
-	}
 	m = n.inClock(m, h)
 	m.Epoch = n.epochs[n.self]
 	if n.self == coordinatorID {
@@ -176,10 +172,7 @@ func (n node) Links() (all []transport.Link) {
 	return all
 }
 
-func (n node) Flush(context.Context) error {
-	n.mu.Lock()
-	to := n.probed[n.self]
-	n.mu.Unlock()
+func (n node) Flush(_ context.Context, to string) error {
 	for _, pair := range []string{n.self + " " + to, to + " " + n.self} {
 		if d, ok := n.far[pair]; ok {
 			time.Sleep(d)

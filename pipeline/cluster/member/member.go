@@ -28,7 +28,7 @@ type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
 	Neighbors(all []transport.Neighbor) error
 	Send(to string, m transport.Message) error
-	Flush(ctx context.Context) error
+	Flush(ctx context.Context, peer string) error
 	Links() []transport.Link
 }
 

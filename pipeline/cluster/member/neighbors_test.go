@@ -21,7 +21,7 @@ type requested struct {
 
 func (*requested) Connect(uint64, []transport.Peer) error { return nil }
 func (*requested) Neighbors([]transport.Neighbor) error   { return nil }
-func (*requested) Flush(context.Context) error            { return nil }
+func (*requested) Flush(context.Context, string) error    { return nil }
 func (n *requested) Links() []transport.Link              { return n.links }
 func (n *requested) Send(_ string, m transport.Message) error {
 	h, err := protocol.Decode(m.Header)

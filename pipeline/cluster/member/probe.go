@@ -88,6 +88,6 @@ func (m *Member) round(ctx context.Context, to string, size int64) (time.Duratio
 			break
 		}
 	}
-	err := m.node.Flush(ctx)
+	err := m.node.Flush(ctx, to)
 	return time.Since(began), err
 }

@@ -60,7 +60,7 @@ func loopback(b testing.TB, class Class, n int) (cpuSeconds, rate float64) {
 	}
 	gb := float64(n) * loopbackSize / 1e9
 	cpuSeconds, rate = (cpuTime()-cpu).Seconds()/gb, gb/time.Since(begin).Seconds()
-	require.NoError(b, y.Flush(context.Background()))
+	require.NoError(b, y.Flush(context.Background(), "x"))
 	return cpuSeconds, rate
 }
 

@@ -46,7 +46,7 @@ func Example() {
 	}
 	m := <-received
 	fmt.Printf("%s: %v in epoch %d\n", m.Header, m.Payload, m.Epoch)
-	if err := first.Flush(context.Background()); err != nil {
+	if err := first.Flush(context.Background(), secondPeer.ID); err != nil {
 		panic(err)
 	}
 	// Output: microbatch 3: [[1 2] [3]] in epoch 1

@@ -144,7 +144,7 @@ func (m *member) allLost() []error {
 
 // setGrace changes the grace period of the link to the only peer in this epoch.
 func (m *member) setGrace(d time.Duration) {
-	l := m.sorted(true)[0]
+	l := m.sorted()[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.period = d

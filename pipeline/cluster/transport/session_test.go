@@ -114,8 +114,8 @@ func TestASessionLasts(t *testing.T) {
 				link.HalfOpen()
 			}
 		}
-		require.NoError(t, m.Flush(context.Background()))
-		require.NoError(t, host.Flush(context.Background()))
+		require.NoError(t, m.Flush(context.Background(), "host"))
+		require.NoError(t, host.Flush(context.Background(), "m"))
 	}
 	host.awaitUrgent(epochs * each)
 	m.awaitUrgent(epochs * each)
@@ -154,7 +154,7 @@ func TestANewEpochOfASessionDropsTensors(t *testing.T) {
 	assert.Equal(t, uint64(2), got[0].Epoch)
 	m.awaitUrgent(2)
 	assert.Less(t, link.Forwarded(), int64(large/2))
-	require.NoError(t, host.Flush(context.Background()))
+	require.NoError(t, host.Flush(context.Background(), "m"))
 	assert.Equal(t, int64(1), host.Links()[Bulk].MessagesSent)
 }
 

@@ -369,19 +369,9 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 	return l, n.epoch, nil
 }
 
-// Flush waits until the peers of the epoch have received all messages that were sent before. It fails if one of them is
+// Flush waits until a peer of the epoch has received all messages that were sent to it before. It fails if the peer is
 // lost.
-func (n *Node) Flush(ctx context.Context) error {
-	for _, l := range n.sorted(false) {
-		if err := l.flush(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// FlushTo is Flush for one peer of the epoch.
-func (n *Node) FlushTo(ctx context.Context, peer string) error {
+func (n *Node) Flush(ctx context.Context, peer string) error {
 	l, _, err := n.link(peer)
 	if err != nil {
 		return err
@@ -395,14 +385,11 @@ func (n *Node) currentEpoch() uint64 {
 	return n.epoch
 }
 
-// sorted are the links of the epoch, and those with neighbors, by peer.
-func (n *Node) sorted(neighbors bool) []*link {
+// sorted are the links of the epoch and those with neighbors, by peer.
+func (n *Node) sorted() []*link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	links := slices.Collect(maps.Values(n.links))
-	if neighbors {
-		links = slices.AppendSeq(links, maps.Values(n.neighbors))
-	}
+	links := slices.AppendSeq(slices.Collect(maps.Values(n.links)), maps.Values(n.neighbors))
 	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(a.peer.ID, b.peer.ID) })
 	return links
 }
@@ -411,7 +398,7 @@ func (n *Node) sorted(neighbors bool) []*link {
 // peer and class. What a session has carried in the epoch counts.
 func (n *Node) Links() []Link {
 	var all []Link
-	for _, l := range n.sorted(true) {
+	for _, l := range n.sorted() {
 		all = append(all, l.statistics()...)
 	}
 	return all

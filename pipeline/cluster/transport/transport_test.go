@@ -33,8 +33,8 @@ func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 		}
 		assert.Equal(t, uint64(1), all[0].Epoch)
 	}
-	require.NoError(t, a.Flush(context.Background()))
-	require.NoError(t, b.Flush(context.Background()))
+	require.NoError(t, a.Flush(context.Background(), "b"))
+	require.NoError(t, b.Flush(context.Background(), "a"))
 	poll(t, "a round trip", func() bool { return a.Links()[0].Latency.RoundTrip > 0 && b.Links()[0].Latency.RoundTrip > 0 })
 	for _, k := range append(a.Links(), b.Links()...) {
 		assert.True(t, k.Connected)
@@ -341,9 +341,9 @@ func TestFlushWaitsAndFails(t *testing.T) {
 	require.NoError(t, b.Send("a", message(Hot, 0, 10)))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	require.ErrorContains(t, b.Flush(ctx), `10 bytes to member "a" are not acknowledged`)
+	require.ErrorContains(t, b.Flush(ctx, "a"), `10 bytes to member "a" are not acknowledged`)
 	link.Resume()
-	require.NoError(t, b.Flush(context.Background()))
+	require.NoError(t, b.Flush(context.Background(), "a"))
 	requireSeries(t, a.awaitMessages(1), "b", Hot, 10)
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, b.Send("a", message(Hot, 1, 10)), net.ErrClosed)
