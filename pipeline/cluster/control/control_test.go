@@ -220,6 +220,7 @@ func TestRequests(t *testing.T) {
 	_, id := r.connect(joining{info: []byte("two GPUs"), setup: func(c *Client) {
 		c.Handle("echo", echo)
 		c.Handle("fail", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("out of memory") })
+		c.Handle("apart", func(context.Context, []byte) ([]byte, error) { return nil, fmt.Errorf("%w: timeout", ErrApart) })
 		c.Handle("bad", func(context.Context, []byte) ([]byte, error) { return nil, usererror.Errorf("no such device") })
 	}})
 	reply, err := r.server.Request(t.Context(), id, "echo", []byte("hello"))
@@ -235,6 +236,8 @@ func TestRequests(t *testing.T) {
 	assert.Equal(t, RemoteError{Member: id, Text: "out of memory"}, *remote)
 	assert.EqualError(t, err, "request fail: member "+id+": out of memory")
 	assert.False(t, usererror.Is(err))
+	_, err = r.server.Request(t.Context(), id, "apart", nil)
+	assert.ErrorIs(t, err, ErrApart)
 	_, err = r.server.Request(t.Context(), id, "bad", nil)
 	assert.True(t, usererror.Is(err))
 	_, err = r.server.Request(t.Context(), id, "nothing", nil)

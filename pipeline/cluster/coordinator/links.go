@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,15 +16,25 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
-// Links are the measured links between members, for as long as the coordinator runs. The zero value has none.
+// Links are what is known of the links between members, for as long as the coordinator runs. The zero value knows none.
 type Links struct {
 	mu     sync.Mutex
 	known  map[pair]partition.Link
-	failed map[pair]bool // of two members that were to be neighbors, and had no connection
+	failed map[pair]time.Time // when two members had no connection, whichever of them was to send
 }
 
-// get returns the link of a pair, if it is measured.
+// failureLasts is how long two members are apart that had no connection, unless one of them joins or answers again, or
+// a later probe succeeds.
+const failureLasts = 10 * time.Minute
+
+// unordered is the pair of two members whichever sends.
+func (p pair) unordered() pair { return pair{min(p.from, p.to), max(p.from, p.to)} }
+
+// get returns the link of a pair, if it is measured: unreachable, if the members are apart.
 func (l *Links) get(p pair) (partition.Link, bool) {
+	if l.apart(p.from, p.to) {
+		return unreachable, true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	link, ok := l.known[p]
@@ -37,7 +48,7 @@ func (l *Links) set(p pair, link partition.Link) {
 		l.known = map[pair]partition.Link{}
 	}
 	l.known[p] = link
-	delete(l.failed, p)
+	delete(l.failed, p.unordered())
 }
 
 // fail notes that two members had no connection.
@@ -45,35 +56,36 @@ func (l *Links) fail(p pair) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed == nil {
-		l.failed = map[pair]bool{}
+		l.failed = map[pair]time.Time{}
 	}
-	l.failed[p] = true
+	l.failed[p.unordered()] = time.Now()
+}
+
+// forget forgets that a member had no connection to others; "": that any had none.
+func (l *Links) forget(member string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.failed, func(p pair, _ time.Time) bool { return member == "" || p.from == member || p.to == member })
 }
 
 // apart reports whether two members had no connection when one was tried.
 func (l *Links) apart(a, b string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.failed[pair{a, b}] || l.failed[pair{b, a}]
+	return time.Since(l.failed[pair{a, b}.unordered()]) < failureLasts
 }
 
-// From lists the measured links of a member.
-func (l *Links) From(member string) (links []MemberLink) {
+// from lists the measured links of a member.
+func (l *Links) from(member string) (links []LinkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for p, link := range l.known {
 		if p.from == member {
-			links = append(links, MemberLink{To: p.to, Link: link})
+			links = append(links, LinkState{LinkUse: protocol.LinkUse{Peer: p.to}, Latency: link.Latency, Bandwidth: link.Bandwidth})
 		}
 	}
-	slices.SortFunc(links, func(a, b MemberLink) int { return strings.Compare(a.To, b.To) })
+	slices.SortFunc(links, func(a, b LinkState) int { return strings.Compare(a.Peer, b.Peer) })
 	return links
-}
-
-// MemberLink is the measured link to another member.
-type MemberLink struct {
-	To string `json:"to"`
-	partition.Link
 }
 
 // What a probe may send, and how long it may take.
@@ -87,12 +99,12 @@ var unreachable = partition.Link{Latency: 1000, Bandwidth: 1}
 
 // measureLinks measures those links that are not known, one after the other.
 func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(device, what string)) error {
-	var missing []pair
-	for _, x := range p.placement.pairs() {
-		if _, ok := o.Links.get(x); !ok {
-			missing = append(missing, x)
-		}
+	neighbors := p.placement.neighbors()
+	known := func(x pair) bool {
+		link, ok := o.Links.get(x)
+		return ok && !(link == unreachable && slices.Contains(neighbors, x))
 	}
+	missing := slices.DeleteFunc(p.placement.pairs(), known)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -105,21 +117,23 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 	if err != nil {
 		return err
 	}
-	neighbors := p.placement.neighbors()
 	for _, x := range missing {
+		if known(x) { // its other direction has failed
+			continue
+		}
 		report(x.from, "the link to "+x.to)
 		link, err := p.probe(ctx, x)
-		if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && p.group.failing() == nil {
-			if slices.Contains(neighbors, x) {
-				o.Links.fail(x)
-			} else {
-				link, err = unreachable, nil // the order of the places does not need it
-			}
+		if err == nil {
+			o.Links.set(x, link)
+			continue
 		}
-		if err != nil {
+		answered := errors.As(err, new(*control.RemoteError)) && p.group.failing() == nil
+		if answered && errors.Is(err, control.ErrApart) {
+			o.Links.fail(x)
+		}
+		if !answered || slices.Contains(neighbors, x) { // the order of the places needs no others
 			return err
 		}
-		o.Links.set(x, link)
 	}
 	return nil
 }

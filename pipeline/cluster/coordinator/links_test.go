@@ -1,6 +1,10 @@
 package coordinator
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +14,10 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -67,4 +73,60 @@ func TestNeighbors(t *testing.T) {
 		all = append(all, x.from+x.to)
 	}
 	assert.ElementsMatch(t, strings.Fields("ab ba ac ca bd db cd dc da ad"), all)
+}
+
+// Two members are apart if one has not reached the other, not if a probe has failed otherwise, until a probe of either
+// direction succeeds.
+func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
+	n := newNetwork()
+	for _, id := range []string{"a", "b", "c", "d"} {
+		n.add(t, id)
+	}
+	links, places := &Links{}, []protocol.Place{{Member: "a"}, {Member: "b"}, {Member: "c"}, {Member: "d"}}
+	o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Places: places, Links: links}
+	measure := func(failure error, between ...string) (probes []string, err error) {
+		o.Epoch += 2
+		n.asked = func(_ context.Context, id, name string) error {
+			if name == protocol.Probe && slices.Contains(between, id) {
+				return failure
+			}
+			return nil
+		}
+		p := &Pipeline{group: newGroup(o), placement: placement{places, 4}}
+		err = p.measureLinks(t.Context(), o, func(from, link string) {
+			probes = append(probes, from+" "+strings.TrimPrefix(link, "the link to "))
+		})
+		return probes, err
+	}
+	_, err := measure(errors.New("busy"), "a")
+	require.ErrorContains(t, err, "busy")
+	assert.False(t, links.apart("a", "b"))
+	_, err = measure(fmt.Errorf("%w: refused", control.ErrApart), "a")
+	require.ErrorIs(t, err, control.ErrApart)
+	assert.True(t, links.apart("a", "b"))
+	assert.True(t, links.apart("b", "a"))
+	probes, err := measure(nil)
+	require.NoError(t, err)
+	assert.Len(t, probes, 12)
+	assert.False(t, links.apart("a", "b"))
+
+	// Members that are no neighbors need not reach each other, and are not tried again soon.
+	links = &Links{}
+	o.Links = links
+	for _, x := range []string{"ab", "ad", "ba", "bc", "cb", "cd", "dc", "da", "bd", "db"} {
+		links.set(pair{x[:1], x[1:]}, partition.Link{Latency: 1e-3, Bandwidth: 1e9})
+	}
+	probes, err = measure(fmt.Errorf("%w: refused", control.ErrApart), "a", "c")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a c"}, probes)
+	link, ok := links.get(pair{"c", "a"})
+	assert.True(t, ok)
+	assert.Equal(t, unreachable, link)
+	probes, err = measure(nil)
+	require.NoError(t, err)
+	assert.Empty(t, probes)
+	links.forget("c")
+	probes, err = measure(nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a c", "c a"}, probes)
 }

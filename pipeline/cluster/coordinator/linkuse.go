@@ -94,10 +94,10 @@ func (h *Host) linkStates(member string) (all []LinkState) {
 			all = append(all, LinkState{LinkUse: u})
 		}
 	}
-	for _, l := range h.links.From(member) {
-		i := slices.IndexFunc(all, func(s LinkState) bool { return s.Peer == l.To })
+	for _, l := range h.links.from(member) {
+		i := slices.IndexFunc(all, func(s LinkState) bool { return s.Peer == l.Peer })
 		if i < 0 {
-			i, all = len(all), append(all, LinkState{LinkUse: protocol.LinkUse{Peer: l.To}})
+			i, all = len(all), append(all, l)
 		}
 		all[i].Latency, all[i].Bandwidth = l.Latency, l.Bandwidth
 	}

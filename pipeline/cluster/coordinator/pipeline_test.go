@@ -193,7 +193,11 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 	}
 	if n.asked != nil {
 		if err := n.asked(ctx, id, name); err != nil {
-			return nil, &control.RemoteError{Member: id, Text: err.Error(), Kind: control.RemoteUser}
+			kind := control.RemoteUser
+			if errors.Is(err, control.ErrApart) {
+				kind = control.RemoteApart
+			}
+			return nil, &control.RemoteError{Member: id, Text: err.Error(), Kind: kind}
 		}
 	}
 	reply, err := m.Request(ctx, name, request)

@@ -100,18 +100,10 @@ func (p placement) stageMembers() (all []string) {
 
 // place assigns ranks to devices. Ranks stay where they were if the device is still offered.
 func place(before, offers []protocol.Place, ranks int) []protocol.Place {
-	free := slices.Clone(offers)
-	take := func(p protocol.Place) bool {
-		i := slices.Index(free, p)
-		if i >= 0 {
-			free = slices.Delete(free, i, i+1)
-		}
-		return i >= 0
-	}
-	places := make([]protocol.Place, ranks)
-	for rank := range places {
-		if rank < len(before) && take(before[rank]) {
-			places[rank] = before[rank]
+	free, places := slices.Clone(offers), make([]protocol.Place, ranks)
+	for rank, p := range before[:min(ranks, len(before))] {
+		if i := slices.Index(free, p); i >= 0 {
+			places[rank], free = p, slices.Delete(free, i, i+1)
 		}
 	}
 	for rank, p := range places {
@@ -126,20 +118,22 @@ func place(before, offers []protocol.Place, ranks int) []protocol.Place {
 }
 
 // groupPlaces assigns the ranks of replicas that train on their own to devices. A member has ranks of one replica. One
-// with a device for each stage is a replica; members with fewer devices form one together, see freeGroups. A replica
-// stays where it was if its devices are still offered. It is nil if none are left for it.
-func groupPlaces(before, offers []protocol.Place, stages, replicas int, apart func(a, b string) bool) [][]protocol.Place {
+// with a device for each stage is a replica; members with fewer devices form one together, see freeGroups. Replicas
+// that are not away keep their devices. One that is away returns to its own if they are still offered and reach each
+// other. It is nil if none are left for it.
+func groupPlaces(before, offers []protocol.Place, stages, replicas int, away func(int) bool,
+	apart func(a, b string) bool) [][]protocol.Place {
 	groups := make([][]protocol.Place, replicas)
 	taken := map[string]bool{}
-	for i := range groups {
-		if len(before) < (i+1)*stages {
-			break
-		}
-		g := before[i*stages : (i+1)*stages]
-		unusable := func(p protocol.Place) bool {
-			return taken[p.Member] || !slices.Contains(offers, p) || isApart(g, p.Member, apart)
-		}
-		if !slices.ContainsFunc(g, unusable) {
+	for _, returning := range []bool{false, true} {
+		for i := range min(replicas, len(before)/stages) {
+			g := before[i*stages : (i+1)*stages]
+			gone := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
+			broken := func(x pair) bool { return apart(x.from, x.to) }
+			if away(i) != returning || returning && (slices.ContainsFunc(g, gone) ||
+				slices.ContainsFunc(placement{g, stages}.neighbors(), broken)) {
+				continue
+			}
 			groups[i] = g
 			for _, p := range g {
 				taken[p.Member] = true
@@ -148,20 +142,15 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, apart fu
 	}
 	free := freeGroups(offers, taken, stages, apart)
 	for i := range groups {
-		if groups[i] == nil && len(free) > 0 {
+		if away(i) && groups[i] == nil && len(free) > 0 {
 			groups[i], free = free[0], free[1:]
 		}
 	}
 	return groups
 }
 
-// isApart reports whether a member and one of a group have not reached each other.
-func isApart(group []protocol.Place, member string, apart func(a, b string) bool) bool {
-	return slices.ContainsFunc(group, func(p protocol.Place) bool { return apart(p.Member, member) })
-}
-
 // freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have
-// not reached each other are in one group only if there is no other for them: they may reach each other by now.
+// not reached each other are in no group together.
 func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apart func(a, b string) bool) (groups [][]protocol.Place) {
 	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are apart
 	for _, member := range (placement{ranks: offers}).members() {
@@ -173,16 +162,15 @@ func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apar
 			groups = append(groups, own[:stages])
 			continue
 		}
-		i := slices.IndexFunc(open, func(g []protocol.Place) bool { return !isApart(g, member, apart) })
+		i := slices.IndexFunc(open, func(g []protocol.Place) bool {
+			return !slices.ContainsFunc(g, func(p protocol.Place) bool { return apart(p.Member, member) })
+		})
 		if i < 0 {
 			i, open = len(open), append(open, nil)
 		}
 		if open[i] = append(open[i], own...); len(open[i]) >= stages {
 			groups, open = append(groups, open[i][:stages]), slices.Delete(open, i, i+1)
 		}
-	}
-	if len(open) > 1 {
-		groups = append(groups, freeGroups(slices.Concat(open...), nil, stages, func(string, string) bool { return false })...)
 	}
 	return groups
 }

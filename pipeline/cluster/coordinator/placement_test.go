@@ -1,10 +1,15 @@
 package coordinator
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
@@ -33,15 +38,102 @@ func TestGroupPlaces(t *testing.T) {
 		return all
 	}
 	offers := at("a0", "a1", "b0", "c0", "d0")
-	near := func(string, string) bool { return false }
-	assert.Equal(t, [][]protocol.Place{at("b0"), at("a0"), at("c0")}, groupPlaces(at("b0", "a0"), offers, 1, 3, near))
-	assert.Equal(t, [][]protocol.Place{at("a0"), at("c0"), at("b0")}, groupPlaces(at("a0", "a1", "b0"), offers, 1, 3, near))
-	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2, near))
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3, near))
+	near, all := func(string, string) bool { return false }, func(int) bool { return true }
+	assert.Equal(t, [][]protocol.Place{at("b0"), at("a0"), at("c0")}, groupPlaces(at("b0", "a0"), offers, 1, 3, all, near))
+	assert.Equal(t, [][]protocol.Place{at("a0"), at("c0"), at("b0")}, groupPlaces(at("a0", "a1", "b0"), offers, 1, 3, all, near))
+	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2, all, near))
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3, all, near))
 	links := &Links{}
 	links.fail(pair{"c", "b"})
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, links.apart))
-	assert.Equal(t, [][]protocol.Place{at("b0", "c0")}, groupPlaces(nil, at("b0", "c0"), 2, 1, links.apart), "there is no other")
-	links.set(pair{"c", "b"}, partition.Link{})
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, links.apart))
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, all, links.apart))
+	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(at("b0", "c0"), at("b0", "c0"), 2, 1, all, links.apart), "there is no other")
+	links.fail(pair{"b", "d"})
+	four := at("a0", "b0", "c0", "d0")
+	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(nil, four, 4, 1, all, links.apart))
+	assert.Equal(t, [][]protocol.Place{at("b0", "a0", "d0", "e0")}, groupPlaces(at("b0", "a0", "d0", "e0"), append(four, at("e0")...), 4, 1, all,
+		links.apart), "its stages are no neighbors")
+	links.set(pair{"b", "c"}, partition.Link{})
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, all, links.apart), "in either direction")
+}
+
+// Replicas that are not away keep their devices, whatever becomes known of these.
+func TestGroupPlacesOfReplicasThatTrain(t *testing.T) {
+	at := func(members ...string) (all []protocol.Place) {
+		for _, m := range members {
+			all = append(all, protocol.Place{Member: m, Device: "cpu:0"})
+		}
+		return all
+	}
+	links := &Links{}
+	links.fail(pair{"a", "b"})
+	second := func(i int) bool { return i == 1 }
+	placed := at("a", "b", "c", "d")
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("a", "b", "e", "f"), 2, 2, second, links.apart),
+		"two members had no connection when one was tried")
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("b", "e", "f"), 2, 2, second, links.apart),
+		"a member does not answer for a moment")
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), nil}, groupPlaces(at("a", "b", "b", "c"), at("a", "b", "c"), 2, 2, second, links.apart))
+}
+
+// hostOf is a host with members that have a device each.
+func hostOf(members ...string) *Host {
+	h := &Host{options: HostOptions{Rejoin: defaultRejoin}}
+	h.roster = &roster{changed: make(chan struct{}), note: func(string, ...any) {}, announce: func() {}, reached: &h.links,
+		expelled: func(string) bool { return false }, known: func(string) bool { return true }}
+	for _, id := range members {
+		h.roster.memberChanged(joinedAs(id))
+	}
+	return h
+}
+
+// joinedAs is what the roster learns of a member that joins.
+func joinedAs(id string) control.MemberChange {
+	info := protocol.Info{Devices: []protocol.Device{{Name: "cpu:0"}}}
+	return control.MemberChange{Change: control.Joined, Member: control.Member{ID: id, Info: info.Encode()}}
+}
+
+// Members that do not reach each other are no replica that is here, unless there is no other. A run that begins waits
+// for others instead.
+func TestMembersThatAreApartAreNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, began := hostOf("a", "b", "c", "d"), time.Now()
+		h.links.fail(pair{"c", "d"})
+		here, err := h.awaitReplicas(t.Context(), 2, 2)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 1, here)
+		assert.Equal(t, defaultRejoin, time.Since(began))
+		time.AfterFunc(time.Second, func() { h.roster.memberChanged(joinedAs("e")) })
+		here, err = h.awaitReplicas(t.Context(), 2, 2)
+		require.NoError(t, err)
+		assert.Equal(t, 2, here)
+		assert.Equal(t, defaultRejoin+time.Second, time.Since(began))
+
+		h = hostOf("c", "d")
+		h.links.fail(pair{"c", "d"})
+		here, err = h.awaitReplicas(t.Context(), 2, 1)
+		require.NoError(t, err, "they may reach each other by now")
+		assert.Equal(t, 1, here)
+		h = hostOf("c")
+		here, err = h.awaitReplicas(t.Context(), 2, 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Zero(t, here)
+	})
+}
+
+// Members that did not reach each other are offered again when one of them answers again, and after a time.
+func TestMembersThatWereApartAreOfferedAgain(t *testing.T) {
+	for member, after := range map[string]time.Duration{"a": time.Minute + failureLasts, "c": time.Minute, "d": time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			h, began := hostOf("a", "b", "c", "d"), time.Now()
+			h.roster.placeGroups(2, 2, func(int) bool { return true })
+			h.links.fail(pair{"c", "d"})
+			time.AfterFunc(time.Minute, func() {
+				h.roster.memberChanged(control.MemberChange{Change: control.Returned, Member: control.Member{ID: member}})
+			})
+			replica, err := h.offerTo(2, 2)(t.Context(), []int{1})
+			require.NoError(t, err)
+			assert.Equal(t, 1, replica)
+			assert.Equal(t, after, time.Since(began), member)
+		})
+	}
 }

@@ -23,7 +23,7 @@ type roster struct {
 	expelled func(id string) bool        // reports whether a member is expelled, though it may still be here
 	known    func(id string) bool        // reports whether a member has a session, though its end may not be announced yet
 	links    func(id string) []LinkState // of a member
-	apart    func(a, b string) bool      // reports whether two members have not reached each other
+	reached  *Links                      // which members have reached each other
 	announce func()                      // is called after each change, with the lock
 	unwatch  func()                      // ends calls of memberChanged
 
@@ -62,6 +62,9 @@ func (r *roster) memberChanged(c control.MemberChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.find(c.Member.ID)
+	if c.Change == control.Joined || c.Change == control.Returned { // maybe at another place
+		r.reached.forget(c.Member.ID)
+	}
 	switch {
 	case c.Change == control.Joined:
 		if m != nil {
@@ -201,7 +204,8 @@ func (r *roster) wait(ctx context.Context, enough func(devices, members int) boo
 	return r.waitOffers(ctx, func(offers []protocol.Place) bool { return enough(len(offers), len(r.members)) })
 }
 
-// waitOffers waits until a condition on the devices that are offered holds, or ctx ends. It is called with the lock.
+// waitOffers waits until a condition on the devices that are offered holds, or ctx ends. It is called with the lock,
+// after each change and when failed links count no longer.
 func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.Place) bool) error {
 	for {
 		r.mu.Lock()
@@ -212,6 +216,7 @@ func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.P
 		}
 		select {
 		case <-changed:
+		case <-time.After(failureLasts):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -249,12 +254,12 @@ func (r *roster) place(ranks int) (places []protocol.Place, members []protocol.P
 	return r.placed, members
 }
 
-// placeGroups assigns the ranks of replicas that train on their own to devices, see groupPlaces.
-func (r *roster) placeGroups(stages, replicas int) {
+// placeGroups assigns the ranks of replicas that are away to devices, see groupPlaces.
+func (r *roster) placeGroups(stages, replicas int, away func(int) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	placed := make([]protocol.Place, stages*replicas)
-	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas, r.apart) {
+	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas, away, r.reached.apart) {
 		copy(placed[i*stages:], g)
 	}
 	r.placed = placed

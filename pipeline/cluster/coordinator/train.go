@@ -105,24 +105,35 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 		t.Config.Pipeline.Depth = config.DepthNumber(0) // one number for all replicas
 	}
 	p := t.Config.Pipeline
-	waiting, cancel := context.WithTimeout(ctx, h.options.Rejoin)
-	defer cancel()
-	here := 0
-	if err := h.roster.waitOffers(waiting, func(offers []protocol.Place) bool {
-		here = len(freeGroups(offers, nil, p.Stages, h.links.apart))
-		return here >= p.Replicas
-	}); ctx.Err() != nil {
+	here, err := h.awaitReplicas(ctx, p.Stages, p.Replicas)
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	} else if here == 0 {
 		return nil, &tooFewError{h.Devices(), p.Stages}
 	} else if err != nil {
 		t.Report.Note("%d of %d replicas are here; the others may join later", here, p.Replicas)
 	}
-	h.roster.placeGroups(p.Stages, p.Replicas)
+	h.roster.placeGroups(p.Stages, p.Replicas, func(int) bool { return true })
 	return OpenReplicas(ctx, ReplicaOptions{Task: t, Open: h.openReplica, Offer: h.offerTo(p.Stages, p.Replicas),
 		Execute: o.Devices.Execute, Direct: &Direct{Peer: h.neighbor, NextEpoch: h.nextEpoch},
 		Opened: func(r *Replicas) { h.run(r) }, Failed: func(replica int) { h.roster.failed(replica, p.Stages) },
 		Device: func() (device.Device, error) { return o.Devices.Open(h.ownDevice()) }})
+}
+
+// awaitReplicas waits until there are devices for all replicas, but not longer than HostOptions.Rejoin, and returns how
+// many have devices. If none has, members that did not reach each other are together again: by now they may do so.
+func (h *Host) awaitReplicas(ctx context.Context, stages, replicas int) (here int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.options.Rejoin)
+	defer cancel()
+	enough := func(offers []protocol.Place) bool {
+		here = len(freeGroups(offers, nil, stages, h.links.apart))
+		return here >= replicas
+	}
+	if err = h.roster.waitOffers(ctx, enough); err != nil && here == 0 {
+		h.links.forget("")
+		err = h.roster.waitOffers(ctx, enough)
+	}
+	return here, err
 }
 
 // mostAddresses is how many of a member's addresses others learn.
@@ -155,9 +166,10 @@ func (h *Host) openReplica(ctx context.Context, t train.RemoteTask, of *ofReplic
 // offerTo returns the Offer of ReplicaOptions.
 func (h *Host) offerTo(stages, replicas int) func(ctx context.Context, away []int) (replica int, err error) {
 	return func(ctx context.Context, away []int) (replica int, err error) {
+		isAway := func(i int) bool { return slices.Contains(away, i) }
 		err = h.roster.waitOffers(ctx, func(offers []protocol.Place) bool {
-			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas, h.links.apart) {
-				if g != nil && slices.Contains(away, i) {
+			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas, isAway, h.links.apart) {
+				if g != nil && isAway(i) {
 					replica = i
 					return true
 				}
@@ -165,7 +177,7 @@ func (h *Host) offerTo(stages, replicas int) func(ctx context.Context, away []in
 			return false
 		})
 		if err == nil {
-			h.roster.placeGroups(stages, replicas)
+			h.roster.placeGroups(stages, replicas, isAway)
 		}
 		return replica, err
 	}
