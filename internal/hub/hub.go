@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/userpath"
@@ -310,10 +311,21 @@ func (n Name) absent(path string) error {
 	switch {
 	case n.explicit:
 		return fmt.Errorf("%s: the %s %s is not in the cache %s: %s", path, n.Kind, n.ID, Cache(), n.advice())
-	case !strings.Contains(n.ID, "/"):
+	case !strings.Contains(n.ID, "/") || isGGUF(n.ID):
 		return missing(path)
 	}
 	return fmt.Errorf("%s: no such file or folder. If it is a name on the Hugging Face Hub, write %s, which is downloaded", path, n.Text())
+}
+
+// DataHint says how a path at which nothing is would be written if it named a data set; "": it looks like a file's.
+func DataHint(path string) string {
+	n, ok, err := Parse("hf:datasets/" + strings.TrimPrefix(path, "datasets/"))
+	org, _, two := strings.Cut(n.ID, "/")
+	isFile := slices.ContainsFunc(endings(path), func(e string) bool { return kindOfEnding(e) != "" })
+	if err != nil || !ok || !two || isFile || present(".", org) {
+		return ""
+	}
+	return fmt.Sprintf(". If it is a data set of the Hugging Face Hub, write %s, which is downloaded", n.Text())
 }
 
 // advice says how to download the repository.

@@ -63,6 +63,7 @@ func TestLocateRefuses(t *testing.T) {
 	cases := map[string]string{
 		"nothing": "nothing: no such file or folder", "runs/b": "runs/b: no such file or folder", "a/b/c": "a/b/c: no such file or folder",
 		"p/q":                        `p/q: no such file or folder. If it is a name on the Hugging Face Hub, write hf:p/q, which is downloaded`,
+		"p/q.gguf":                   "p/q.gguf: no such file or folder",
 		"hf:p/q":                     `hf:p/q: the model p/q is not in the cache hub: "gpupipe fetch hf:p/q" downloads what is missing`,
 		"https://huggingface.co/p/q": "the model p/q is not in the cache hub",
 		"models--p--q":               "the model p/q is not in the cache hub",
@@ -86,7 +87,7 @@ func TestLocateRefuses(t *testing.T) {
 		_, err := Locate(path)
 		require.Error(t, err, path)
 		require.Contains(t, filepath.ToSlash(err.Error()), want, path)
-		assert.Equal(t, path == "nothing" || path == "runs/b" || path == "a/b/c", errors.Is(err, fs.ErrNotExist), path)
+		assert.Equal(t, path == "nothing" || path == "runs/b" || path == "a/b/c" || path == "p/q.gguf", errors.Is(err, fs.ErrNotExist), path)
 	}
 }
 

@@ -62,6 +62,8 @@ func expandOne(p string, mayMiss bool) ([]string, error) {
 	}
 	if st, err := os.Stat(p); err == nil && st.IsDir() {
 		return savedFiles(p)
+	} else if hint := hub.DataHint(p); errors.Is(err, fs.ErrNotExist) && hint != "" {
+		return nil, fmt.Errorf("%s: no such file%s", p, hint)
 	} else if err == nil || !userpath.IsGlob(p) {
 		return []string{p}, nil
 	}
