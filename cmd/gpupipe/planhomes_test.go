@@ -52,9 +52,9 @@ func TestPlanForHomes(t *testing.T) {
 			assert.Contains(t, out, want)
 		}
 		assert.NotContains(t, out, "estimates")
-		assert.Contains(t, out, "and these forward it to the others")
+		assert.Contains(t, out, "and these relay it to the others")
 		apart, through := planHomes(t, "apart: true\n"+file, smollm...)
-		assert.NotContains(t, apart, "forward it")
+		assert.NotContains(t, apart, "relay it")
 		assert.Less(t, p.Period, 6*through.Period/10)
 		out, p = planHomes(t, file, append(smollm, "--set", "pipeline.replicas=4", "--set", "pipeline.local_steps=20",
 			"--set", "pipeline.outer={wire: int8, late: 3}")...)

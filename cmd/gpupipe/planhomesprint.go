@@ -149,7 +149,7 @@ func printTogether(a *app, p *layout.ReplicaPlan) {
 		a.prose(fmt.Sprintf("a replica sends and receives %s in a period of %s, and takes %s of its machines' memory besides\n",
 			inBytes(p.Message), inSeconds(float64(p.Period)*p.StepSeconds), inBytes(p.Host)))
 		if p.Copies > 0 {
-			a.prose(fmt.Sprintf("the coordinator sends what it returns to %.3g replicas on average, and these forward it to the others\n", p.Copies))
+			a.prose(fmt.Sprintf("the coordinator sends what it returns to %.3g replicas on average, and these relay it to the others\n", p.Copies))
 		}
 	}
 	if p.Pace >= 0 {

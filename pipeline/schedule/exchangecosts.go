@@ -7,7 +7,7 @@ import (
 
 // ExchangeCosts are the costs of replicas that train on their own, and of their exchanges, in any unit of time and in
 // bytes. Every fragment is divided among owners. Each replica sends each owner its part of the message; the owner takes
-// the mean and sends each replica the result, which has as many bytes. If one owns all, replicas may forward the
+// the mean and sends each replica the result, which has as many bytes. If one owns all, replicas may relay the
 // result.
 type ExchangeCosts struct {
 	Bytes    []float64 // by fragment: of a message
@@ -15,7 +15,7 @@ type ExchangeCosts struct {
 	Replicas []ReplicaCost
 	Sites    []Site
 	// Copies is how many copies of a result the owner of all fragments sends to other sites, on average. Replicas at
-	// these forward the others, in as many chains, whose heads rotate. 0: the owner sends all.
+	// these relay the others, in as many chains, whose heads rotate. 0: the owner sends all.
 	Copies float64
 }
 
@@ -114,13 +114,13 @@ func (c ExchangeCosts) Passed() float64 {
 	return 0
 }
 
-// share is how many copies of a result a replica forwards, on average.
+// share is how many copies of a result a replica relays, on average.
 func (c ExchangeCosts) share() float64 {
 	most := c.Passed()
 	return (most - c.Copies) / most
 }
 
-// hops is how many replicas, one after the other, forward a result.
+// hops is how many replicas, one after the other, relay a result.
 func (c ExchangeCosts) hops() float64 { return math.Ceil(c.Passed()/c.Copies) - 1 }
 
 // at are the replicas that train at a site, the share of each fragment that is owned there, and the bytes of a message

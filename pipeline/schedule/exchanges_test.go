@@ -129,7 +129,7 @@ func TestLateness(t *testing.T) {
 	}
 }
 
-// What replicas forward leaves them, and not the owner. It takes longer for each of a chain, by a piece.
+// What replicas relay leaves them, and not the owner. It takes longer for each of a chain, by a piece.
 func TestExchangesThatArePassedOn(t *testing.T) {
 	c := star(3, 5, Site{Up: 1, Latency: 1}, Site{Up: 1})
 	c.Bytes, c.Copies = []float64{10}, 1.5

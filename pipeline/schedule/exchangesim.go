@@ -47,7 +47,7 @@ type FlightResult struct {
 
 // SimulateExchanges runs exchanges at given costs for a number of steps, after validating them. Replicas compute step
 // after step, and wait only where a result has to land that has not arrived. Messages occupy the sender, the
-// connections of both sites and the receiver, each of which forwards them one after the other in the order in which
+// connections of both sites and the receiver, each of which carries them one after the other in the order in which
 // they were ready.
 func SimulateExchanges(e Exchanges, c ExchangeCosts, steps int) (*ExchangeResult, error) {
 	if err := e.Validate(); err != nil {
@@ -101,7 +101,7 @@ type siteState struct {
 	training, owned float64
 }
 
-// pipe forwards one message at a time.
+// pipe carries one message at a time.
 type pipe struct {
 	rate float64 // 0: any
 	free float64
@@ -349,7 +349,7 @@ func (sim *exchangeSimulation) answer(o int, fl *flight) {
 	sim.deliver(fl, fl.back, owns)
 	come := sim.across(fl.back, 1)
 	sim.at(max(sim.now, come.first), func() {
-		sim.deliver(fl, sim.forward(bytes, come), func(s siteState) bool { return !owns(s) })
+		sim.deliver(fl, sim.relay(bytes, come), func(s siteState) bool { return !owns(s) })
 	})
 }
 
@@ -377,16 +377,16 @@ func (sim *exchangeSimulation) deliver(fl *flight, back span, to func(siteState)
 	}
 }
 
-// forwardedPieces is in how many pieces a result is forwarded: a replica forwards the first while others come.
-const forwardedPieces = 16
+// relayedPieces is in how many pieces a result is relayed: a replica relays the first while others come.
+const relayedPieces = 16
 
-// forwardingSlower is how much longer it takes to forward a result than to send it: what the replica itself sends
+// relayingSlower is how much longer it takes to relay a result than to send it: what the replica itself sends
 // meanwhile has the other half of the connection.
-const forwardingSlower = 2
+const relayingSlower = 2
 
-// forward forwards a result that comes to the heads of all chains in a span of time. It returns the span in which it
+// relay relays a result that comes to the heads of all chains in a span of time. It returns the span in which it
 // leaves the last but one: the slowest connection counts, and a piece for each hop.
-func (sim *exchangeSimulation) forward(bytes float64, come span) span {
+func (sim *exchangeSimulation) relay(bytes float64, come span) span {
 	last, piece, share := come.last, 0.0, sim.costs.share()
 	for g := range sim.sites {
 		site := &sim.sites[g]
@@ -394,8 +394,8 @@ func (sim *exchangeSimulation) forward(bytes float64, come span) span {
 			continue
 		}
 		gone := site.up.pass(bytes*site.training*share, come)
-		last = max(last, gone.first+forwardingSlower*bytes/site.up.rate)
-		piece = max(piece, bytes/site.up.rate/forwardedPieces)
+		last = max(last, gone.first+relayingSlower*bytes/site.up.rate)
+		piece = max(piece, bytes/site.up.rate/relayedPieces)
 	}
 	return span{come.first, last + sim.costs.hops()*(piece+sim.latency) - sim.latency}
 }

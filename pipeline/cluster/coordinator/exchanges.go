@@ -98,7 +98,7 @@ func (r *Replicas) stepAll() {
 		select {
 		case <-r.exchanges.wake:
 		case <-r.changed:
-			r.forwarding.neighbors.connect(r.present())
+			r.relay.neighbors.connect(r.present())
 		case <-tick.C:
 			r.loseHung()
 		case <-r.failure.happened:
@@ -114,7 +114,7 @@ func (r *Replicas) stepAll() {
 				return
 			}
 		}
-		r.forwarding.answer()
+		r.relay.answer()
 	}
 }
 
@@ -266,7 +266,7 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 	if joining != nil && joining.follows {
 		all = append(all, joining)
 	}
-	copies := r.forwarding.send(x, change, all)
+	copies := r.relay.send(x, change, all)
 	r.owner.outer.Trace(r.owner.tracer, x.Fragment, x.Step, began, took, copies)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 // Direct says how members of different replicas reach each other.
 type Direct struct {
-	// Peer describes a member for others. false: it forwards nothing, and gets everything from the coordinator.
+	// Peer describes a member for others. false: it relays nothing, and gets everything from the coordinator.
 	Peer      func(member string) (protocol.Peer, bool)
 	NextEpoch func() uint64 // the number of a new epoch
 	most      int           // copies of a change that the coordinator sends; 0: as many as its link carries

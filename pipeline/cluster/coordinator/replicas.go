@@ -21,14 +21,14 @@ import (
 // the outer weights: replicas send it how far they have moved, and it sends back what all have learned, see package
 // replicas. None of them waits for another, as long as messages arrive by the step at which they land.
 type Replicas struct {
-	options    ReplicaOptions
-	owner      owner // locked before mu
-	forwarding *forwarding
-	filler     filler
-	events     events
-	failure    *failure       // no replica is left, or Abort was called
-	stepping   sync.WaitGroup // outer steps, and their messages
-	changed    chan struct{}  // has room for one: other replicas are here
+	options  ReplicaOptions
+	owner    owner // locked before mu
+	relay    *relay
+	filler   filler
+	events   events
+	failure  *failure       // no replica is left, or Abort was called
+	stepping sync.WaitGroup // outer steps, and their messages
+	changed  chan struct{}  // has room for one: other replicas are here
 
 	mu        sync.Mutex
 	places    places
@@ -99,7 +99,7 @@ func OpenReplicas(ctx context.Context, o ReplicaOptions) (*Replicas, error) {
 	}
 	r := &Replicas{options: o, owner: owner{outer: replicas.NewOwner(o.Task.Replicas)}, failure: newFailure(),
 		changed: make(chan struct{}, 1), places: places{slots: make([]*slot, c.Pipeline.Replicas)}, exchanges: newExchanges()}
-	r.forwarding = newForwarding(o.Direct, r.owner.outer, r.present, r.events.add, r.exchanges.wake)
+	r.relay = newRelay(o.Direct, r.owner.outer, r.present, r.events.add, r.exchanges.wake)
 	r.filler = newFiller(r)
 	o.Opened(r)
 	errs := make([]error, c.Pipeline.Replicas)
@@ -137,8 +137,8 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 	of := &ofReplica{number: s.number, whole: t.Config, owner: r.owner.outer}
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
-	of.missing = func(from string, h protocol.Missing) error { return r.forwarding.request(s, from, h) }
-	of.neighbor = r.forwarding.neighbors.recent.has
+	of.missing = func(from string, h protocol.Missing) error { return r.relay.request(s, from, h) }
+	of.neighbor = r.relay.neighbors.recent.has
 	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -219,7 +219,7 @@ func (r *Replicas) Load() (err error) {
 		go r.watch(s)
 	}
 	r.stepping.Go(r.stepAll)
-	r.stepping.Go(func() { r.forwarding.outgoing.Run(r.failure.happened) })
+	r.stepping.Go(func() { r.relay.outgoing.Run(r.failure.happened) })
 	signal(r.changed)
 	return nil
 }

@@ -139,7 +139,7 @@ func (h *Host) awaitReplicas(ctx context.Context, stages, replicas int) (here in
 // mostAddresses is how many of a member's addresses others learn.
 const mostAddresses = 16
 
-// neighbor describes a member for members of other replicas. The one in this process and browser tabs forward nothing:
+// neighbor describes a member for members of other replicas. The one in this process and browser tabs relay nothing:
 // it would use the coordinator's link.
 func (h *Host) neighbor(member string) (protocol.Peer, bool) {
 	info, ok := h.roster.info(member)

@@ -242,7 +242,7 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 			return err
 		}
 		return e.wrote()
-	case protocol.Neighbors, protocol.Forward, protocol.Piece:
+	case protocol.Neighbors, protocol.Relay, protocol.Piece:
 		return e.receiveOfNeighbors(h, payload)
 	case protocol.Begin:
 		return e.begin(h)
@@ -262,7 +262,7 @@ func (e *epoch) receiveOfNeighbors(h protocol.Header, payload [][]byte) error {
 		return fmt.Errorf("a %T for replicas that do not train on their own", h)
 	}
 	switch h := h.(type) {
-	case protocol.Forward:
+	case protocol.Relay:
 		return e.replica.neighbors.announce(h, payload)
 	case protocol.Piece:
 		return e.replica.neighbors.piece(e.member.options.Coordinator, h, payload)

@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
-// neighbors are the members of other replicas that this one has links with. They forward pieces of changes of the base
+// neighbors are the members of other replicas that this one has links with. They relay pieces of changes of the base
 // to each other as the coordinator says, which itself announces each change with a hash of each piece. The member
 // requests what has not come, or is something else, from the coordinator: a neighbor can delay a change, no more.
 type neighbors struct {
@@ -24,7 +24,7 @@ type neighbors struct {
 
 // announced is a change that comes in pieces.
 type announced struct {
-	protocol.Forward
+	protocol.Relay
 	protocol.Pieces
 	epoch   uint64 // of the link
 	came    int64  // bytes of its pieces
@@ -111,13 +111,13 @@ func (n *neighbors) ofCoordinator(p *announced) bool {
 }
 
 // announce takes the announcement of a change.
-func (n *neighbors) announce(h protocol.Forward, payload [][]byte) (err error) {
+func (n *neighbors) announce(h protocol.Relay, payload [][]byte) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h.Step <= n.taken[h.Fragment] {
 		return nil
 	}
-	p := &announced{Forward: h, epoch: n.epochs[h.From]}
+	p := &announced{Relay: h, epoch: n.epochs[h.From]}
 	if p.Pieces, err = h.Expect(payload); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (n *neighbors) change(h protocol.Change, payload [][]byte) error {
 	if p := n.announced[h.Fragment]; p != nil && p.Step == h.Step {
 		for number, piece := range protocol.Cut(payload).All {
 			if number < len(p.All) && p.All[number] == nil {
-				n.forward(p, number, [][]byte{piece})
+				n.relay(p, number, [][]byte{piece})
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func (n *neighbors) piece(from string, h protocol.Piece, payload [][]byte) error
 	return nil
 }
 
-// arrived takes a piece that was announced, forwards it, and takes a change that is complete. The caller holds the
+// arrived takes a piece that was announced, relays it, and takes a change that is complete. The caller holds the
 // lock.
 func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 	added, err := p.Add(number, payload)
@@ -203,7 +203,7 @@ func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 		return nil
 	}
 	p.came += int64(len(payload[0]))
-	n.forward(p, number, payload)
+	n.relay(p, number, payload)
 	if !p.Complete() {
 		return nil
 	}
@@ -214,8 +214,8 @@ func (n *neighbors) arrived(p *announced, number int, payload [][]byte) error {
 	return n.take(p.Step, p.Fragment, whole)
 }
 
-// forward forwards a piece. The caller holds the lock.
-func (n *neighbors) forward(p *announced, number int, payload [][]byte) {
+// relay relays a piece. The caller holds the lock.
+func (n *neighbors) relay(p *announced, number int, payload [][]byte) {
 	if n.epochs[p.Next] != 0 {
 		n.outgoing.Add(outgoing{p.Next, protocol.Piece{Step: p.Step, Fragment: p.Fragment, Number: number}, payload})
 	}
@@ -259,7 +259,7 @@ func (n *neighbors) overdue(fragment int) {
 	}
 }
 
-// broken reports whether there is no connection with the neighbor that is to forward a change.
+// broken reports whether there is no connection with the neighbor that is to relay a change.
 func (n *neighbors) broken(p *announced) bool {
 	return !n.ofCoordinator(p) && slices.ContainsFunc(n.epoch.member.node.Links(), func(l transport.Link) bool {
 		return l.Peer == p.From && !l.Connected

@@ -53,7 +53,7 @@ func TestEarlyPiecesOfTheCoordinatorStay(t *testing.T) {
 	require.NoError(t, n.piece("coordinator", protocol.Piece{Step: 4, Fragment: 0}, pieces.All))
 	require.NoError(t, n.connect(protocol.EncodeList[protocol.Neighbor](nil)))
 	assert.Len(t, n.early, 1)
-	err := n.announce(protocol.Forward{Step: 4, From: "coordinator", Sizes: pieces.Sizes}, pieces.Hashes)
+	err := n.announce(protocol.Relay{Step: 4, From: "coordinator", Sizes: pieces.Sizes}, pieces.Hashes)
 	assert.ErrorContains(t, err, "a change of ", "it is whole, and the replica awaits none")
 }
 
@@ -83,7 +83,7 @@ func TestOverdueChangesAreRequested(t *testing.T) {
 			from, node.links[0].Connected = "near", false
 		}
 		pieces := protocol.Cut([][]byte{make([]byte, 4*64<<10)})
-		require.NoError(t, n.announce(protocol.Forward{Step: 4, From: from, Sizes: pieces.Sizes}, pieces.Hashes))
+		require.NoError(t, n.announce(protocol.Relay{Step: 4, From: from, Sizes: pieces.Sizes}, pieces.Hashes))
 		require.NoError(t, n.piece(from, protocol.Piece{Step: 4, Number: 2}, [][]byte{pieces.All[2]}))
 		n.overdue(0)
 		if why == protocol.Overdue {

@@ -148,13 +148,13 @@ type Change struct {
 // payload lists Neighbor, see EncodeList. Coordinator → member.
 type Neighbors struct{}
 
-// Forward announces a change that comes in pieces, and to whom the member forwards them. The payload is their hashes,
+// Relay announces a change that comes in pieces, and to whom the member relays them. The payload is their hashes,
 // see Cut. Coordinator → member.
-type Forward struct {
+type Relay struct {
 	Step     int     `json:"step"`
 	Fragment int     `json:"fragment"`
-	From     string  `json:"from"`           // the neighbor that forwards it, or the coordinator
-	Next     string  `json:"next,omitempty"` // the neighbor to which the member forwards it; "": none
+	From     string  `json:"from"`           // the neighbor that relays it, or the coordinator
+	Next     string  `json:"next,omitempty"` // the neighbor to which the member relays it; "": none
 	Sizes    []int64 `json:"sizes"`          // of the change's tensors
 }
 
@@ -190,7 +190,7 @@ func (h Stage) InSegment() uint64 { return h.Segment }
 
 // headers are the headers of all kinds of messages. The place of a header is the first byte of its encoding.
 var headers = []Header{nil, Write{}, Begin{}, Batch{}, Grant{}, End{}, Read{}, Record{}, Result{}, Ended{}, Tensor{}, Fault{}, Events{},
-	LinkReport{}, Stage{}, Filler{}, Move{}, Change{}, Copy{}, Neighbors{}, Forward{}, Piece{}, Missing{}}
+	LinkReport{}, Stage{}, Filler{}, Move{}, Change{}, Copy{}, Neighbors{}, Relay{}, Piece{}, Missing{}}
 
 // Encode encodes a header: the byte of its kind, then JSON.
 func Encode(h Header) []byte {

@@ -36,7 +36,7 @@ func FuzzDecode(f *testing.F) {
 		protocol.Change{Step: 3, Fragment: 1},
 		protocol.Copy{Param: "w", Version: engine.Newest},
 		protocol.Neighbors{},
-		protocol.Forward{Step: 3, Fragment: 1, From: "a", Next: "b", Sizes: []int64{4}},
+		protocol.Relay{Step: 3, Fragment: 1, From: "a", Next: "b", Sizes: []int64{4}},
 		protocol.Piece{Step: 3, Fragment: 1, Number: 2},
 		protocol.Missing{Step: 3, Fragment: 1, Why: protocol.Overdue},
 	} {

@@ -11,7 +11,7 @@ type Reason string
 
 // The reasons. Of Gone, nobody is at fault.
 const (
-	Gone    Reason = "gone"    // the member has no link with the one that was to forward it
+	Gone    Reason = "gone"    // the member has no link with the one that was to relay it
 	Overdue Reason = "overdue" // the replica waits for it
 	Altered Reason = "altered" // what has come is something else
 )

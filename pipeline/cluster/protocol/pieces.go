@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Pieces are a change, cut into pieces of about the same size, so that a member forwards the first while others are on
+// Pieces are a change, cut into pieces of about the same size, so that a member relays the first while others are on
 // their way to it.
 type Pieces struct {
 	Sizes  []int64  // of the change's tensors
@@ -43,7 +43,7 @@ func (h Piece) Compare(other Piece) int {
 }
 
 // Expect returns pieces that have not come.
-func (h Forward) Expect(payload [][]byte) (Pieces, error) {
+func (h Relay) Expect(payload [][]byte) (Pieces, error) {
 	n := len(payload)
 	if n == 0 || n > mostPieces || slices.ContainsFunc(payload, func(hash []byte) bool { return len(hash) != sha256.Size }) {
 		return Pieces{}, fmt.Errorf("a change in %d pieces, expected 1 to %d with hashes of %d bytes", n, mostPieces, sha256.Size)

@@ -14,7 +14,7 @@ func TestPiecesAreTheWhole(t *testing.T) {
 	for _, size := range []int{0, 5, 64 << 10, 300_001, 5 << 20} {
 		change := [][]byte{bytes.Repeat([]byte{1, 2, 3}, size), {7, 8}, {}}
 		cut := protocol.Cut(change)
-		got, err := protocol.Forward{Sizes: cut.Sizes}.Expect(cut.Hashes)
+		got, err := protocol.Relay{Sizes: cut.Sizes}.Expect(cut.Hashes)
 		require.NoError(t, err)
 		for number := len(cut.All) - 1; number >= 0; number-- {
 			assert.False(t, got.Complete())
@@ -43,8 +43,8 @@ func TestPiecesAreTheWhole(t *testing.T) {
 		_, err = got.Payload()
 		assert.ErrorContains(t, err, "follow the tensors")
 	}
-	_, err := protocol.Forward{}.Expect([][]byte{{1}})
+	_, err := protocol.Relay{}.Expect([][]byte{{1}})
 	assert.ErrorContains(t, err, "a change in 1 pieces")
-	_, err = protocol.Forward{}.Expect(nil)
+	_, err = protocol.Relay{}.Expect(nil)
 	assert.ErrorContains(t, err, "a change in 0 pieces")
 }

@@ -17,7 +17,7 @@ type Exchange struct {
 	Message     int64     `json:"message"` // bytes that a replica sends, and receives, in a period
 	Waiting     float64   `json:"waiting"` // the largest share of its time that a replica waits for exchanges
 	Working     float64   `json:"working"` // the largest share of its time that exchanges take a replica
-	Copies      float64   `json:"copies"`  // that the coordinator sends of what others forward, on average; 0: it sends all
+	Copies      float64   `json:"copies"`  // that the coordinator sends of what others relay, on average; 0: it sends all
 	Links       []LinkUse `json:"links"`   // of the sites that send
 	Limit       int       `json:"-"`       // the site whose connection is too slow for more replicas, or for its own; −1: none is
 }

@@ -67,7 +67,7 @@ func TestHomesAreAsFastAsTheirSum(t *testing.T) {
 	}
 }
 
-// Replicas that forward what the coordinator returns need shorter periods, unless its connection is fast.
+// Replicas that relay what the coordinator returns need shorter periods, unless its connection is fast.
 func TestReplicasPassOn(t *testing.T) {
 	for n, shorter := range map[int]float64{2: 1, 4: 0.6, 8: 0.3, 16: 0.3} {
 		p := homes(slices.Repeat([]float64{1000}, n)...)

@@ -19,7 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// slowlyConnected is a network whose coordinator sends one copy of a change, which members forward.
+// slowlyConnected is a network whose coordinator sends one copy of a change, which members relay.
 func slowlyConnected(t *testing.T, members ...string) *network {
 	n := newNetwork()
 	n.direct = true
@@ -29,22 +29,22 @@ func slowlyConnected(t *testing.T, members ...string) *network {
 	return n
 }
 
-// Replicas that forward changes of the base to each other, as far as they reach each other, have the bits of one
+// Replicas that relay changes of the base to each other, as far as they reach each other, have the bits of one
 // process.
-func TestReplicasThatForwardChangesEqualOneProcess(t *testing.T) {
-	type forwarded struct {
+func TestReplicasThatRelayChangesEqualOneProcess(t *testing.T) {
+	type relayed struct {
 		members   [][]string
 		apart     []string
 		overrides []string
 	}
-	for i, x := range tier.Divide(t, []forwarded{
+	for i, x := range tier.Divide(t, []relayed{
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.outer={wire: int4, late: 2}", "optimizer.name=muon"}},
 		{[][]string{{"a"}, {"b"}, {"c"}, {"d"}}, []string{"a b", "b a", "b c", "c d"}, []string{"pipeline.outer={wire: int8, late: 1}"}},
 		{[][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}, []string{"a c"}, []string{"pipeline.stages=2", "pipeline.outer={late: 3}",
 			"model.tie_embeddings=true"}},
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.outer={wire: bf16, late: 1, correction: eager}"}},
 		{[][]string{{"a"}, {"b"}, {"c"}}, nil, []string{"pipeline.local_steps=1", "pipeline.outer={wire: int2}"}},
-	}, tier.First[forwarded](2)) {
+	}, tier.First[relayed](2)) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			dir := t.TempDir()
 			overrides := append(x.overrides, fmt.Sprint("pipeline.replicas=", len(x.members)))
@@ -72,9 +72,9 @@ func TestReplicasThatForwardChangesEqualOneProcess(t *testing.T) {
 	}
 }
 
-// A member that alters what it forwards, sends nothing, or says that it is something else, costs a moment: the
+// A member that alters what it relays, sends nothing, or says that it is something else, costs a moment: the
 // coordinator sends the change. Nobody is expelled for what another says of it.
-func TestChangesThatAreNotForwardedComeFromTheCoordinator(t *testing.T) {
+func TestChangesThatAreNotRelayedComeFromTheCoordinator(t *testing.T) {
 	overrides := []string{"pipeline.replicas=3", "pipeline.outer={wire: int4, late: 2}"}
 	dir := t.TempDir()
 	one := run(t, independent(t, dir, "one", append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
@@ -118,8 +118,8 @@ func TestChangesThatAreNotForwardedComeFromTheCoordinator(t *testing.T) {
 	}
 }
 
-// A member that dies while it forwards a change: its replica is away, and the others have the change.
-func TestMemberDiesWhileForwarding(t *testing.T) {
+// A member that dies while it relays a change: its replica is away, and the others have the change.
+func TestMemberDiesWhileRelaying(t *testing.T) {
 	n := slowlyConnected(t, "a", "b", "c")
 	dying := false
 	n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
@@ -210,16 +210,16 @@ func TestBytesToMembersWithoutNeighborsCount(t *testing.T) {
 	n := linked{links: []transport.Link{{Peer: "a", Class: transport.Bulk, Unacknowledged: 5}, {Peer: "a", Class: transport.Hot,
 		Unacknowledged: 7}}}
 	s := &slot{pipeline: &Pipeline{group: &group{node: n, members: []string{"a"}}}}
-	f := newForwarding(nil, nil, func() []*slot { return []*slot{s} }, nil, nil)
-	assert.Equal(t, map[string]int64{"a": 5}, f.unacknowledged())
+	r := newRelay(nil, nil, func() []*slot { return []*slot{s} }, nil, nil)
+	assert.Equal(t, map[string]int64{"a": 5}, r.unacknowledged())
 }
 
 // Faults are forgotten when their pairs have been in chains again for long: members come and go.
 func TestFaultsOfThePastAreForgotten(t *testing.T) {
-	f := newForwarding(nil, nil, nil, nil, nil)
-	f.faults[pair{"a", "b"}] = &fault{3, time.Now().Add(-2 * maxExclusion)}
-	f.faults[pair{"b", "c"}] = &fault{1, time.Now().Add(-maxExclusion / 2)}
-	assert.Equal(t, 2*minExclusion, f.exclude(pair{"b", "c"}))
-	assert.NotContains(t, f.faults, pair{"a", "b"})
-	assert.Equal(t, minExclusion, f.exclude(pair{"a", "b"}))
+	r := newRelay(nil, nil, nil, nil, nil)
+	r.faults[pair{"a", "b"}] = &fault{3, time.Now().Add(-2 * maxExclusion)}
+	r.faults[pair{"b", "c"}] = &fault{1, time.Now().Add(-maxExclusion / 2)}
+	assert.Equal(t, 2*minExclusion, r.exclude(pair{"b", "c"}))
+	assert.NotContains(t, r.faults, pair{"a", "b"})
+	assert.Equal(t, minExclusion, r.exclude(pair{"a", "b"}))
 }
