@@ -14,33 +14,28 @@ const aheadTokens = 1 << 24
 // the parts behind the one in use have enough tokens. Tokens that were read lie in a temporary file: later passes are
 // over all.
 type rest struct {
-	begin  sync.Once
-	run    func(dir string) // reads the parts, with a temporary file in a folder
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when run has returned, or will not be called
-
-	mu       sync.Mutex
 	files    []string // of the stream
-	read     int      // of them
-	parts    []*Corpus
-	spill    spill
 	ahead    int64    // see aheadTokens
-	use      int      // the part in use; 0 is the first of the stream, which is not among parts
-	found    Findings // in files behind the first part that Late has not returned
-	counted  bool     // it has said how many tokens there are
-	done     bool     // there will be no more parts
-	err      error    // why, if not all files were read
-	changed  chan struct{}
 	arrivals Arrivals
+	reader   aheadReader
+	spill    spill
+
+	mu      sync.Mutex
+	read    int // files
+	parts   []*Corpus
+	use     int           // the part in use; 0 is the first of the stream, which is not among parts
+	found   Findings      // in files behind the first part that Late has not returned
+	counted bool          // it has said how many tokens there are
+	done    bool          // there will be no more parts
+	err     error         // why, if not all files were read
+	changed chan struct{} // closed when something of these has changed
 }
 
 func newRest(ctx context.Context, files []string, read int, o Options) *rest {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &rest{cancel: cancel, ended: make(chan struct{}), files: files, read: read, ahead: aheadTokens,
-		done: read == len(files), changed: make(chan struct{}), arrivals: o.Arrivals}
+	r := &rest{files: files, ahead: aheadTokens, arrivals: o.Arrivals, read: read, done: read == len(files), changed: make(chan struct{})}
 	o.Progress = nil
-	r.run = func(dir string) {
-		defer close(r.ended)
+	r.reader = aheadReader{cancel: cancel, ended: make(chan struct{}), run: func(dir string) {
 		r.spill.dir = dir
 		for at := read; at < len(files); {
 			var c *Corpus
@@ -56,12 +51,34 @@ func newRest(ctx context.Context, files []string, read int, o Options) *rest {
 				return
 			}
 		}
-	}
+	}}
 	return r
 }
 
+// aheadReader is a goroutine that reads, with a temporary file in a folder.
+type aheadReader struct {
+	begin  sync.Once
+	run    func(dir string)
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when run has returned, or will not be called
+}
+
 // start begins to read, once.
-func (r *rest) start(dir string) { r.begin.Do(func() { go r.run(dir) }) }
+func (r *aheadReader) start(dir string) {
+	r.begin.Do(func() {
+		go func() {
+			defer close(r.ended)
+			r.run(dir)
+		}()
+	})
+}
+
+// stop ends reading, or keeps it from beginning.
+func (r *aheadReader) stop() {
+	r.cancel()
+	r.begin.Do(func() { close(r.ended) })
+	<-r.ended
+}
 
 // add takes the next part, or the error of reading it.
 func (r *rest) add(c *Corpus, read int, err error) {
@@ -142,9 +159,7 @@ func (r *rest) close() error {
 	if r == nil {
 		return nil
 	}
-	r.cancel()
-	r.begin.Do(func() { close(r.ended) })
-	<-r.ended
+	r.reader.stop()
 	var errs []error
 	for _, c := range r.parts {
 		errs = append(errs, c.Close())

@@ -21,7 +21,7 @@ type Waiting struct {
 // Tokens are kept in a temporary file of the folder, which no other process uses.
 func (b *Batcher) ReadAhead(dir string) {
 	if b.rest != nil {
-		b.rest.start(dir)
+		b.rest.reader.start(dir)
 	}
 }
 

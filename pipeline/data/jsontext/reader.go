@@ -23,7 +23,7 @@ var utf8BOM = []byte("\xEF\xBB\xBF")
 
 // Reader reads the texts of a stream.
 type Reader struct {
-	in    source
+	in    scanner
 	field string
 	array bool // the stream is one array
 	ended bool // and was read to its end
@@ -33,12 +33,11 @@ type Reader struct {
 	start   int64 // of the object in the stream
 	line    int64 // on which it begins
 	text    []byte
-	halves  int64    // surrogates that had no other half
+	halves  int64    // surrogates in the text that had no other half
 	seen    bool     // an object has the field
 	missing error    // of the first object, if it lacks the field
 	keys    []string // of the current object
 	scratch []byte
-	key     []byte
 	err     error
 }
 
@@ -49,13 +48,13 @@ func HasObject(text []byte) bool {
 
 // NewReader reads a stream from its start. Dots in field lead into objects.
 func NewReader(r io.Reader, field string) *Reader {
-	return &Reader{in: source{r: r, line: 1, most: MaxValue}, field: field}
+	return &Reader{in: scanner{source: source{r: r, line: 1, most: MaxValue}}, field: field}
 }
 
 // Resume continues reading a stream behind one of its objects. r begins there, offset bytes from the stream's start.
 // array is what Array reported. An earlier object must have had the field.
 func Resume(r io.Reader, field string, array bool, offset int64) *Reader {
-	return &Reader{in: source{r: r, base: offset, most: MaxValue}, field: field, array: array, begun: true, seen: true}
+	return &Reader{in: scanner{source: source{r: r, base: offset, most: MaxValue}}, field: field, array: array, begun: true, seen: true}
 }
 
 // Array reports whether the stream is one array.
@@ -236,7 +235,7 @@ type found struct {
 // of the path takes precedence; of equal keys the last one.
 func (r *Reader) find(path, prefix string, depth int) (best found, err error) {
 	spelled := 0 // the length of the key that led to best
-	err = r.members(depth, func(key []byte) (err error) {
+	err = r.in.members(depth, func(key []byte) (err error) {
 		rest, leads := strings.CutPrefix(path, string(key))
 		leads = leads && (rest == "" || rest[0] == '.') && (len(key) >= spelled || best.kind <= noObject)
 		name, inner := prefix+string(key), rest != "" && r.in.peek() == '{'
@@ -244,7 +243,7 @@ func (r *Reader) find(path, prefix string, depth int) (best found, err error) {
 			r.addKey(name)
 		}
 		if !leads {
-			return r.skip(depth + 1)
+			return r.in.skip(depth + 1)
 		}
 		spelled = len(key)
 		if inner {
@@ -272,12 +271,12 @@ func (r *Reader) addKey(name string) {
 func (r *Reader) take(depth int) (found, error) {
 	switch r.in.peek() {
 	case '"':
-		r.halves = 0
+		r.in.halves = 0
 		var err error
-		if r.scratch, err = r.str(r.scratch[:0]); err != nil {
+		if r.scratch, err = r.in.str(r.scratch[:0]); err != nil {
 			return found{}, err
 		}
-		f := found{kind: stringValue, text: r.scratch, halves: r.halves}
+		f := found{kind: stringValue, text: r.scratch, halves: r.in.halves}
 		if cap(r.scratch) > keptBuffer {
 			r.scratch = nil
 		} else {
@@ -285,12 +284,12 @@ func (r *Reader) take(depth int) (found, error) {
 		}
 		return f, nil
 	case 'n':
-		return found{kind: nullValue}, r.literal("null")
+		return found{kind: nullValue}, r.in.literal("null")
 	case '{', '[':
 		what := map[byte]string{'{': anObject, '[': "a list"}[r.in.peek()]
-		return found{kind: otherValue, what: what}, r.skip(depth)
+		return found{kind: otherValue, what: what}, r.in.skip(depth)
 	}
-	what, err := r.scalar()
+	what, err := r.in.scalar()
 	return found{kind: otherValue, what: what}, err
 }
 
@@ -300,16 +299,16 @@ func (r *Reader) describe() (string, error) {
 	case '[':
 		return "a list", nil
 	case '"':
-		text, err := r.str(nil)
+		text, err := r.in.str(nil)
 		if len(text) > 40 {
 			text = append(text[:40], "…"...)
 		}
 		return fmt.Sprintf("a string, %q", text), err
 	default:
 		if c != '-' && (c < '0' || c > '9') && !bytes.ContainsRune([]byte("ntfNI"), rune(c)) {
-			return "", r.notJSON("an object")
+			return "", r.in.notJSON("an object")
 		}
-		what, err := r.scalar()
+		what, err := r.in.scalar()
 		if c == '-' || '0' <= c && c <= '9' {
 			what = "the number " + what
 		}

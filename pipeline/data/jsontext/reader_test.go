@@ -59,6 +59,21 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// Halves of surrogate pairs count in the text, not in the other strings of its object.
+func TestHalves(t *testing.T) {
+	for stream, want := range map[string]int64{
+		`{"text":"\ud83d \ude00 \ud83d\ude00"}`:       2,
+		`{"x":"\ud83d","text":"\ude00","y":"\ud83d"}`: 1,
+		`{"x":"\ud83d","text":null}`:                  0,
+		`{"x":"\ud83d"}`:                              0,
+	} {
+		r := NewReader(strings.NewReader(stream), "text")
+		for r.Next() {
+			assert.Equal(t, want, r.Halves(), stream)
+		}
+	}
+}
+
 func TestNestedFields(t *testing.T) {
 	for stream, want := range map[string]string{
 		`{"meta":{"text":"a"}}`:                          "a",

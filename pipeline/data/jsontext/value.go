@@ -8,100 +8,107 @@ import (
 	"unicode/utf8"
 )
 
+// scanner reads the values of JSON in a stream.
+type scanner struct {
+	source
+	key    []byte // the last one
+	halves int64  // surrogates in strings that had no other half
+}
+
 // notJSON is the error of a byte that the grammar does not allow.
-func (r *Reader) notJSON(expected string) error {
-	if err := r.in.failed(); err != nil {
+func (s *scanner) notJSON(expected string) error {
+	if err := s.failed(); err != nil {
 		return err
 	}
-	if !r.in.fill(1) {
-		return errors.Join(r.in.failed(), errors.New("not a JSON object: the file ends within it"))
+	if !s.fill(1) {
+		return errors.Join(s.failed(), errors.New("not a JSON object: the file ends within it"))
 	}
-	return fmt.Errorf("not a JSON object: found %s, expected %s", r.in.quote(), expected)
+	return fmt.Errorf("not a JSON object: found %s, expected %s", s.quote(), expected)
 }
 
 // members reads an object. member is called with each key, and reads its value.
-func (r *Reader) members(depth int, member func(key []byte) error) error {
-	return r.list('}', depth, func() error {
-		if r.in.peek() != '"' {
-			return r.notJSON("a key")
+func (s *scanner) members(depth int, member func(key []byte) error) error {
+	return s.list('}', depth, func() error {
+		if s.peek() != '"' {
+			return s.notJSON("a key")
 		}
 		var err error
-		if r.key, err = r.str(r.key[:0]); err != nil {
+		if s.key, err = s.str(s.key[:0]); err != nil {
 			return err
 		}
-		if !r.in.space() || r.in.peek() != ':' {
-			return r.notJSON("a colon")
+		if !s.space() || s.peek() != ':' {
+			return s.notJSON("a colon")
 		}
-		r.in.pos++
-		if !r.in.space() {
-			return r.notJSON("a value")
+		s.pos++
+		if !s.space() {
+			return s.notJSON("a value")
 		}
-		return member(r.key)
+		return member(s.key)
 	})
 }
 
 // list reads what stands in brackets, up to end. item reads an item and is called at its first byte.
-func (r *Reader) list(end byte, depth int, item func() error) error {
+func (s *scanner) list(end byte, depth int, item func() error) error {
 	if depth > maxDepth {
 		return fmt.Errorf("not a JSON object: more than %d brackets in one another", maxDepth)
 	}
-	r.in.pos++
-	if r.in.space() && r.in.peek() == end {
-		r.in.pos++
+	s.pos++
+	if s.space() && s.peek() == end {
+		s.pos++
 		return nil
 	}
 	for {
-		if !r.in.space() {
-			return r.notJSON("")
+		if !s.space() {
+			return s.notJSON("")
 		}
 		if err := item(); err != nil {
 			return err
 		}
-		if !r.in.space() {
-			return r.notJSON("")
+		if !s.space() {
+			return s.notJSON("")
 		}
-		switch r.in.peek() {
+		switch s.peek() {
 		case ',':
-			r.in.pos++
+			s.pos++
 		case end:
-			r.in.pos++
+			s.pos++
 			return nil
 		default:
-			return r.notJSON(fmt.Sprintf("a comma or %q", end))
+			return s.notJSON(fmt.Sprintf("a comma or %q", end))
 		}
 	}
 }
 
 // skip reads a value.
-func (r *Reader) skip(depth int) error {
-	switch r.in.peek() {
+func (s *scanner) skip(depth int) error {
+	switch s.peek() {
 	case '{':
-		return r.members(depth, func([]byte) error { return r.skip(depth + 1) })
+		return s.members(depth, func([]byte) error { return s.skip(depth + 1) })
 	case '[':
-		return r.list(']', depth, func() error { return r.skip(depth + 1) })
+		return s.list(']', depth, func() error { return s.skip(depth + 1) })
 	case '"':
-		return r.skipString()
+		return s.skipString()
 	}
-	_, err := r.scalar()
+	_, err := s.scalar()
 	return err
 }
 
 // scalar reads a number, null, true, false, or what Python writes for numbers that are none.
-func (r *Reader) scalar() (text string, err error) {
-	switch c := r.in.peek(); c {
+func (s *scanner) scalar() (text string, err error) {
+	switch c := s.peek(); c {
 	case 'n', 't', 'f', 'N', 'I':
 		text = map[byte]string{'n': "null", 't': "true", 'f': "false", 'N': "NaN", 'I': "Infinity"}[c]
-		return text, r.literal(text)
+		return text, s.literal(text)
 	}
-	return r.numeral()
+	return s.numeral()
 }
 
-func (r *Reader) literal(want string) error {
+func (s *scanner) literal(want string) error {
 	for i := range len(want) {
-		if !r.in.fill(1) || r.in.peek() != want[i] {
-			return r.notJSON(want)
+		if !s.fill(1) || s.peek() != want[i] {
+			return s.notJSON(want)
 		}
-		r.in.pos++
+		s.pos++
 	}
 	return nil
 }
@@ -109,24 +116,24 @@ func (r *Reader) literal(want string) error {
 // maxNumeral bounds the digits of a number.
 const maxNumeral = 4096
 
-func (r *Reader) numeral() (string, error) {
+func (s *scanner) numeral() (string, error) {
 	var text []byte
-	for len(text) < maxNumeral && r.in.fill(1) {
-		c := r.in.peek()
+	for len(text) < maxNumeral && s.fill(1) {
+		c := s.peek()
 		if c == 'I' && string(text) == "-" {
-			return "-Infinity", r.literal("Infinity")
+			return "-Infinity", s.literal("Infinity")
 		}
 		if (c < '0' || c > '9') && c != '-' && c != '+' && c != '.' && c != 'e' && c != 'E' {
 			break
 		}
 		text = append(text, c)
-		r.in.pos++
+		s.pos++
 	}
 	if !isNumber(text) {
 		if len(text) > 0 {
 			return "", fmt.Errorf("not a JSON object: found %.40q, expected a number", text)
 		}
-		return "", r.notJSON("a value")
+		return "", s.notJSON("a value")
 	}
 	return fmt.Sprintf("%.40s", text), nil
 }
@@ -174,103 +181,103 @@ func plain(b []byte) int {
 }
 
 // str appends the content of a string to dst. The cursor is at its quotation mark.
-func (r *Reader) str(dst []byte) ([]byte, error) {
-	r.in.pos++
-	for r.in.fill(1) {
-		b := r.in.buf[r.in.pos:r.in.end]
+func (s *scanner) str(dst []byte) ([]byte, error) {
+	s.pos++
+	for s.fill(1) {
+		b := s.buf[s.pos:s.end]
 		n := plain(b)
 		dst = append(dst, b[:n]...)
-		r.in.pos += n
+		s.pos += n
 		if n == len(b) {
 			continue
 		}
 		switch b[n] {
 		case '"':
-			r.in.pos++
+			s.pos++
 			return dst, nil
 		case '\\':
 			var err error
-			if dst, err = r.escape(dst); err != nil {
+			if dst, err = s.escape(dst); err != nil {
 				return nil, err
 			}
 		default:
-			return nil, r.notJSON("an escape such as \\n in a string")
+			return nil, s.notJSON("an escape such as \\n in a string")
 		}
 	}
-	return nil, r.notJSON("")
+	return nil, s.notJSON("")
 }
 
 // skipString is str without the content.
-func (r *Reader) skipString() error {
-	r.in.pos++
+func (s *scanner) skipString() error {
+	s.pos++
 	var ignored [utf8.UTFMax * 2]byte
-	for r.in.fill(1) {
-		b := r.in.buf[r.in.pos:r.in.end]
+	for s.fill(1) {
+		b := s.buf[s.pos:s.end]
 		n := plain(b)
-		r.in.pos += n
+		s.pos += n
 		if n == len(b) {
 			continue
 		}
 		switch b[n] {
 		case '"':
-			r.in.pos++
+			s.pos++
 			return nil
 		case '\\':
-			if _, err := r.escape(ignored[:0]); err != nil {
+			if _, err := s.escape(ignored[:0]); err != nil {
 				return err
 			}
 		default:
-			return r.notJSON("an escape such as \\n in a string")
+			return s.notJSON("an escape such as \\n in a string")
 		}
 	}
-	return r.notJSON("")
+	return s.notJSON("")
 }
 
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escape appends what an escape stands for. The cursor is at its backslash.
-func (r *Reader) escape(dst []byte) ([]byte, error) {
-	if !r.in.fill(2) {
-		return nil, r.notJSON("")
+func (s *scanner) escape(dst []byte) ([]byte, error) {
+	if !s.fill(2) {
+		return nil, s.notJSON("")
 	}
-	c := r.in.buf[r.in.pos+1]
+	c := s.buf[s.pos+1]
 	if c != 'u' {
 		if escapes[c] == 0 {
 			return nil, fmt.Errorf("not a JSON object: found the escape %q in a string", []byte{'\\', c})
 		}
-		r.in.pos += 2
+		s.pos += 2
 		return append(dst, escapes[c]), nil
 	}
-	unit, err := r.unit()
+	unit, err := s.unit()
 	if err != nil {
 		return nil, err
 	}
-	r.in.pos += unitLength
+	s.pos += unitLength
 	if !utf16.IsSurrogate(unit) {
 		return utf8.AppendRune(dst, unit), nil
 	}
-	if r.in.fill(2) && r.in.buf[r.in.pos] == '\\' && r.in.buf[r.in.pos+1] == 'u' {
-		low, err := r.unit()
+	if s.fill(2) && s.buf[s.pos] == '\\' && s.buf[s.pos+1] == 'u' {
+		low, err := s.unit()
 		if err != nil {
 			return nil, err
 		}
 		if pair := utf16.DecodeRune(unit, low); pair != utf8.RuneError {
-			r.in.pos += unitLength
+			s.pos += unitLength
 			return utf8.AppendRune(dst, pair), nil
 		}
 	}
-	r.halves++
+	s.halves++
 	return utf8.AppendRune(dst, utf8.RuneError), nil
 }
 
 const unitLength = len(`\u0000`)
 
 // unit is the UTF-16 unit of an escape at the cursor, which stays there.
-func (r *Reader) unit() (rune, error) {
-	if !r.in.fill(unitLength) {
-		return 0, r.notJSON("")
+func (s *scanner) unit() (rune, error) {
+	if !s.fill(unitLength) {
+		return 0, s.notJSON("")
 	}
-	text := string(r.in.buf[r.in.pos : r.in.pos+unitLength])
+	text := string(s.buf[s.pos : s.pos+unitLength])
 	n, err := strconv.ParseUint(text[2:], 16, 16)
 	if err != nil {
 		return 0, fmt.Errorf("not a JSON object: found the escape %q in a string", text)
