@@ -21,6 +21,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpujs"
 )
@@ -103,13 +104,14 @@ func run(server, text string, leave <-chan struct{}) error {
 	p, err := member.Start(ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: open, Note: note},
 		Credentials: m.Credentials, Control: []string{coordinatorAddress}, Build: version.String(), Devices: []string{""},
-		Tab: protocol.TabHash(secret), OnlyDials: true, Listener: newListener(at + "accept/" + secret),
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			if address == coordinatorAddress {
-				address = "coordinator"
-			}
-			return dial(ctx, at+address)
-		},
+		Tab: protocol.TabHash(secret), OnlyDials: true,
+		Network: transport.Network{Listener: newListener(at + "accept/" + secret),
+			Dial: func(ctx context.Context, address string) (net.Conn, error) {
+				if address == coordinatorAddress {
+					address = "coordinator"
+				}
+				return dial(ctx, at+address)
+			}},
 		Renew: func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
 	if err != nil {
 		return err

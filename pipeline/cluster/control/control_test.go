@@ -160,7 +160,8 @@ func (r *run) try(o joining) (*member, error) {
 	}
 	var err error
 	m.node, err = transport.Listen("", transport.Options{Self: m.id, TLS: o.credentials.TLS(), Identify: o.credentials.Identify,
-		Receive: func(string, transport.Message) {}, Sessions: m.Sessions(), Silence: r.lease, Dial: o.dial})
+		Receive: func(string, transport.Message) {}, Sessions: m.Sessions(), Silence: r.lease,
+		Network: transport.Network{Dial: o.dial}})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithTimeout(r.t.Context(), hang)
 	defer cancel()

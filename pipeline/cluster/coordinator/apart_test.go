@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -52,8 +53,8 @@ func trainInPlaces(t *testing.T, places []int, apart func() bool, set ...string)
 			joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: host.Token(), Name: name, Build: "test", Dial: dial})
 			require.NoError(t, err)
 			process, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: all.device},
-				Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"}, Dial: dial,
-				Bind: m.Listen, Listen: m.Host(), Hosts: []string{m.Host()}})
+				Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"},
+				Network: transport.Network{Dial: dial, Bind: m.Listen}, Listen: m.Host(), Hosts: []string{m.Host()}})
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, process.Close()) }()
 			require.NoError(t, host.Wait(t.Context(), func(_, members int) bool { return members == i+1 }))

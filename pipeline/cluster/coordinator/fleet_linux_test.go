@@ -20,6 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -144,8 +145,8 @@ func (f *fleet) enter(m *fleetMember) {
 			Dial: m.machine.Dial})
 		require.NoError(f.t, err)
 		m.process, err = member.Start(ctx, member.ProcessOptions{Options: member.Options{OpenDevice: sleeper},
-			Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"}, Dial: m.machine.Dial,
-			OnlyDials: true, Hosts: []string{m.machine.Host()}})
+			Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"},
+			Network: transport.Network{Dial: m.machine.Dial}, OnlyDials: true, Hosts: []string{m.machine.Host()}})
 		require.NoError(f.t, err)
 	})
 }

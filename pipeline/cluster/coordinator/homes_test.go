@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
@@ -97,8 +98,8 @@ func (h homes) train(t testing.TB, dir string, p *layout.ReplicaPlan, steps int)
 	first := network.Add(h.link())
 	host, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: first.Host() + ":0",
 		Hosts: []string{first.Host()}, Build: "test", Modelled: true, Listen: first.Listen,
-		Local: &member.ProcessOptions{Options: member.Options{OpenDevice: h.device}, Devices: []string{"null:0"}, Dial: first.Dial,
-			OnlyDials: true}})
+		Local: &member.ProcessOptions{Options: member.Options{OpenDevice: h.device}, Devices: []string{"null:0"},
+			Network: transport.Network{Dial: first.Dial}, OnlyDials: true}})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, host.Close()) }()
 	for i := 1; i < h.machines; i++ {
@@ -107,8 +108,8 @@ func (h homes) train(t testing.TB, dir string, p *layout.ReplicaPlan, steps int)
 		joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: host.Token(), Name: name, Build: "test", Dial: m.Dial})
 		require.NoError(t, err)
 		process, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: h.device},
-			Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"}, Dial: m.Dial,
-			Bind: m.Listen, Listen: m.Host(), Hosts: []string{m.Host()}})
+			Credentials: joined.Credentials, Control: joined.Control, Build: "test", Devices: []string{"null:0"},
+			Network: transport.Network{Dial: m.Dial, Bind: m.Listen}, Listen: m.Host(), Hosts: []string{m.Host()}})
 		require.NoError(t, err)
 		defer func() { assert.NoError(t, process.Close()) }()
 	}

@@ -210,7 +210,7 @@ func (h *Host) serve(a *identity.Authority, c *identity.Credentials) (net.Listen
 	h.services.control = control.NewServer(control.ServerOptions{Build: o.Build, Note: note})
 	if h.services.node, err = transport.Listen("", transport.Options{Self: identity.CoordinatorID,
 		TLS: c.TLS(identity.RoleMember), Identify: c.Identify,
-		Listener: sessions, Receive: h.receive, Uplink: o.Uplink, Sessions: h.services.control.Sessions(),
+		Network: transport.Network{Listener: sessions}, Receive: h.receive, Uplink: o.Uplink, Sessions: h.services.control.Sessions(),
 		Explain: identity.Explain, Note: note}); err != nil {
 		return nil, errors.Join(err, sessions.Close(), l.Close())
 	}

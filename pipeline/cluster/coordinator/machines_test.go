@@ -18,6 +18,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -211,7 +212,8 @@ func (m machines) join(t testing.TB, h *coordinator.Host, l *links, stage int) *
 	require.NoError(t, err)
 	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: m.open(stage)},
 		Credentials: joined.Credentials,
-		Control:     joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, Dial: l.dial(name)})
+		Control:     joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"},
+		Network: transport.Network{Dial: l.dial(name)}})
 	require.NoError(t, err)
 	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == stage+1 }))
 	return p

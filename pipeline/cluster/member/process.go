@@ -32,13 +32,10 @@ type ProcessOptions struct {
 	Uplink      float64                     // the most bytes a second that it sends; 0: no limit
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
 	Tab         string                      // protocol.Info.Tab; "": this process is no browser tab
-	// Bind opens the listener for tensors at an address; nil is TCP.
-	Bind func(address string) (net.Listener, error)
-	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// OnlyDials is set by a process that has no addresses. Others reach it through Listener, if at all.
+	// Network connects it with Control, and with the addresses of peers, which the coordinator names.
+	Network transport.Network
+	// OnlyDials is set by a process that has no addresses. Others reach it through Network.Listener, if at all.
 	OnlyDials bool
-	Listener  net.Listener
 }
 
 // Process is a member that is connected to its coordinator.
@@ -72,8 +69,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
 		Receive: p.member.Receive, Lost: p.member.Lost, Sessions: p.client.Sessions(), Grace: o.Grace, Uplink: o.Uplink,
-		Listener: o.Listener, Bind: o.Bind, Dial: o.Dial,
-		Explain: identity.Explain, Note: o.Note}); err != nil {
+		Network: o.Network, Explain: identity.Explain, Note: o.Note}); err != nil {
 		return nil, err
 	}
 	p.member.Use(p.node)

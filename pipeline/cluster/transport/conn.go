@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -187,21 +188,6 @@ func host(a net.Addr) string {
 	return a.String()
 }
 
-// guard closes a connection that does not say hello in time.
-func (l *guardedListener) guard(c net.Conn) *watchedConn {
-	limit := 2 * l.node.options.timing.hello
-	timer := time.AfterFunc(limit, func() {
-		_ = c.Close() // gRPC will close the rest
-	})
-	return newWatchedConn(c, func(closed bool) {
-		timer.Stop()
-		l.node.pending.Add(-1)
-		if closed {
-			l.node.notes.add("a connection from %s ended without a hello", host(c.RemoteAddr()))
-		}
-	})
-}
-
 const (
 	maxPending          = 128 // connections that have not said hello
 	handshakesPerSecond = 200 // of all connections, beyond a burst of twice as many
@@ -210,7 +196,13 @@ const (
 // guardedListener accepts connections, and closes those that are too many.
 type guardedListener struct {
 	net.Listener
-	node *Node
+	node       *Node
+	pending    atomic.Int64 // connections that have not said hello
+	handshakes *rate.Limiter
+}
+
+func newGuardedListener(l net.Listener, n *Node) *guardedListener {
+	return &guardedListener{Listener: l, node: n, handshakes: rate.NewLimiter(handshakesPerSecond, 2*handshakesPerSecond)}
 }
 
 func (l *guardedListener) Accept() (net.Conn, error) {
@@ -220,15 +212,30 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		switch {
-		case l.node.pending.Add(1) > maxPending:
+		case l.pending.Add(1) > maxPending:
 			l.node.notes.add("a connection from %s is refused: %d others have not said hello yet", host(c.RemoteAddr()), maxPending)
-		case !l.node.handshakes.Allow():
+		case !l.handshakes.Allow():
 			l.node.notes.add("a connection from %s is refused: more than %d a second", host(c.RemoteAddr()), handshakesPerSecond)
 		default:
-			tune(c, l.node.options.Congestion)
+			tune(c, congestion)
 			return l.guard(c), nil
 		}
-		l.node.pending.Add(-1)
+		l.pending.Add(-1)
 		_ = c.Close()
 	}
+}
+
+// guard closes a connection that does not say hello in time.
+func (l *guardedListener) guard(c net.Conn) *watchedConn {
+	limit := 2 * l.node.options.timing.hello
+	timer := time.AfterFunc(limit, func() {
+		_ = c.Close() // gRPC will close the rest
+	})
+	return newWatchedConn(c, func(closed bool) {
+		timer.Stop()
+		l.pending.Add(-1)
+		if closed {
+			l.node.notes.add("a connection from %s ended without a hello", host(c.RemoteAddr()))
+		}
+	})
 }

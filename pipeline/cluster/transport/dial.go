@@ -126,7 +126,7 @@ func dialAny(ctx context.Context, addresses []string, o Options) (net.Conn, erro
 			case <-time.After(time.Duration(i) * dialStagger):
 			case <-ctx.Done():
 			}
-			conn, err := o.Dial(ctx, address)
+			conn, err := o.Network.Dial(ctx, address)
 			select {
 			case results <- result{conn, err}:
 			case <-ctx.Done():

@@ -59,8 +59,8 @@ func TestFragmentsOfAnEndedConnection(t *testing.T) {
 func TestRefusedConnectionsLeaveTheWayFree(t *testing.T) {
 	t.Parallel()
 	ca, a := target(t)
-	a.handshakes.SetLimit(0)
-	a.handshakes.SetBurst(0)
+	a.listener.handshakes.SetLimit(0)
+	a.listener.handshakes.SetBurst(0)
 	for range 2 * maxPending {
 		c, err := new(net.Dialer).DialContext(context.Background(), "tcp", a.address())
 		require.NoError(t, err)
@@ -68,8 +68,8 @@ func TestRefusedConnectionsLeaveTheWayFree(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	a.awaitNote("more than 200 a second")
-	a.handshakes.SetBurst(2 * handshakesPerSecond)
-	a.handshakes.SetLimit(handshakesPerSecond)
+	a.listener.handshakes.SetBurst(2 * handshakesPerSecond)
+	a.listener.handshakes.SetLimit(handshakesPerSecond)
 	b := start(t, ca, "b", "")
 	require.NoError(t, b.Connect(1, []Peer{a.peer()}))
 	require.NoError(t, b.Send("a", message(Hot, 0, 10)))

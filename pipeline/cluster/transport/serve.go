@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,7 +16,8 @@ import (
 var methods = [classes]string{Hot: "Hot", Bulk: "Bulk", Urgent: "Urgent"}
 
 // serve accepts the connections of peers.
-func (n *Node) serve() {
+func (n *Node) serve(l net.Listener) {
+	n.listener = newGuardedListener(l, n)
 	t := n.options.timing
 	n.server = grpc.NewServer(grpc.Creds(mutualTLS{n}), grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(maxFragment),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow), grpc.MaxHeaderListSize(maxMetadata),
@@ -30,7 +32,7 @@ func (n *Node) serve() {
 	}
 	n.server.RegisterService(d, nil)
 	n.work.Go(func() {
-		if err := n.server.Serve(&guardedListener{n.listener, n}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := n.server.Serve(n.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			n.notes.add("no further connections are accepted: %v", err)
 		}
 	})

@@ -3,18 +3,13 @@ package transport
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -65,134 +60,15 @@ type Peer struct {
 	Addresses []string // host:port, tried in order; a peer without any dials us
 }
 
-// Options describe a node. TLS, Identify, Self and Receive are required.
-type Options struct {
-	// Self is the ID of this member, as its certificate names it.
-	Self string
-	// TLS secures both sides. It must demand and verify a certificate of clients (ClientAuth), and verify servers by
-	// RootCAs with ServerName, or by VerifyConnection.
-	TLS *tls.Config
-	// Identify returns the member that a verified certificate names.
-	Identify func(*x509.Certificate) (member string, err error)
-	// Receive takes a message. The messages of a sender and class come in order, from one goroutine. It may block for a
-	// short time only: then messages of that sender and class wait, here and at the sender. It owns the message.
-	Receive func(from string, m Message)
-	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, has closed its
-	// node, was restarted, or broke the protocol. Messages to it are dropped and refused from then on.
-	Lost func(peer string, err error)
-	// Sessions are the node's sessions with other members.
-	Sessions Sessions
-	// Grace is how long a link of an epoch waits for a connection, 20 s by default.
-	Grace time.Duration
-	// Silence is how long a connection may bring no byte, 5 s by default. A ping goes out each fifth of it.
-	Silence time.Duration
-	// MaxMessage is the most bytes of a message's payload, 1 GiB by default. Both sides refuse larger ones.
-	MaxMessage int64
-	// Uplink is the most bytes a second that the node sends, over all links; 0: no limit. Requests do not wait.
-	Uplink float64
-	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
-	// that does not have it uses its own, as for "system".
-	Congestion string
-	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are.
-	// The node owns it.
-	Listener net.Listener
-	// Bind opens the listener at an address; nil is TCP.
-	Bind func(address string) (net.Listener, error)
-	// Dial opens a connection to an address of a peer. nil is TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Explain makes an error of TLS plain to users; nil: it stays as it is.
-	Explain func(err error) error
-	// Note takes messages for the log: refusals and broken connections. Equal ones are dropped for 10 s.
-	Note func(format string, args ...any)
-
-	timing timing
-}
-
-// timing holds what tests shorten.
-type timing struct {
-	ping       time.Duration // between two pings
-	silence    time.Duration // without a byte after which a connection is closed
-	hello      time.Duration // for the handshake of TLS, and for the hello
-	progress   time.Duration // without a whole control message after which a connection is closed
-	minBackoff time.Duration // between two attempts to dial
-	maxBackoff time.Duration
-	farewell   time.Duration // for the reason of a refusal to reach the peer
-}
-
-func (o Options) withDefaults() (Options, error) {
-	switch {
-	case o.Self == "" || len(o.Self) > maxID:
-		return o, fmt.Errorf("transport: member ID %q: expected 1 to %d bytes", o.Self, maxID)
-	case o.TLS == nil || o.TLS.ClientAuth < tls.RequireAnyClientCert:
-		return o, errors.New("transport: the TLS config does not demand certificates of clients")
-	case o.Identify == nil || o.Receive == nil:
-		return o, errors.New("transport: Options.Identify and Options.Receive are required")
-	}
-	if o.Lost == nil {
-		o.Lost = func(string, error) {}
-	}
-	if o.Grace == 0 {
-		o.Grace = 20 * time.Second
-	}
-	if o.MaxMessage == 0 {
-		o.MaxMessage = 1 << 30
-	}
-	switch o.Congestion {
-	case "":
-		o.Congestion = "bbr"
-	case "system":
-		o.Congestion = ""
-	}
-	if o.Bind == nil {
-		o.Bind = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
-	}
-	if o.Dial == nil {
-		congestion := o.Congestion
-		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
-			var d net.Dialer
-			c, err := d.DialContext(ctx, "tcp", address)
-			if err == nil {
-				tune(c, congestion)
-			}
-			return c, err
-		}
-	}
-	o.Sessions = o.Sessions.withDefaults()
-	if o.Explain == nil {
-		o.Explain = func(err error) error { return err }
-	}
-	if o.Silence == 0 {
-		o.Silence = DefaultSilence
-	}
-	if o.timing == (timing{}) {
-		o.timing = timing{ping: o.Silence / 5, silence: o.Silence, hello: 5 * time.Second, progress: 30 * time.Second,
-			minBackoff: 20 * time.Millisecond, maxBackoff: time.Second, farewell: 500 * time.Millisecond}
-	}
-	return o, nil
-}
-
-// DefaultSilence is the default of Options.Silence.
-const DefaultSilence = 5 * time.Second
-
-// limit is the most bytes of the payload of a message of a class.
-func (o Options) limit(c Class) int64 {
-	if c == Urgent {
-		return min(MaxUrgent, o.MaxMessage)
-	}
-	return o.MaxMessage
-}
-
 // Node is the end of the transport in one process.
 type Node struct {
-	options    Options
-	notes      notes
-	listener   net.Listener // nil if the node only dials
-	server     *grpc.Server
-	pending    atomic.Int64 // connections that have not said hello
-	handshakes *rate.Limiter
-	work       sync.WaitGroup
-	admitting  sync.Mutex // sessions begin one after the other
-	uplink     uplink
+	options   Options
+	notes     notes
+	listener  *guardedListener // nil if the node only dials
+	server    *grpc.Server
+	work      sync.WaitGroup
+	admitting sync.Mutex // sessions begin one after the other
+	uplink    uplink
 
 	mu          sync.Mutex
 	closed      bool
@@ -205,26 +81,23 @@ type Node struct {
 }
 
 // Listen starts a node. It accepts connections at a TCP address; port 0 lets the system choose one. With an empty
-// address it accepts the connections of Options.Listener, or none, as in a browser tab.
+// address it accepts the connections of Network.Listener, or none, as in a browser tab.
 func Listen(address string, o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, uplink: newUplink(o.Uplink),
-		notes: notes{note: o.Note}, listener: o.Listener, handshakes: rate.NewLimiter(handshakesPerSecond,
-			2*handshakesPerSecond), links: map[string]*link{}, sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{},
-		connections: map[*watchedConn]*connection{}}
-	if address == "" {
-		if n.listener != nil {
-			n.serve()
+	n := &Node{options: o, uplink: newUplink(o.Uplink), notes: notes{note: o.Note}, links: map[string]*link{},
+		sessions: map[string]*Session{}, hellos: map[string]*rate.Limiter{}, connections: map[*watchedConn]*connection{}}
+	l := o.Network.Listener
+	if address != "" {
+		if l, err = o.Network.Bind(address); err != nil {
+			return nil, fmt.Errorf("transport: %w", err)
 		}
-		return n, nil
 	}
-	if n.listener, err = o.Bind(address); err != nil {
-		return nil, fmt.Errorf("transport: %w", err)
+	if l != nil {
+		n.serve(l)
 	}
-	n.serve()
 	return n, nil
 }
 
@@ -244,7 +117,7 @@ func (n *Node) Port() int {
 //
 // Of two nodes that others can dial, the one with the greater ID dials. A node that others cannot dial dials every peer
 // with addresses. Others can dial a node that listens at an address, unless the peers have an entry for it without
-// addresses. A node with Options.Listener counts as one that others cannot dial: peers without addresses reach it
+// addresses. A node with Network.Listener counts as one that others cannot dial: peers without addresses reach it
 // through the listener.
 //
 // Messages to a peer with a session travel with the session: the peer has no link of its own. A node that accepts
@@ -304,7 +177,7 @@ func (n *Node) Extend(epoch uint64, peers []Peer) error {
 }
 
 func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
-	reachable := n.options.Listener == nil && n.listener != nil
+	reachable := n.options.Network.Listener == nil && n.listener != nil
 	for _, p := range peers {
 		if p.ID == n.options.Self {
 			reachable = reachable && len(p.Addresses) > 0
@@ -324,7 +197,7 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 			continue
 		case n.options.Sessions.Begin != nil:
 			continue
-		case !reachable && len(p.Addresses) == 0 && n.options.Listener == nil:
+		case !reachable && len(p.Addresses) == 0 && n.options.Network.Listener == nil:
 			return nil, fmt.Errorf("transport: neither %q nor %q has an address that the other can dial", n.options.Self, p.ID)
 		}
 		dials := len(p.Addresses) > 0 && (!reachable || n.options.Self > p.ID)

@@ -300,7 +300,7 @@ func TestDialUsesTheHookAndAllAddresses(t *testing.T) {
 	a := start(t, ca, "a", "127.0.0.1:0")
 	tried := make(chan string, 100)
 	b := start(t, ca, "b", "", func(o *Options) {
-		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		o.Network.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			tried <- address
 			if address == "dead" {
 				return nil, errors.New("it is dead")
@@ -388,9 +388,9 @@ func TestListenerOfANodeWithoutAddress(t *testing.T) {
 	a := newAuthority(t, "run")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	waits := start(t, a, "a", "", func(o *Options) { o.Listener = l })
+	waits := start(t, a, "a", "", func(o *Options) { o.Network.Listener = l })
 	dials := start(t, a, "b", "", func(o *Options) {
-		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		o.Network.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			if address != "a path" {
 				return nil, fmt.Errorf("found address %s", address)
 			}
