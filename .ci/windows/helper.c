@@ -1,10 +1,10 @@
 // What .ci/windows-test.sh needs from a program of Windows.
 //
-//   helper end HOW TEXT LOG COMMAND   runs a command in a console of its own, with its output in LOG. Once the output has TEXT,
-//                                     ends it: HOW is interrupt (Ctrl-C), close (of the console), kill, or wait (not at all). Prints the
-//                                     command's exit code.
-//   helper hold FILE                  holds a file open, as most programs do: others may read and write it, but neither replace
-//                                     nor remove it. Ends with its input.
+//   helper end HOW TEXT LOG COMMAND   runs a command in a console of its own, with its output in LOG. Once the output
+//                                     has TEXT, ends it: HOW is interrupt (Ctrl-C), close (of the console), kill, or
+//                                     wait (not at all). Prints the command's exit code.
+//   helper hold FILE                  holds a file open, as most programs do: others may read and write it, but neither
+//                                     replace nor remove it. Ends with its input.
 //   helper alone FILE                 holds a file open, and lets nobody else open it.
 #include <stdio.h>
 #include <windows.h>
@@ -19,8 +19,8 @@ static BOOL WINAPI ignore(DWORD event) {
 	return TRUE;
 }
 
-// close_console does to a process what Windows does when its console is closed: CTRL_CLOSE_EVENT, and five seconds to end. Wine
-// kills the process instead.
+// close_console does to a process what Windows does when its console is closed: CTRL_CLOSE_EVENT, and five seconds to
+// end. Wine kills the process instead.
 static BOOL close_console(HANDLE process) {
 	void *routine = GetProcAddress(GetModuleHandleW(L"kernelbase.dll"), "CtrlRoutine");
 	if (!routine || !CreateRemoteThread(process, NULL, 0, routine, (void *)CTRL_CLOSE_EVENT, 0, NULL))

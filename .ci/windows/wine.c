@@ -1,11 +1,11 @@
-// bcryptprimitives.dll for Wine 8, which Debian 12 has. For tests alone: Windows has its own, and no archive holds this one.
-// Go's runtime loads it first of all. It has what Go uses of Windows 10 and Wine 8 lacks:
+// bcryptprimitives.dll for Wine 8, which Debian 12 has. For tests alone: Windows has its own, and no archive holds this
+// one. Go's runtime loads it first of all. It has what Go uses of Windows 10 and Wine 8 lacks:
 //
 //   ProcessPrng: random numbers.
-//   FileDispositionInformationEx of NtSetInformationFile: Wine answers that it is not implemented. Go expects the answer of
-//   older versions of Windows, that there is no such class, and then removes files in another way.
-//   CreateSymbolicLink: Wine reports success and does nothing. Here it fails as it does for most users of Windows, who lack the
-//   right to make links.
+//   FileDispositionInformationEx of NtSetInformationFile: Wine answers that it is not implemented. Go expects the
+//   answer of older versions of Windows, that there is no such class, and then removes files in another way.
+//   CreateSymbolicLink: Wine reports success and does nothing. Here it fails as it does for most users of Windows, who
+//   lack the right to make links.
 #include <string.h>
 #include <windows.h>
 #include <winternl.h>
@@ -31,7 +31,8 @@ static BOOLEAN WINAPI no_links(LPCWSTR link, LPCWSTR target, DWORD flags) {
 	return FALSE;
 }
 
-// jump makes code that jumps to a function, less than 4 GiB behind a module: so far do the offsets of its exports reach.
+// jump makes code that jumps to a function, less than 4 GiB behind a module: so far do the offsets of its exports
+// reach.
 static BYTE *jump(BYTE *module, void *to) {
 	static const BYTE jmp[] = {0xFF, 0x25, 0, 0, 0, 0}; // to the address that follows
 	for (SIZE_T offset = 1 << 26; offset < 0xF0000000; offset += 1 << 16) {

@@ -1,5 +1,6 @@
-// Cross-entropy with label smoothing (arXiv 1512.00567, section 7) whose ε changes in the course of the run, linearly from one value to
-// another, and a z-loss (arXiv 2204.02311, section 5): for each token, with V tokens in the vocabulary,
+// Cross-entropy with label smoothing (arXiv 1512.00567, section 7) whose ε changes in the course of the run, linearly
+// from one value to another, and a z-loss (arXiv 2204.02311, section 5): for each token, with V tokens in the
+// vocabulary,
 //
 //	−(1 − ε) · log p(target) − ε/V · Σ log p + z · (log Σ e^logits)²
 //

@@ -1,13 +1,14 @@
-// Drops documents that are near-duplicates of earlier ones: MinHash over shingles of five words (Broder 1997, "On the resemblance and
-// containment of documents"). 128 hashes come from one pass (one permutation hashing, arXiv 1208.1259; what stays empty is filled as in
-// arXiv 1703.04664). Documents that agree in one of 32 bands of four hashes are compared by all of them, of which 8 bits are kept
-// (arXiv 0910.3349). The first of several that are alike stays.
+// Drops documents that are near-duplicates of earlier ones: MinHash over shingles of five words (Broder 1997, "On the
+// resemblance and containment of documents"). 128 hashes come from one pass (one permutation hashing, arXiv 1208.1259;
+// what stays empty is filled as in arXiv 1703.04664). Documents that agree in one of 32 bands of four hashes are
+// compared by all of them, of which 8 bits are kept (arXiv 0910.3349). The first of several that are alike stays.
 //
-// Words are runs of letters and digits; whether letters are large or small is the same. A document of fewer than five words is one
-// shingle.
+// Words are runs of letters and digits; whether letters are large or small is the same. A document of fewer than five
+// words is one shingle.
 //
-// Config: threshold (0.8: the share of shingles in common, of all of both, that makes a duplicate), documents (200000: how many of the
-// latest ones are remembered, each at the price of 0.3 kB), split (""; "\n", say, looks at lines instead of documents).
+// Config: threshold (0.8: the share of shingles in common, of all of both, that makes a duplicate), documents (200000:
+// how many of the latest ones are remembered, each at the price of 0.3 kB), split (""; "\n", say, looks at lines
+// instead of documents).
 #include "gpupipe.h"
 
 enum { HASHES = 128, BANDS = 32, ROWS = HASHES / BANDS, WORDS = 5, CHAIN = 64, LOOKS = 64, FEW = 12 };
@@ -38,7 +39,8 @@ static uint64_t mix(uint64_t x) { // of SplitMix64
 
 static unsigned char folded[256];    // characters as hashed; 0 between words
 static uint8_t looks[HASHES][LOOKS]; // where an empty bin looks for one that is not
-static uint8_t turn[HASHES][HASHES]; // of a bin, and of each where it looks: at which look first; LOOKS for where it does not
+// turn is of a bin, and of each where it looks: at which look first; LOOKS for where it does not.
+static uint8_t turn[HASHES][HASHES];
 
 static void prepare(void) {
   for (int c = 0; c < 256; c++) {
@@ -83,8 +85,8 @@ static void drop(uint64_t *bins, uint64_t shingle) {
   if (h < *bin) *bin = h;
 }
 
-// sketch fills bins with the shingles of a text and returns how many words it has. A shingle is its words' hashes w as the polynomial
-// Σ w·P^age, of which the oldest word is taken away when the next one comes.
+// sketch fills bins with the shingles of a text and returns how many words it has. A shingle is its words' hashes w as
+// the polynomial Σ w·P^age, of which the oldest word is taken away when the next one comes.
 static size_t sketch(const char *text, size_t length, uint64_t *bins) {
   const uint64_t P = 0x9e3779b97f4a7c15u, P5 = P * P * P * P * P;
   for (int i = 0; i < HASHES; i++) bins[i] = EMPTY;

@@ -1,11 +1,11 @@
-// Distillation from a teacher (arXiv 1503.02531, section 2) of whose predictions the k likeliest tokens are stored, as `gpupipe topk`
-// writes them: for each token
+// Distillation from a teacher (arXiv 1503.02531, section 2) of whose predictions the k likeliest tokens are stored, as
+// `gpupipe topk` writes them: for each token
 //
 //	α · (−log q(target)) + (1 − α) · T² · Σ p · (log p − log q_T)
 //
-// p ∝ teacher's probabilities^(1/T) over its k tokens, q_T the student's softmax(logits / T) over the whole vocabulary. That has the
-// student forget all other tokens; with `rest` they count as one more, whose probability is what is left, so that it learns how much
-// that is. This needs T = 1: at another one the store does not hold the rest.
+// p ∝ teacher's probabilities^(1/T) over its k tokens, q_T the student's softmax(logits / T) over the whole vocabulary.
+// That has the student forget all other tokens; with `rest` they count as one more, whose probability is what is left,
+// so that it learns how much that is. This needs T = 1: at another one the store does not hold the rest.
 //
 // Wants data.aligned with teacher_ids [N, k] (u32 or i32, below the vocabulary's size) and teacher_logprobs f32 [N, k].
 //

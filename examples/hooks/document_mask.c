@@ -1,5 +1,5 @@
-// Keeps attention within documents (as in arXiv 2407.21783, section 3.2): a token sees those of its own document only. A separator is
-// the last token of its document; what comes after it is another one's to predict, and does not count.
+// Keeps attention within documents (as in arXiv 2407.21783, section 3.2): a token sees those of its own document only.
+// A separator is the last token of its document; what comes after it is another one's to predict, and does not count.
 //
 // What hooks before this one have set apart stays apart.
 //

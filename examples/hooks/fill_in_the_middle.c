@@ -1,13 +1,14 @@
-// Fill in the middle (arXiv 2207.14255): a share of the documents is cut at two random characters, and its middle moved to the end, so
-// that a model learns to fill gaps. Half of them are laid out as PSM, the others as SPM (its appendix D):
+// Fill in the middle (arXiv 2207.14255): a share of the documents is cut at two random characters, and its middle moved
+// to the end, so that a model learns to fill gaps. Half of them are laid out as PSM, the others as SPM (its appendix
+// D):
 //
 //	<PRE>prefix<SUF>suffix<MID>middle     <PRE><SUF>suffix<MID>prefix middle
 //
 // A document that holds one of the sentinels already stays as it is.
 //
-// Config: rate (0.5: the share of documents), spm (0.5: the share of SPM among them), prefix ("<PRE>"), suffix ("<SUF>"),
-// middle ("<MID>"), end (""): the sentinels, best special tokens of the tokenizer; chunk (0 bytes: longer documents are cut into
-// documents of this length first; 0: they stay whole).
+// Config: rate (0.5: the share of documents), spm (0.5: the share of SPM among them), prefix ("<PRE>"), suffix
+// ("<SUF>"), middle ("<MID>"), end (""): the sentinels, best special tokens of the tokenizer; chunk (0 bytes: longer
+// documents are cut into documents of this length first; 0: they stay whole).
 #include "gpupipe.h"
 
 static struct {

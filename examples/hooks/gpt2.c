@@ -1,6 +1,6 @@
-// GPT-2 (Radford et al., 2019): learned positions, layer norms before attention and the MLP, GELU, biases. The head is a matrix of its
-// own, since a parameter is of one unit; names and shapes are otherwise those of Hugging Face's GPT2LMHeadModel, but that matrices are
-// [outputs, inputs].
+// GPT-2 (Radford et al., 2019): learned positions, layer norms before attention and the MLP, GELU, biases. The head is
+// a matrix of its own, since a parameter is of one unit; names and shapes are otherwise those of Hugging Face's
+// GPT2LMHeadModel, but that matrices are [outputs, inputs].
 //
 // Config: d_model (128), n_layers (4), n_heads (4). The vocabulary and the context are those of the run.
 #include "gpupipe.h"

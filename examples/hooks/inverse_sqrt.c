@@ -1,5 +1,5 @@
-// The learning rate of "Attention is all you need" (arXiv 1706.03762, equation 3), with its peak at 1: it rises linearly over the
-// warm-up, then falls with the square root of the step. The config's own schedule is not used.
+// The learning rate of "Attention is all you need" (arXiv 1706.03762, equation 3), with its peak at 1: it rises
+// linearly over the warm-up, then falls with the square root of the step. The config's own schedule is not used.
 //
 // Config: warmup (100).
 #include "gpupipe.h"

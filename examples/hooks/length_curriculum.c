@@ -1,11 +1,11 @@
-// Sequence length warm-up (arXiv 2108.06084, section 4.1): training begins with short sequences, whose length grows linearly to the
-// full one. The tokens beyond are not lost: they become sequences of their own. With truncate they are dropped, as in the paper,
-// at the cost of the same computation.
+// Sequence length warm-up (arXiv 2108.06084, section 4.1): training begins with short sequences, whose length grows
+// linearly to the full one. The tokens beyond are not lost: they become sequences of their own. With truncate they are
+// dropped, as in the paper, at the cost of the same computation.
 //
 // What hooks before this one have set apart stays apart.
 //
-// Config: start (8: the length at step 0), steps (half of the run's: those until sequences have their full length), multiple (8: lengths
-// are multiples of this), truncate (false).
+// Config: start (8: the length at step 0), steps (half of the run's: those until sequences have their full length),
+// multiple (8: lengths are multiples of this), truncate (false).
 #include "gpupipe.h"
 
 static double start, steps, multiple;

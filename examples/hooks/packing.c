@@ -1,16 +1,16 @@
-// Packs documents into rows (best fit, as in arXiv 2404.10830): a document that fits into a row lies whole in one, and attention stays
-// within it. One that is longer than a row is cut into full rows and a rest. What fits nowhere yet waits for the next batch. Once more
-// than `waiting` predictions wait, the end of a row is filled with the beginning of a document instead of padding: so nothing is lost,
-// and what waits stays bounded.
+// Packs documents into rows (best fit, as in arXiv 2404.10830): a document that fits into a row lies whole in one, and
+// attention stays within it. One that is longer than a row is cut into full rows and a rest. What fits nowhere yet
+// waits for the next batch. Once more than `waiting` predictions wait, the end of a row is filled with the beginning of
+// a document instead of padding: so nothing is lost, and what waits stays bounded.
 //
-// A separator is the last token of its document: it is predicted, but nothing is predicted from it. Each other token is learnt from
-// once, in the order of its document. Padding has weight 0.
+// A separator is the last token of its document: it is predicted, but nothing is predicted from it. Each other token is
+// learnt from once, in the order of its document. Padding has weight 0.
 //
-// Wants data.shuffle: false, so that documents go on from row to row; with shuffled, each row is taken for a text of its own. Comes
-// before other map_batch hooks, and has no use for data.aligned.
+// Wants data.shuffle: false, so that documents go on from row to row; with shuffled, each row is taken for a text of
+// its own. Comes before other map_batch hooks, and has no use for data.aligned.
 //
-// Config: separator (the number of a token: the tokenizer's end of text, or of bytes 10, a line break), waiting (16384), shuffled
-// (false).
+// Config: separator (the number of a token: the tokenizer's end of text, or of bytes 10, a line break), waiting
+// (16384), shuffled (false).
 #include "gpupipe.h"
 
 static uint32_t separator, waiting;
@@ -25,8 +25,8 @@ GP_OPEN() {
   if (w != (double)waiting) gp_fail("waiting: expected an integer from 0 to 65536");
 }
 
-// ---- What goes from batch to batch: whether there was one, its last target, how many documents wait, the lengths of them and of the
-// one that is not at its end yet, in tokens, and these tokens.
+// ---- What goes from batch to batch: whether there was one, its last target, how many documents wait, the lengths of
+// them and of the one that is not at its end yet, in tokens, and these tokens.
 
 enum { BEGUN, LAST, WAIT, LENGTHS };
 

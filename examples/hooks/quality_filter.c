@@ -1,5 +1,5 @@
-// Keeps documents that look like prose, by some of Gopher's rules (arXiv 2112.11446, table A1), and drops their lines of
-// nothing but white space.
+// Keeps documents that look like prose, by some of Gopher's rules (arXiv 2112.11446, table A1), and drops their lines
+// of nothing but white space.
 //
 // Config: least_words (50), least_letters (0.8: the share of words with a letter), most_symbols (0.1: # and … a word).
 #include "gpupipe.h"

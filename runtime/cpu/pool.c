@@ -14,14 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
-// Each thread has a share of a command's groups, which lie side by side: threads that take the same share of each command
-// find in their core's cache what they wrote before. A thread takes some groups at a time, at most half of what is left
-// of a share, so that all threads end at about the same time. When its share is empty, it takes from the others.
+// Each thread has a share of a command's groups, which lie side by side: threads that take the same share of each
+// command find in their core's cache what they wrote before. A thread takes some groups at a time, at most half of what
+// is left of a share, so that all threads end at about the same time. When its share is empty, it takes from the
+// others.
 //
 // The leader, which calls gp_pool_run, publishes a command by a ticket for each share: the command's index and the next
 // group to be taken. Threads take groups by a compare-exchange of a share's ticket, so a group always belongs to the
-// command that the same word names. A thread accesses the commands only while it counts as inside, and the leader returns
-// from a run when none is inside.
+// command that the same word names. A thread accesses the commands only while it counts as inside, and the leader
+// returns from a run when none is inside.
 
 #define NO_COMMAND 0xffffffffu
 #define SPIN_NS 50000       // how long a thread waits actively
@@ -79,7 +80,8 @@ static void futex_wake(_Atomic uint32_t *word, int n) {
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-// spin waits actively for a moment until *word is no longer value (or is, if until), and reports whether that came true.
+// spin waits actively for a moment until *word is no longer value (or is, if until), and reports whether that came
+// true.
 static int spin(gp_pool *p, _Atomic uint32_t *word, uint32_t value, int until) {
 	if (atomic_load(&running) > p->cores)
 		return 0;
@@ -118,7 +120,8 @@ static void publish(gp_pool *p, uint32_t command, uint32_t groups) {
 		atomic_store(&p->shares[s].ticket, (uint64_t)command << 32 | first_group(p, groups, s));
 }
 
-// take runs groups of a share until none is left of the published command. The caller is the leader, or counts as inside.
+// take runs groups of a share until none is left of the published command. The caller is the leader, or counts as
+// inside.
 static void take(gp_pool *p, int share) {
 	_Atomic uint64_t *ticket = &p->shares[share].ticket;
 	uint64_t t = atomic_load(ticket);
@@ -143,8 +146,8 @@ static void work(gp_pool *p, int share) {
 		take(p, (share + i) % p->count);
 }
 
-// flush_denormals makes the calling thread read and write denormal numbers as zero, as GPUs do: cores compute with them a
-// hundred times slower. It returns the state to restore.
+// flush_denormals makes the calling thread read and write denormal numbers as zero, as GPUs do: cores compute with them
+// a hundred times slower. It returns the state to restore.
 static uint64_t flush_denormals(void) {
 	uint64_t before = 0;
 #if defined(__SSE2__)

@@ -32,9 +32,9 @@ typedef struct {
 
 typedef struct gp_pool gp_pool;
 
-// gp_pool_new returns a pool of that many threads, of which the caller of gp_pool_run is one. The pool has fewer threads
-// if the system refuses them. Threads wait actively for a moment while at most cores threads of all pools run. It
-// returns NULL without memory.
+// gp_pool_new returns a pool of that many threads, of which the caller of gp_pool_run is one. The pool has fewer
+// threads if the system refuses them. Threads wait actively for a moment while at most cores threads of all pools run.
+// It returns NULL without memory.
 gp_pool *gp_pool_new(int threads, int cores);
 
 // gp_pool_threads returns the number of threads.

@@ -31,10 +31,12 @@ static void typed(gv_cooperative_features *f) {
 	f->second.type = T_MATRICES2;
 }
 
-// properties_of asks for what features alone do not tell. A pipeline's subgroups are asked for where that is a matter of compute shaders too.
+// properties_of asks for what features alone do not tell. A pipeline's subgroups are asked for where that is a matter
+// of compute shaders too.
 static void properties_of(function (*get)(void *, char const *), void *instance, void *physical, gv_cooperative *out) {
 	enum { COMPUTE_SHADER = 0x20 };
-	struct { uint32_t type; void *next; uint64_t properties[128]; } all = {.type = T_PROPERTIES2}; // larger than VkPhysicalDeviceProperties
+	// Larger than VkPhysicalDeviceProperties.
+	struct { uint32_t type; void *next; uint64_t properties[128]; } all = {.type = T_PROPERTIES2};
 	gv_feature second = {.type = T_MATRICES2_PROPERTIES}, sizes = {.type = T_SUBGROUP_SIZE};
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceProperties2");
 	if (query) {

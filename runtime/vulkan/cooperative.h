@@ -23,7 +23,8 @@ typedef struct gv_flexible {
 	uint32_t m, n, k, a, b, c, result, saturating, scope, invocations;
 } gv_flexible;
 
-typedef struct gv_feature { uint32_t type; void *next; uint32_t on[8]; } gv_feature; // any of Vulkan's structs of features, or longer
+// Any of Vulkan's structs of features, or longer.
+typedef struct gv_feature { uint32_t type; void *next; uint32_t on[8]; } gv_feature;
 typedef struct gv_cooperative_features { gv_feature matrices, float16, storage16, memory_model, bfloat16, subgroup_size, second; } gv_cooperative_features;
 
 static inline int gv_at_least_13(uint32_t version) { return version >= (1u << 22 | 3u << 12); }
@@ -35,8 +36,8 @@ uint32_t gv_flexible_of(void *get, void *instance, void *physical, gv_flexible *
 
 enum { GV_COOPERATIVE_EXTENSIONS = 4 };
 
-// gv_enable_cooperative links what a new device needs behind a struct, by means of room, which must outlive it, and adds to its extensions
-// GV_COOPERATIVE_EXTENSIONS at most.
+// gv_enable_cooperative links what a new device needs behind a struct, by means of room, which must outlive it, and
+// adds to its extensions GV_COOPERATIVE_EXTENSIONS at most.
 void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *room, void *first, char const **extensions, uint32_t *count);
 
 #endif

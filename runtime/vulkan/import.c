@@ -40,7 +40,8 @@ struct gv_importer {
 	int (*bind)(void *, uint64_t, uint64_t, uint64_t);
 };
 
-// gv_import_alignment returns what addresses and sizes must be multiples of, or 0 where buffers cannot lie in memory of the host.
+// gv_import_alignment returns what addresses and sizes must be multiples of, or 0 where buffers cannot lie in memory of
+// the host.
 uint64_t gv_import_alignment(void *get_, void *instance, void *physical) {
 	get_function get = (get_function)get_;
 	if (!gv_has_extension(get_, instance, physical, "VK_EXT_external_memory_host")) return 0;

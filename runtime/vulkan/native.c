@@ -106,7 +106,8 @@ struct gv_device {
 	int (*create_pipelines)(void *, uint64_t, uint32_t, void const *, void const *, uint64_t *);
 };
 
-// gv_load opens the Vulkan loader and returns its vkGetInstanceProcAddr. It stays open: drivers do not like to be unloaded.
+// gv_load opens the Vulkan loader and returns its vkGetInstanceProcAddr. It stays open: drivers do not like to be
+// unloaded.
 void *gv_load(char const *library) {
 	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
 	return handle ? dlsym(handle, "vkGetInstanceProcAddr") : NULL;
@@ -334,7 +335,8 @@ static void wait_for(gv_device *d, void *commands) {
 	d->barrier(commands, COMPUTE | TRANSFER, COMPUTE | TRANSFER, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
-// gv_begin begins commands that follow all that is submitted before them. again: they may be submitted again while they are under way.
+// gv_begin begins commands that follow all that is submitted before them. again: they may be submitted again while they
+// are under way.
 int gv_begin(gv_device *d, void *commands, int again) {
 	begin_info begin = {.head.type = T_BEGIN, .flags = again ? 4 : 1};
 	int r = d->begin(commands, &begin);
@@ -360,8 +362,8 @@ void gv_put(gv_device *d, void *commands, gv_command const *c, gv_bound *bound) 
 
 int gv_end(gv_device *d, void *commands) { return d->end(commands); }
 
-// gv_record records n commands, which follow all that is submitted before them. again: they may be submitted again while they
-// are under way; else the host will read what was copied.
+// gv_record records n commands, which follow all that is submitted before them. again: they may be submitted again
+// while they are under way; else the host will read what was copied.
 int gv_record(gv_device *d, void *commands, gv_command const *c, size_t n, int again) {
 	int r = gv_begin(d, commands, again);
 	if (r) return r;
@@ -439,8 +441,8 @@ int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set) {
 	return d->allocate_sets(d->device, &info, set);
 }
 
-// gv_new_pipeline compiles SPIR-V of size bytes. Its subgroups are of the size given and all full; 0 leaves both to the driver. Code that is
-// trusted has its indices not checked.
+// gv_new_pipeline compiles SPIR-V of size bytes. Its subgroups are of the size given and all full; 0 leaves both to the
+// driver. Code that is trusted has its indices not checked.
 int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, int trusted, uint64_t *pipeline) {
 	module_info source = {.head.type = T_MODULE, .size = size, .code = code};
 	uint64_t module = 0;

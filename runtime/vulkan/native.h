@@ -1,6 +1,7 @@
-// What the Go bindings, made for Vulkan 1.1.88, lack: timeline semaphores, the queries of later versions, and recording of many
-// commands in one call. And what they get wrong: they keep lists of structs in memory that a finalizer frees, which may be while Vulkan
-// reads it, so no call with such a list goes through them. Structs are declared by hand, as the Vulkan registry lays them out: no headers need be installed.
+// What the Go bindings, made for Vulkan 1.1.88, lack: timeline semaphores, the queries of later versions, and recording
+// of many commands in one call. And what they get wrong: they keep lists of structs in memory that a finalizer frees,
+// which may be while Vulkan reads it, so no call with such a list goes through them. Structs are declared by hand, as
+// the Vulkan registry lays them out: no headers need be installed.
 #ifndef GPUPIPE_VULKAN_NATIVE_H
 #define GPUPIPE_VULKAN_NATIVE_H
 

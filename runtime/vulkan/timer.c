@@ -60,8 +60,8 @@ int gv_new_queries(gv_timer *t, uint32_t n, uint64_t *queries) {
 
 void gv_free_queries(gv_timer *t, uint64_t queries) { t->destroy(t->device, queries, NULL); }
 
-// gv_record_timed records n commands, each of which waits for the one before. Query i is when command i may begin, since all before it
-// is done, and query i+1 when it has ended.
+// gv_record_timed records n commands, each of which waits for the one before. Query i is when command i may begin,
+// since all before it is done, and query i+1 when it has ended.
 int gv_record_timed(gv_device *d, gv_timer *t, void *commands, gv_command const *c, size_t n, uint64_t queries) {
 	int r = gv_begin(d, commands, 0);
 	if (r) return r;

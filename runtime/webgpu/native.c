@@ -217,8 +217,8 @@ static void measured(void *encoder, gp_timer const *timer, uint32_t at, gp_comma
 	wgpuComputePassEncoderRelease(pass);
 }
 
-// encode_timed takes the time within passes, the only place where WebGPU promises it: a dispatch has a pass of its own, a copy lies
-// between two empty ones. A dispatch takes GP_DISPATCH_STAMPS, a copy GP_COPY_STAMPS.
+// encode_timed takes the time within passes, the only place where WebGPU promises it: a dispatch has a pass of its own,
+// a copy lies between two empty ones. A dispatch takes GP_DISPATCH_STAMPS, a copy GP_COPY_STAMPS.
 static void encode_timed(void *encoder, gp_command const *c, size_t n, gp_timer const *timer) {
 	uint32_t at = 0;
 	for (size_t i = 0; i < n; i++, c++) {
@@ -238,8 +238,8 @@ static void encode_timed(void *encoder, gp_command const *c, size_t n, gp_timer 
 }
 
 // gp_submit encodes commands as one command buffer and submits it, unless encoding failed: submitting an invalid
-// command buffer, or to a lost device, would kill the process. It returns 1 when the work was submitted. timer, if not NULL, measures
-// the commands.
+// command buffer, or to a lost device, would kill the process. It returns 1 when the work was submitted. timer, if not
+// NULL, measures the commands.
 int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_timer const *timer, gp_error *err) {
 	gp_push(d);
 	void *encoder = wgpuDeviceCreateCommandEncoder(d->device, NULL);

@@ -35,7 +35,8 @@ typedef struct gp_command {
 	uint32_t x, y, z;
 } gp_command;
 
-// Where the times of one submission's commands go: its queries, the buffer that they are resolved to, and the one for the host.
+// Where the times of one submission's commands go: its queries, the buffer that they are resolved to, and the one for
+// the host.
 typedef struct gp_timer {
 	void *queries, *resolved, *staging;
 } gp_timer;

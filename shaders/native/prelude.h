@@ -1,5 +1,5 @@
-// What every kernel may use: WGSL's types, and its built-in functions of scalars, in C with GCC's vector extensions. The
-// functions are written so that compilers vectorize loops of them: no branches, no calls.
+// What every kernel may use: WGSL's types, and its built-in functions of scalars, in C with GCC's vector extensions.
+// The functions are written so that compilers vectorize loops of them: no branches, no calls.
 //
 // It includes no header of the C library: they would take longer to parse than the rest. stdbool.h is the compiler's.
 #include <stdbool.h>
@@ -48,8 +48,8 @@ typedef v4i32 v4bool;
 
 #define FN static inline __attribute__((always_inline, unused))
 
-// fma_f32 and fma_vec are x·y + z, rounded once where the CPU has an instruction for it. Compilers contract nothing else,
-// since what they contract depends on what else a kernel computes: fusing more or less into it would change bits.
+// fma_f32 and fma_vec are x·y + z, rounded once where the CPU has an instruction for it. Compilers contract nothing
+// else, since what they contract depends on what else a kernel computes: fusing more or less into it would change bits.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 FN f32 fma_f32(f32 x, f32 y, f32 z) { return __builtin_fmaf(x, y, z); }
 #else
@@ -129,9 +129,9 @@ FN f32 sin_f32(f32 x) { return __builtin_sinf(x); }
 FN f32 cos_f32(f32 x) { return __builtin_cosf(x); }
 FN f32 tan_f32(f32 x) { return __builtin_tanf(x); }
 
-// exp: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial for eʳ (Cephes' coefficients), and n added to its exponent: t's last
-// bits are n. Results below the normal range are zero, as those of all operations are. The error is below 2 units in the
-// last place.
+// exp: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial for eʳ (Cephes' coefficients), and n added to its exponent: t's
+// last bits are n. Results below the normal range are zero, as those of all operations are. The error is below 2 units
+// in the last place.
 FN f32 exp_f32(f32 x) {
   f32 t = fma_f32(x, 1.44269504f, 12582912.f), n = t - 12582912.f;
   f32 r = fma_f32(n, -0.693359375f, x);
@@ -211,6 +211,7 @@ FN u16 narrow_f16(f32 x) {
   u32 m = (size & 0x7fffffu) | 0x800000u, s = clamp_u32(126u - (size >> 23), 14u, 25u);
   u32 denormal = (m + (1u << (s - 1u)) - 1u + ((m >> s) & 1u)) >> s; // in units of 2⁻²⁴
   u32 finite = size < 947912704u ? denormal : normal;
-  u32 y = size > 0x7f800000u ? 0x7e00u | ((size >> 13) & 0x3ffu) : size >= 1199566848u ? 0x7c00u : finite; // infinite from 65520 on
+  // Infinite from 65520 on.
+  u32 y = size > 0x7f800000u ? 0x7e00u | ((size >> 13) & 0x3ffu) : size >= 1199566848u ? 0x7c00u : finite;
   return (u16)(y | ((b >> 16) & 0x8000u));
 }

@@ -1,5 +1,5 @@
-// The product of groups: args[3] is their offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its group.
-// Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
+// The product of groups: args[3] is their offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its
+// group. Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
 
 KERNEL {
 	const A_T *a = MM_ARG(0).at;

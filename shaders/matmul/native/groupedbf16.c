@@ -1,6 +1,6 @@
-// The product of groups: args[3] is their offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its group,
-// whose panels begin at mm_place. Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that
-// group's matrix of B. Rows that a group leaves are computed with zeros up to a whole tile, and not stored.
+// The product of groups: args[3] is their offsets. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its
+// group, whose panels begin at mm_place. Otherwise a group of the kernel takes up to ROWS rows of A of one group, and
+// that group's matrix of B. Rows that a group leaves are computed with zeros up to a whole tile, and not stored.
 
 #if GROUPED_SUMS || UNIT_AMX
 #define MM_GRAIN ROW_GRAIN

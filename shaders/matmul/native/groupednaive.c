@@ -1,5 +1,5 @@
-// The grouped product by its definition: args[0] is A, args[1] B, args[2] C, args[3] the groups' offsets. A group of this
-// kernel computes a row of C.
+// The grouped product by its definition: args[0] is A, args[1] B, args[2] C, args[3] the groups' offsets. A group of
+// this kernel computes a row of C.
 KERNEL {
 	const A_T *a = MM_ARG(0).at;
 	const B_T *b = MM_ARG(1).at;

@@ -1,6 +1,6 @@
-// The pass that brings B, [K][N], into the order in which instructions for pairs read it: args[0] is B, args[1] the panels,
-// [PADDED / 2][PANEL][2], args[2] the groups' offsets. The k's of a group begin at MM_PLACE and end with zeros up to a
-// multiple of GRAIN. A group of the kernel packs PACK_STEPS of the places of PACK_COLUMNS columns.
+// The pass that brings B, [K][N], into the order in which instructions for pairs read it: args[0] is B, args[1] the
+// panels, [PADDED / 2][PANEL][2], args[2] the groups' offsets. The k's of a group begin at MM_PLACE and end with zeros
+// up to a multiple of GRAIN. A group of the kernel packs PACK_STEPS of the places of PACK_COLUMNS columns.
 typedef u32 mm_pair __attribute__((may_alias));
 
 KERNEL {

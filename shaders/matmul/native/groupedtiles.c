@@ -13,8 +13,8 @@ MM_TILE(mm_whole_narrow, MR, 1)
 MM_TILE(mm_rest1_narrow, 1, 1)
 #endif
 
-// mm_any adds to the sums of a tile of any place: rows is at most MR. The rows that a group leaves are tiles of powers of
-// two, so that no tile reads rows of another group.
+// mm_any adds to the sums of a tile of any place: rows is at most MR. The rows that a group leaves are tiles of powers
+// of two, so that no tile reads rows of another group.
 MM_INLINE void mm_any(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, int cold, u64 rows, u64 columns) {
 #if NARROW
 	if (columns <= VL) {

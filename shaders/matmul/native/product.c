@@ -1,14 +1,14 @@
-// Of a SYMMETRIC product only the tiles on the diagonal and on the right of it are computed. Their transposes are stored
-// where no tile is computed. For A·Aᵀ, and for A·A of an A that equals its transpose bit for bit, the sums at (i, j) and at
-// (j, i) add the same products in the same order, so the bits are those of a product of all tiles. Of other products
-// (i, j) decides (j, i) beside the tiles on the diagonal.
+// Of a SYMMETRIC product only the tiles on the diagonal and on the right of it are computed. Their transposes are
+// stored where no tile is computed. For A·Aᵀ, and for A·A of an A that equals its transpose bit for bit, the sums at
+// (i, j) and at (j, i) add the same products in the same order, so the bits are those of a product of all tiles. Of
+// other products (i, j) decides (j, i) beside the tiles on the diagonal.
 
 // mm_first returns the first column from j0 on that is computed of row i, or j1 if none before that is.
 MM_INLINE u64 mm_first(u64 i, u64 j0, u64 j1) { return SYMMETRIC ? MIN(MAX(j0, i / MR * MR / NR * NR), j1) : j0; }
 
 #if SYMMETRIC
-// mm_mirror stores the transpose of sums, those of the rows from i on and of the columns from j to end, where no tile is
-// computed.
+// mm_mirror stores the transpose of sums, those of the rows from i on and of the columns from j to end, where no tile
+// is computed.
 MM_INLINE void mm_mirror(const gp_arg *args, C_T *c, const f32 *sums, u64 ld, u64 rows, u64 n, u64 i, u64 j, u64 end) {
 	f32 turned[NR * BLOCK] __attribute__((aligned(64)));
 	for (; j < end; j += NR, sums += NR) {

@@ -1,6 +1,6 @@
-// A product that a core computes in some 50 µs: args[0] is A, args[1] B, args[2] C. A group computes ROWS rows of a matrix.
-// There is one register tile, HIGH × NR; where rows or columns are left it computes some that nobody stores. So compilers
-// take a third of the time of product.c. Each sum adds its k's in order.
+// A product that a core computes in some 50 µs: args[0] is A, args[1] B, args[2] C. A group computes ROWS rows of a
+// matrix. There is one register tile, HIGH × NR; where rows or columns are left it computes some that nobody stores. So
+// compilers take a third of the time of product.c. Each sum adds its k's in order.
 
 #define WIDE ((N + NR - 1) / NR * NR)
 

@@ -1,20 +1,20 @@
 // The product of f32 by AMX, whose instruction adds products of bf16 to f32 sums. Every f32 is the sum of three bf16,
-// its terms: the value rounded to 8 bits, the rest rounded to 8 bits, and the rest of that. Of the nine products of terms
-// the six largest are added. What is left out is 2^-24 of a product, as much as f32 rounds off. The sums of an operand
-// that is not finite are NaN.
+// its terms: the value rounded to 8 bits, the rest rounded to 8 bits, and the rest of that. Of the nine products of
+// terms the six largest are added. What is left out is 2^-24 of a product, as much as f32 rounds off. The sums of an
+// operand that is not finite are NaN.
 //
-// Where PACK, the pass packs B: args[0] is B, args[1] the panels. Otherwise it is the product: args[0] is A, args[1] are
-// the panels of B, or where GROUP_B B itself, and args[2] is C, or where SPLITS > 1 the partial sums, [SPLITS][PART]. A
-// group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the rows and STEPS of the k's at a
-// time, packs them, and multiplies them with every panel of B.
+// Where PACK, the pass packs B: args[0] is B, args[1] the panels. Otherwise it is the product: args[0] is A, args[1]
+// are the panels of B, or where GROUP_B B itself, and args[2] is C, or where SPLITS > 1 the partial sums,
+// [SPLITS][PART]. A group computes ROWS × COLUMNS of a matrix for SPLIT of the k's. It takes BLOCK of the rows and
+// STEPS of the k's at a time, packs them, and multiplies them with every panel of B.
 //
 // GROUP_OFFSETS are the offsets of a grouped product. Where GROUPED_SUMS, a matrix of C is the sum over the k's of its
 // group. Otherwise a group of the kernel takes up to ROWS rows of A of one group, and that group's matrix of B.
 //
-// A tile has 16 rows of 16 words. A word holds one term of two k's that are 16 apart. A row of a tile of A is a row of A;
-// the rows of a tile of B are k's, a column a column of B. A cell is the tiles of 32 rows, or columns, and 32 k's: two
-// for each term, [2][3][256] words. The cells of a panel lie in the order of k, [panel][PADDED / 32]. Behind the last row,
-// column or k they have zeros.
+// A tile has 16 rows of 16 words. A word holds one term of two k's that are 16 apart. A row of a tile of A is a row of
+// A; the rows of a tile of B are k's, a column a column of B. A cell is the tiles of 32 rows, or columns, and 32 k's:
+// two for each term, [2][3][256] words. The cells of a panel lie in the order of k, [panel][PADDED / 32]. Behind the
+// last row, column or k they have zeros.
 
 #define CELL (2 * 3 * 256) // words
 #define CELL_LINES 32
@@ -138,8 +138,8 @@ KERNEL {
 	} while (0)
 
 // While sums are computed, what comes next is fetched: FETCH_ROWS lines of the next block of A, and of B where a group
-// packs it, of FETCH_BYTES every cell, and the elements of C and of the arrays that the epilogue accesses. A prefetch of
-// any address is harmless.
+// packs it, of FETCH_BYTES every cell, and the elements of C and of the arrays that the epilogue accesses. A prefetch
+// of any address is harmless.
 #define CALLS (BLOCK / CELL_LINES * ((COLUMNS + CELL_LINES - 1) / CELL_LINES)) // of mm_sums a block
 #define CELLS (STEPS / CELL_STEPS)                                             // of a line of a block
 #define UP(x, y) (((x) + (y) - 1) / (y))

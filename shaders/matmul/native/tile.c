@@ -18,17 +18,17 @@
 #define A_STEP 1
 #endif
 
-// The sums lie in C if they are what is stored, and if no vector of them crosses the end of a row. If N is a multiple of
-// 1024, rows of C map to the same cache sets and evict each other. Sums that are loaded again for each block of k's then
-// lie in an array of the block.
+// The sums lie in C if they are what is stored, and if no vector of them crosses the end of a row. If N is a multiple
+// of 1024, rows of C map to the same cache sets and evict each other. Sums that are loaded again for each block of k's
+// then lie in an array of the block.
 #if !defined(EPILOGUE) && N % 16 == 0 && (N % 1024 || SPLIT <= STEPS)
 #define IN_PLACE 1
 #else
 #define IN_PLACE 0
 #endif
 
-// Where the k's are taken in one block, a tile's rows of A stay in the first level of the cache, and the epilogue follows
-// when they are complete. Otherwise a panel of B stays there, and all rows of the block pass by.
+// Where the k's are taken in one block, a tile's rows of A stay in the first level of the cache, and the epilogue
+// follows when they are complete. Otherwise a panel of B stays there, and all rows of the block pass by.
 #if SPLIT <= STEPS
 #define ROWS_INSIDE 0
 #undef BLOCK
@@ -37,10 +37,10 @@
 #define ROWS_INSIDE 1
 #endif
 
-// Operands and results rarely lie in a cache when a kernel begins. While a tile is computed, what comes next is fetched, a
-// line every four steps: A's next rows where they lie along k, or A's next k's where the group packs them; B some steps
-// ahead, in the first of the tiles that use a panel; and the tile's elements of C and of the arrays that the epilogue
-// accesses, EPILOGUE_ARRAYS(FETCH). A prefetch of any address is harmless.
+// Operands and results rarely lie in a cache when a kernel begins. While a tile is computed, what comes next is
+// fetched, a line every four steps: A's next rows where they lie along k, or A's next k's where the group packs them; B
+// some steps ahead, in the first of the tiles that use a panel; and the tile's elements of C and of the arrays that the
+// epilogue accesses, EPILOGUE_ARRAYS(FETCH). A prefetch of any address is harmless.
 #define B_AHEAD 32       // steps
 #define A_AHEAD_PANELS 4 // panels that fetch a part of A's next rows each
 #define LINE 64          // bytes
@@ -65,8 +65,8 @@ typedef struct {
 	u64 at;             // the tile's first element of C
 } mm_place;
 
-// mm_ahead returns where a tile fetches A, whose elements it computes with begin at a. Tiles are counted from the first of
-// a block of rows and of steps, panels from that of a row of tiles.
+// mm_ahead returns where a tile fetches A, whose elements it computes with begin at a. Tiles are counted from the first
+// of a block of rows and of steps, panels from that of a row of tiles.
 MM_INLINE const char *mm_ahead(const A_T *a, const A_T *block, u64 tile, u64 panel, u64 rows, u64 steps) {
 #if TRANS_A
 	const u64 tiles = 16; // which fetch four lines of each of the steps
@@ -119,10 +119,10 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 		for (int q = 0; q < 4; q++) {
 			__builtin_prefetch(ahead + q * A_LINE, 0, A_LEVEL);
 			if (cold) {
-				#pragma GCC unroll 4
+				#pragma GCC unroll 4 // hardware stops at the end of a page
 				for (int s = 0; s < 4; s++)
 					#pragma GCC unroll 2
-					for (int v = 0; v < vecs; v += LINE / 4 / VL) __builtin_prefetch(b + (B_AHEAD + s) * B_STEP + v * VL); // hardware stops at the end of a page
+					for (int v = 0; v < vecs; v += LINE / 4 / VL) __builtin_prefetch(b + (B_AHEAD + s) * B_STEP + v * VL);
 			}
 #if !IN_PLACE
 			if (k < fetched) {

@@ -1,7 +1,8 @@
 // Times kernels beside OpenBLAS, by turns, on one or two threads each:
 // bench THREADS FILE[+OTHER]:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
-// FILE is what run.c takes; OTHER is one that takes the place of OpenBLAS. A line of the output has the name, the ratio of OpenBLAS's time to the kernels', and
-// both times in µs: medians over the turns of the shortest of each turn. On one thread it is CPU time.
+// FILE is what run.c takes; OTHER is one that takes the place of OpenBLAS. A line of the output has the name, the ratio
+// of OpenBLAS's time to the kernels', and both times in µs: medians over the turns of the shortest of each turn. On one
+// thread it is CPU time.
 #define _GNU_SOURCE
 #include "prelude.h"
 #include <cblas.h>
@@ -128,7 +129,8 @@ static void bench(char *line) {
 			double begin = now(), best = 1e18;
 			int native = side == 0 || beside;
 			if (native && threads > 1) atomic_store(&active, 1);
-			for (int runs = 0; runs < 4 || now() < begin + 40000; runs++) { // the threads of the other side fall asleep in the first half
+			// The threads of the other side fall asleep in the first half.
+			for (int runs = 0; runs < 4 || now() < begin + 40000; runs++) {
 				double t = now();
 				if (side == 0) run(w.p, w.passes);
 				else if (beside) run(other.p, other.passes);

@@ -1,6 +1,6 @@
 // Times the passes of kernels on one thread: passes FILE:NAME:GFLOP…, FILE as of run.c. Before each run it reads memory
-// that a core's cache cannot hold, so that operands come from further away, as in training. A line of the output has the
-// name, GFLOP a second of processor time, and µs for each pass: the least of many runs, all kernels by turns.
+// that a core's cache cannot hold, so that operands come from further away, as in training. A line of the output has
+// the name, GFLOP a second of processor time, and µs for each pass: the least of many runs, all kernels by turns.
 #define _GNU_SOURCE
 #include "prelude.h"
 #include <stdio.h>

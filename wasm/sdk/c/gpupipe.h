@@ -15,7 +15,8 @@
 //	GP_BUILD_LOSS(logits, targets) { … return a gp_value; }
 //	GP_BUILD_MODEL(tokens) { … return a gp_value, the logits; }
 //
-// GP_OPEN() { … } runs once, before the hook: the place to read the configuration, and GP_STATE(variable) keeps a variable.
+// GP_OPEN() { … } runs once, before the hook: the place to read the configuration, and GP_STATE(variable) keeps a
+// variable.
 #ifndef GPUPIPE_H
 #define GPUPIPE_H
 
@@ -93,8 +94,8 @@ GP_EXPORT(gpupipe_alloc) void *gp_host_alloc(size_t size) { return gp_alloc(size
 
 __attribute__((import_module("wasi_snapshot_preview1"), import_name("random_get"))) int32_t gp_random_get(void *to, size_t size);
 
-// gp_random gives 64 random bits, which depend on the hook's seed, on the number of the document, batch or step, and on how many were
-// drawn for it before.
+// gp_random gives 64 random bits, which depend on the hook's seed, on the number of the document, batch or step, and on
+// how many were drawn for it before.
 static inline uint64_t gp_random(void) {
   uint64_t x = 0;
   gp_random_get(&x, sizeof x);
@@ -112,8 +113,8 @@ static uint64_t gp_seed; // of the hook
 
 void gp_user_open(void) __attribute__((weak));
 
-// GP_OPEN is what runs before the hook is first called. If it reads the configuration it should read all of it: keys that it did
-// not ask for are then reported to the user. The same holds for a function that builds a loss or a model.
+// GP_OPEN is what runs before the hook is first called. If it reads the configuration it should read all of it: keys
+// that it did not ask for are then reported to the user. The same holds for a function that builds a loss or a model.
 #define GP_OPEN() void gp_user_open(void)
 
 GP_EXPORT(gpupipe_open) int32_t gp_open(const char *config, size_t length, int64_t seed) {
@@ -304,13 +305,14 @@ GP_IMPORT(emit) void gp_emit(const char *text, size_t length); // keeps a docume
 
 // ---- Batches
 
-// gp_batch is a batch of rows · length tokens, one sequence after the other. Of GP_TOKEN_WEIGHTS only weights may be changed, and
-// there are no segments and no aligned arrays.
+// gp_batch is a batch of rows · length tokens, one sequence after the other. Of GP_TOKEN_WEIGHTS only weights may be
+// changed, and there are no segments and no aligned arrays.
 typedef struct {
   uint32_t rows, length;
   uint32_t *tokens, *targets; // [rows, length], below the vocabulary's size; the target is the token that comes next
   float *weights;             // [rows, length], of each target's loss: 1 on entry; at least 0
-  uint32_t *segments;         // [rows, length]: 0 on entry; a token sees those before it in its row that have its number
+  uint32_t *segments;         // [rows, length]: 0 on entry; a token sees those before it in its row that have its
+                              // number
   int64_t step, steps;        // counted from 0, and those of the run
   const gp_array *aligned;    // the arrays of data.aligned, in the order of their names, [rows, length, …]
   size_t aligned_count;
@@ -328,7 +330,8 @@ typedef struct {
   }                                                                                                                  \
   static void gp_user_##name(gp_batch *batch)
 
-// GP_MAP_BATCH is called with each batch of the training, and may change what is in its arrays. GP_TOKEN_WEIGHTS comes after it.
+// GP_MAP_BATCH is called with each batch of the training, and may change what is in its arrays. GP_TOKEN_WEIGHTS comes
+// after it.
 #define GP_MAP_BATCH(batch) GP_BATCH_HOOK(map_batch, batch, 4)
 #define GP_TOKEN_WEIGHTS(batch) GP_BATCH_HOOK(token_weights, batch, 3)
 

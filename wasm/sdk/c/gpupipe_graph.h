@@ -1,5 +1,5 @@
-// gpupipe_graph.h: losses and models, which are graphs. gpupipe.h includes it. Each function adds an op and returns its result; a
-// mistake ends the call with an error that names the op.
+// gpupipe_graph.h: losses and models, which are graphs. gpupipe.h includes it. Each function adds an op and returns its
+// result; a mistake ends the call with an error that names the op.
 #ifndef GPUPIPE_GRAPH_H
 #define GPUPIPE_GRAPH_H
 
@@ -20,7 +20,8 @@ GP_IMPORT(graph_unit) uint32_t gp_graph_unit(const char *name, size_t length);
 
 // ---- Losses
 
-// GP_BUILD_LOSS returns the loss of logits f32 [N, V] and targets u32 [N]: f32 [N], of which the mean is taken, or one f32.
+// GP_BUILD_LOSS returns the loss of logits f32 [N, V] and targets u32 [N]: f32 [N], of which the mean is taken, or one
+// f32.
 #define GP_BUILD_LOSS(logits, targets)                                                  \
   static gp_value gp_user_build_loss(gp_value logits, gp_value targets);                \
   GP_EXPORT(build_loss) int32_t gp_build_loss(const gp_array *a, int32_t n) {           \
@@ -40,9 +41,9 @@ GP_IMPORT(graph_unit) uint32_t gp_graph_unit(const char *name, size_t length);
   }                                                                           \
   static gp_value gp_user_build_loss(void)
 
-// gp_input is a named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight" or an array of
-// data.aligned; of a model "tokens", "segments" or "vocabulary", whose extent is the
-// size of the vocabulary.
+// gp_input is a named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight"
+// or an array of data.aligned; of a model "tokens", "segments" or "vocabulary", whose extent is the size of the
+// vocabulary.
 static inline gp_value gp_input(const char *name) { return (gp_value){gp_graph_input(name, gp_length(name))}; }
 
 // gp_scalar is an f32 [] of a loss that GP_LOSS_SCALARS sets for each step.
@@ -60,7 +61,8 @@ static inline gp_value gp_scalar(const char *name) { return (gp_value){gp_graph_
   }                                                                                                    \
   static void gp_user_loss_scalars(int64_t step, int64_t steps, float *scalars)
 
-// gp_sample is what GP_LOSS_GRAD works on: it stores the loss of each row, and the gradient of their mean on the logits.
+// gp_sample is what GP_LOSS_GRAD works on: it stores the loss of each row, and the gradient of their mean on the
+// logits.
 typedef struct {
   uint32_t rows, vocab;
   const float *logits;     // [rows, vocab]
@@ -69,7 +71,8 @@ typedef struct {
   float *gradient;         // [rows, vocab]
 } gp_sample;
 
-// GP_LOSS_GRAD says in plain C what the loss is: gpupipe hook check compares the graph with it, and nothing else calls it.
+// GP_LOSS_GRAD says in plain C what the loss is: gpupipe hook check compares the graph with it, and nothing else calls
+// it.
 #define GP_LOSS_GRAD(sample)                                                                                               \
   static void gp_user_loss_grad(const gp_sample *sample);                                                                  \
   GP_EXPORT(loss_grad) int32_t gp_loss_grad(const gp_array *a, int32_t n) {                                                \
@@ -110,7 +113,8 @@ GP_UNARY(abs) GP_UNARY(square) GP_UNARY(reciprocal) GP_UNARY(silu) GP_UNARY(gelu
 GP_UNARY(squared_relu) GP_UNARY(is_finite) GP_UNARY(stop_gradient) GP_UNARY(softmax) GP_UNARY(log_softmax) GP_UNARY(transpose)
 GP_BINARY(add) GP_BINARY(sub) GP_BINARY(mul) GP_BINARY(div) GP_BINARY(pow) GP_BINARY(maximum) GP_BINARY(minimum) GP_BINARY(and)
 GP_BINARY(or) GP_BINARY(less) GP_BINARY(less_equal) GP_BINARY(greater) GP_BINARY(greater_equal) GP_BINARY(equal)
-GP_BINARY(not_equal) GP_BINARY(pick) GP_BINARY(embedding) GP_BINARY(matmul) GP_BINARY(cross_entropy) // embedding(table, ids)
+GP_BINARY(not_equal) GP_BINARY(pick) GP_BINARY(matmul) GP_BINARY(cross_entropy)
+GP_BINARY(embedding) // embedding(table, ids)
 
 static inline gp_value gp_where(gp_value condition, gp_value x, gp_value y) {
   return gp_op("where", (gp_value[]){condition, x, y}, 3, "");
@@ -202,8 +206,8 @@ static inline gp_value gp_with_integers(const char *op, gp_value x, const char *
 
 #define GP_LIST(type, ...) (const type[]){__VA_ARGS__}, sizeof((const type[]){__VA_ARGS__}) / sizeof(type)
 
-// gp_reshape(x, extents…): one may be −1. gp_broadcast(x, extents…) repeats along new leading axes and those of extent one.
-// gp_permute(x, axes…).
+// gp_reshape(x, extents…): one may be −1. gp_broadcast(x, extents…) repeats along new leading axes and those of extent
+// one. gp_permute(x, axes…).
 #define gp_reshape(x, ...) gp_with_integers("reshape", x, "shape", GP_LIST(int64_t, __VA_ARGS__))
 #define gp_broadcast(x, ...) gp_with_integers("broadcast", x, "shape", GP_LIST(int64_t, __VA_ARGS__))
 #define gp_permute(x, ...) gp_with_integers("permute", x, "axes", GP_LIST(int64_t, __VA_ARGS__))
@@ -234,19 +238,23 @@ static inline gp_value gp_with_integer(const char *op, gp_value x, const char *n
   return gp_op(op, &x, 1, a.text);
 }
 
-// gp_top_k is the k largest elements of each row of x [N, E] in descending order, [N, k]; the second result is their columns, u32 [N, k].
+// gp_top_k is the k largest elements of each row of x [N, E] in descending order, [N, k]; the second result is their
+// columns, u32 [N, k].
 static inline gp_value gp_top_k(gp_value x, int k) { return gp_with_integer("top_k", x, "k", k); }
 
-// gp_group_rows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted row u32 [N·k]; the
-// second result is the row of each pair, u32 [N, k], and the one after it where the rows of each expert begin, u32 [experts + 1].
+// gp_group_rows sorts the pairs of a token and one of its experts, ids u32 [N, k], by expert: the pair in each sorted
+// row u32 [N·k]; the second result is the row of each pair, u32 [N, k], and the one after it where the rows of each
+// expert begin, u32 [experts + 1].
 static inline gp_value gp_group_rows(gp_value ids, int experts) { return gp_with_integer("group_rows", ids, "experts", experts); }
 
-// gp_take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that read each row.
+// gp_take is rows of x [M, D] by an index u32 […]: […, D]. The inverse u32 [M, c] lists the positions in the index that
+// read each row.
 static inline gp_value gp_take(gp_value x, gp_value index, gp_value inverse) {
   return gp_op("take", (gp_value[]){x, index, inverse}, 3, "");
 }
 
-// gp_grouped_linear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of gp_group_rows.
+// gp_grouped_linear is x·wᵀ for the rows of each expert: x [R, inputs], w [E, outputs, inputs], offsets u32 [E + 1] of
+// gp_group_rows.
 static inline gp_value gp_grouped_linear(gp_value x, gp_value w, gp_value offsets) {
   return gp_op("grouped_matmul", (gp_value[]){x, w, offsets}, 3, "{\"trans_b\":true}");
 }
@@ -273,7 +281,8 @@ static inline gp_value gp_log_sum_exp(gp_value x) {
 // gp_unit begins the next unit, a piece that the model can be cut at: one f32 [B, T, d] goes from each to the next.
 static inline void gp_unit(const char *name) { gp_graph_unit(name, gp_length(name)); }
 
-// gp_name joins a name from two texts and a number between them: gp_name("layers.", 3, ".wq"). It lasts until the hook returns.
+// gp_name joins a name from two texts and a number between them: gp_name("layers.", 3, ".wq"). It lasts until the hook
+// returns.
 static inline const char *gp_name(const char *before, int64_t number, const char *after) {
   gp_text *name = gp_temp(sizeof *name);
   if (!name) return gp_fail("out of memory"), "";
@@ -284,7 +293,8 @@ static inline const char *gp_name(const char *before, int64_t number, const char
   return name->text;
 }
 
-// A parameter is an f32 that is trained: gp_normal(name, std, extents…), gp_ones(name, extents…), gp_zeros(name, extents…).
+// A parameter is an f32 that is trained: gp_normal(name, std, extents…), gp_ones(name, extents…), gp_zeros(name,
+// extents…).
 #define gp_normal(name, std, ...) gp_parameter_normal(name, std, GP_LIST(uint32_t, __VA_ARGS__))
 #define gp_ones(name, ...) gp_parameter(name, "{\"init\":\"ones\"}", GP_LIST(uint32_t, __VA_ARGS__))
 #define gp_zeros(name, ...) gp_parameter(name, "{\"init\":\"zeros\"}", GP_LIST(uint32_t, __VA_ARGS__))
@@ -312,8 +322,8 @@ static inline gp_value gp_layer_norm(gp_value x, gp_value w, gp_value b, double 
 // gp_rope rotates the two halves of x [B, T, H, D] by the position.
 static inline gp_value gp_rope(gp_value x, double theta) { return gp_with_number("rope", &x, 1, "theta", theta); }
 
-// gp_attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. In gp_attention_within a token sees its own segment
-// only, segments u32 [B, T].
+// gp_attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. In gp_attention_within a token sees
+// its own segment only, segments u32 [B, T].
 static inline gp_value gp_attention(gp_value q, gp_value k, gp_value v) { return gp_op("attention", (gp_value[]){q, k, v}, 3, ""); }
 static inline gp_value gp_attention_within(gp_value q, gp_value k, gp_value v, gp_value segments) {
   return gp_op("attention", (gp_value[]){q, k, v, segments}, 4, "");

@@ -1,5 +1,6 @@
-// Rare tokens count more: a target that has been seen n times before weighs 1/√(1 + n), and no less than least. The counts are
-// the module's state, which checkpoints keep. Tokens whose numbers differ by a multiple of 65,536 are counted together.
+// Rare tokens count more: a target that has been seen n times before weighs 1/√(1 + n), and no less than least. The
+// counts are the module's state, which checkpoints keep. Tokens whose numbers differ by a multiple of 65,536 are
+// counted together.
 //
 // Config: least (0.1).
 #include "gpupipe.h"
