@@ -67,13 +67,9 @@ func decoderSequence(p part, depth int) (decoder, error) {
 	if err := p.read(&fields); err != nil {
 		return nil, err
 	}
-	var list []decoder
-	for i, r := range fields.Decoders {
-		d, err := parseDecoderAt(r, depth+1)
-		if err != nil {
-			return nil, fmt.Errorf("number %d: %w", i, err)
-		}
-		list = append(list, d)
+	list, err := parseSequence(fields.Decoders, depth, parseDecoderAt)
+	if err != nil {
+		return nil, err
 	}
 	return func(tokens []string) ([]string, error) {
 		var err error

@@ -251,7 +251,7 @@ func (t *fileTokenizer) usualEnd() (Token, bool) {
 
 // idOf returns the token of a spelling.
 func (t *fileTokenizer) idOf(text string) (uint32, bool) {
-	if id, ok := t.addedID(text); ok {
+	if id, ok := t.added.id(text); ok {
 		return id, true
 	}
 	id, ok := t.model.vocab().ids[text]

@@ -77,9 +77,8 @@ func (f *Framed) Encode(text []byte) ([]uint32, error) { return f.EncodePart(tex
 // encode_special_tokens.
 func (t *fileTokenizer) withoutSpecial() *fileTokenizer {
 	out := &fileTokenizer{name: t.name, hash: t.hash, json: t.json, model: t.model, normalize: t.normalize, pre: t.pre, decode: t.decode,
-		special: t.special, restarts: t.restarts, raw: t.raw, normalized: t.normalized, added: t.added, inText: t.inText, size: t.size,
-		text: t.text}
-	out.raw.asText, out.normalized.asText = true, true
+		special: t.special, restarts: t.restarts, added: t.added, size: t.size, text: t.text}
+	out.added.raw.asText, out.added.normalized.asText = true, true
 	return out
 }
 

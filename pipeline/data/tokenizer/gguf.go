@@ -186,7 +186,7 @@ func (t *fileTokenizer) ggufVocabulary(m *bpe, added []addedToken, vocab int) (t
 	}
 	for id := range vocab {
 		s, kind := t.spelling(uint32(id)), int32(normalPiece)
-		_, isAdded := t.added[uint32(id)]
+		_, isAdded := t.added.spelled[uint32(id)]
 		switch {
 		case s == "":
 			s, kind = fmt.Sprintf("[PAD%d]", id), unusedPiece

@@ -72,8 +72,7 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 		}
 		t.hash = hashOf(t.json)
 	}
-	err = t.add(added)
-	if err == nil {
+	if t.added, t.size, err = newAddedTokens(added, m.vocab(), t.normalize); err == nil {
 		err = checkNumbers(f.AddedTokens, m.vocab())
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -30,6 +31,18 @@ func readPart(raw json.RawMessage, depth int) (p part, err error) {
 	}
 	p.raw = raw
 	return p, nil
+}
+
+// parseSequence parses the parts of a Sequence.
+func parseSequence[T any](parts []json.RawMessage, depth int, parse func(raw json.RawMessage, depth int) (T, error)) (all []T, err error) {
+	for i, raw := range parts {
+		x, err := parse(raw, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("number %d: %w", i, err)
+		}
+		all = append(all, x)
+	}
+	return all, nil
 }
 
 // read reads the fields of a part, of which some are required.
@@ -214,17 +227,11 @@ func normalizerSequence(p part, depth int) (normalizer, error) {
 	if err := p.read(&fields); err != nil {
 		return nil, err
 	}
-	var list []normalizer
-	for i, r := range fields.Normalizers {
-		n, err := parseNormalizerAt(r, depth+1)
-		if err != nil {
-			return nil, fmt.Errorf("number %d: %w", i, err)
-		}
-		if n != nil {
-			list = append(list, n)
-		}
+	list, err := parseSequence(fields.Normalizers, depth, parseNormalizerAt)
+	if err != nil {
+		return nil, err
 	}
-	return inOrder(list...), nil
+	return inOrder(slices.DeleteFunc(list, func(n normalizer) bool { return n == nil })...), nil
 }
 
 // inOrder applies normalizers one after the other.

@@ -116,15 +116,8 @@ func newSequencePre(p part, depth int) (preTokenizer, error) {
 	if err := p.read(&fields); err != nil {
 		return nil, err
 	}
-	var seq sequencePre
-	for i, r := range fields.Pretokenizers {
-		q, err := parsePreTokenizerAt(r, depth+1)
-		if err != nil {
-			return nil, fmt.Errorf("number %d: %w", i, err)
-		}
-		seq = append(seq, q)
-	}
-	return seq, nil
+	seq, err := parseSequence(fields.Pretokenizers, depth, parsePreTokenizerAt)
+	return sequencePre(seq), err
 }
 
 type sequenceFields struct {
