@@ -69,21 +69,14 @@ func (s *staging) give(b []byte) {
 
 // Write copies data to staging buffers and enqueues the rest. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", base.Label(b), func() error {
-		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
-			return err
-		}
-		for len(data) > 0 {
-			n := min(len(data), maxStagingBuffer)
-			from := d.staging.take(n)
-			copy(from, data[:n])
-			to := b.(*buffer).memory[offset : offset+int64(n)]
-			d.queue.add(unbounded, func() {
-				copy(to, from[:n])
-				d.staging.give(from)
-			})
-			offset, data = offset+int64(n), data[n:]
-		}
+	return d.owner.Write(d.do, b, offset, data, maxStagingBuffer, func(b *buffer, offset int64, data []byte) error {
+		n := len(data)
+		from, to := d.staging.take(n), b.memory[offset:offset+int64(n)]
+		copy(from, data)
+		d.queue.add(unbounded, func() {
+			copy(to, from[:n])
+			d.staging.give(from)
+		})
 		return nil
 	})
 }
@@ -91,30 +84,20 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 // Read enqueues a copy to the host.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{base.NewRead(base.Label(b))}
-	err := d.do("read", r.Label(), func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	return d.owner.Read(d.do, b, offset, n, r, func(b *buffer) error {
 		d.queue.add(transfer, func() {
 			data := r.Expect(n, 1)
-			d.copy(data, b.(*buffer).memory[offset:offset+n])
+			d.copy(data, b.memory[offset:offset+n])
 			r.Complete(nil)
 		})
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 // Transfer enqueues a copy between buffers. It waits while 64 transfers are in progress.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 	r := &pending{base.NewRead(base.Label(from.Buffer))}
-	err := d.do("transfer", r.Label(), func() error {
-		if err := d.owner.Checker().Copy(from, to); err != nil {
-			return err
-		}
+	return d.owner.Transfer(d.do, from, to, r, func() error {
 		source, destination := bytesOf(from), bytesOf(to)
 		d.queue.add(transfer, func() {
 			r.Expect(0, 1)
@@ -123,10 +106,6 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 		})
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func bytesOf(r device.Range) []byte {

@@ -1,9 +1,6 @@
 package null
 
-import (
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/base"
-)
+import "github.com/gpupipe/gpupipe/runtime/device"
 
 // ImportAlignment returns Options.ImportAlignment.
 func (d *Device) ImportAlignment() int64 { return d.alignment }
@@ -29,11 +26,8 @@ func (b *buffer) free() {
 
 // Transfer counts.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
-	p := pending{d: d, op: "transfer"}
-	err := d.do("transfer", base.Label(from.Buffer), func() error {
-		if err := d.owner.Checker().Copy(from, to); err != nil {
-			return err
-		}
+	p := &pending{d: d, op: "transfer"}
+	return d.owner.Transfer(d.do, from, to, p, func() error {
 		if memory := to.Buffer.(*buffer).memory; memory != nil {
 			clear(memory[to.Offset : to.Offset+to.Size])
 		}
@@ -42,8 +36,4 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 		p.at = d.idle
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }

@@ -180,20 +180,13 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 }
 
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
-	r := pending{d: d, op: "read"}
-	err := d.do("read", base.Label(b), func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	r := &pending{d: d, op: "read"}
+	return d.owner.Read(d.do, b, offset, n, r, func(*buffer) error {
 		d.counts.Reads++
 		d.counts.BytesRead += n
 		r.data, r.at = make([]byte, n), d.idle
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func (p pending) Wait() ([]byte, error) {

@@ -200,35 +200,18 @@ func (t timings) Wait() ([]time.Duration, error) {
 
 // Write copies data to shared memory and enqueues the rest. It waits while that memory is full.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", base.Label(b), func() error {
-		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
-			return err
-		}
-		for len(data) > 0 {
-			n := min(int64(len(data)), d.worker.uploads.most())
-			if err := d.worker.upload(b.(*buffer).id, offset, data[:n]); err != nil {
-				return err
-			}
-			offset, data = offset+n, data[n:]
-		}
-		return nil
+	return d.owner.Write(d.do, b, offset, data, d.worker.uploads.most(), func(b *buffer, offset int64, data []byte) error {
+		return d.worker.upload(b.id, offset, data)
 	})
 }
 
 // Read enqueues a copy to the host.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	answer := newCall("read", base.Label(b))
-	err := d.do("read", answer.object, func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	return d.owner.Read(d.do, b, offset, n, pending{answer}, func(b *buffer) error {
 		answer.data = make([]byte, n)
-		return d.worker.enqueue(&command{op: opRead, id: d.newID(), buffer: b.(*buffer).id, offset: offset, n: n}, answer)
+		return d.worker.enqueue(&command{op: opRead, id: d.newID(), buffer: b.id, offset: offset, n: n}, answer)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return pending{answer}, nil
 }
 
 type pending struct{ *call }

@@ -101,24 +101,16 @@ func (s *stagingBuffers) free() {
 
 // Write copies data to staging buffers and enqueues the rest. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", base.Label(b), func() error {
-		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
+	return d.owner.Write(d.do, b, offset, data, stagingBytes, func(b *buffer, offset int64, data []byte) error {
+		n := int64(len(data))
+		s, at, err := d.staging.uploads.take(n)
+		if err != nil {
 			return err
 		}
-		for len(data) > 0 {
-			n := min(int64(len(data)), stagingBytes)
-			s, at, err := d.staging.uploads.take(n)
-			if err != nil {
-				return err
-			}
-			copy(s.data[at:], data[:n])
-			d.queue.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
-			offset, data = offset+n, data[n:]
-			if d.queue.batch.bytes >= submitBytes {
-				if err := d.queue.submit(); err != nil {
-					return err
-				}
-			}
+		copy(s.data[at:], data)
+		d.queue.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
+		if d.queue.batch.bytes >= submitBytes {
+			return d.queue.submit()
 		}
 		return nil
 	})
@@ -127,10 +119,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 // Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
-	err := d.do("read", r.Label(), func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	return d.owner.Read(d.do, b, offset, n, r, func(b *buffer) error {
 		data := r.Expect(n, int((n+stagingBytes-1)/stagingBytes))
 		for at := int64(0); at < n; at += stagingBytes {
 			to := data[at:min(at+stagingBytes, n)]
@@ -148,10 +137,6 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 // piece is the bytes of a read that lie in one staging buffer.
@@ -198,10 +183,7 @@ func (r *pending) Wait() ([]byte, error) {
 // Transfer enqueues a copy. It waits while 64 transfers are in progress.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 	m := &move{d: d, label: base.Label(from.Buffer)}
-	err := d.do("transfer", m.label, func() error {
-		if err := d.owner.Checker().Copy(from, to); err != nil {
-			return err
-		}
+	return d.owner.Transfer(d.do, from, to, m, func() error {
 		if err := d.queue.room(&d.queue.moving, maxTransfers); err != nil {
 			return err
 		}
@@ -213,10 +195,6 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 		d.queue.moving = append(d.queue.moving, d.queue.submitted)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
 }
 
 // move is a transfer in progress.

@@ -149,19 +149,7 @@ func (p *pool) free() {
 
 // Write copies data to staging buffers and enqueues the rest. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", base.Label(b), func() error {
-		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
-			return err
-		}
-		for len(data) > 0 {
-			n := min(int64(len(data)), maxStagingBuffer)
-			if err := d.upload(b.(*buffer), offset, data[:n]); err != nil {
-				return err
-			}
-			offset, data = offset+n, data[n:]
-		}
-		return nil
-	})
+	return d.owner.Write(d.do, b, offset, data, maxStagingBuffer, d.upload)
 }
 
 func (d *Device) upload(b *buffer, offset int64, data []byte) error {
@@ -184,24 +172,17 @@ func (d *Device) upload(b *buffer, offset int64, data []byte) error {
 // Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
-	err := d.do("read", r.Label(), func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	return d.owner.Read(d.do, b, offset, n, r, func(b *buffer) error {
 		data := r.Expect(n, int((n+maxStagingBuffer-1)/maxStagingBuffer)+1) // one piece for this function itself
 		for at := int64(0); at < n; at += maxStagingBuffer {
 			to := data[at:min(at+maxStagingBuffer, n)]
-			if err := d.download(b.(*buffer), offset+at, to, r); err != nil {
+			if err := d.download(b, offset+at, to, r); err != nil {
 				return err
 			}
 		}
 		r.Complete(nil)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func (d *Device) download(b *buffer, offset int64, to []byte, r *pending) error {

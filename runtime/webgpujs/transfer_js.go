@@ -95,10 +95,7 @@ type pending struct {
 // Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d, size: n}
-	err := d.do("read", r.Label(), func() error {
-		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
-			return err
-		}
+	return d.owner.Read(d.do, b, offset, n, r, func(b *buffer) error {
 		if n == 0 {
 			r.Expect(0, 0)
 			return nil
@@ -114,17 +111,13 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 		d.owner.AddStaging(n)
 		d.submitted(func() {
 			e := d.gpu.Call("createCommandEncoder")
-			e.Call("copyBufferToBuffer", b.(*buffer).gpu, offset, staging, 0, n)
+			e.Call("copyBufferToBuffer", b.gpu, offset, staging, 0, n)
 			d.queue.Call("submit", []any{e.Call("finish")})
 		})
 		data := r.Expect(n, 1)
 		then(staging.Call("mapAsync", modeRead), func(js.Value) { r.copyOut(data, staging) }, func(err error) { r.complete(staging, err) })
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 // copyOut copies the bytes out of a staging buffer that has been mapped.

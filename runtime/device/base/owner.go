@@ -15,8 +15,8 @@ var (
 )
 
 // Owner keeps the buffers of type B and the programs of type P that belong to a device, and whether the device can be
-// used. The backend calls it under the lock of its device, but Load and Run, which take that lock by Do; Named and
-// Leave are safe for concurrent use.
+// used. The backend calls it under the lock of its device, but Load, Run, Write, Read and Transfer, which take that
+// lock by Do; Named and Leave are safe for concurrent use.
 type Owner[B ownedBuffer, P ownedProgram] struct {
 	properties *Properties
 	closed     bool
