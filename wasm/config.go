@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 // Bounds on the keys that a module may declare.
@@ -57,7 +59,7 @@ func (k Keys) Check(config []byte) error {
 // keyImport is config_key, with which a module declares a key of its configuration.
 func keyImport() Import {
 	return Import{Name: "config_key", Params: []api.ValueType{i32, i32}, Call: func(i *Instance, s []uint64) error {
-		i.Charge(hostCall)
+		i.Charge(abi.HostCall)
 		return i.keys.Add(uint32(s[1]), func() ([]byte, error) { return i.Read(uint32(s[0]), uint32(s[1])) })
 	}}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
@@ -30,7 +31,7 @@ func (i *Instance) random() *rand.ChaCha8 {
 		var seed [32]byte
 		binary.LittleEndian.PutUint64(seed[:], i.options.Seed)
 		binary.LittleEndian.PutUint64(seed[8:], uint64(int64(i.call.batch)))
-		copy(seed[16:], exportVersion)
+		copy(seed[16:], abi.Version)
 		i.call.random = rand.NewChaCha8(seed)
 	}
 	return i.call.random
@@ -122,15 +123,12 @@ func oneLine(err error) error {
 	return errors.New(printable([]byte(first + " in " + strings.Join(frames, " < "))))
 }
 
-// quantum is the work, in units, after which a module calls the host's tick: about a quarter of a millisecond.
-const quantum = 500_000
-
 // attach sets the instance's memory and counter of work. A start function can call the host before instantiation has
 // returned the guest.
 func (i *Instance) attach(guest api.Module) {
 	if i.fuel == nil {
 		i.fuel = guest.ExportedGlobal(meter.Fuel).(api.MutableGlobal)
-		i.memory = guest.ExportedMemory(exportMemory)
+		i.memory = guest.ExportedMemory(abi.Memory)
 	}
 }
 
@@ -142,7 +140,7 @@ func (i *Instance) refill() bool {
 		i.fuel.Set(0)
 		return false
 	}
-	grant := min(quantum, left)
+	grant := min(abi.Quantum, left)
 	i.call.left = left - grant
 	i.fuel.Set(uint64(grant))
 	return true
@@ -230,7 +228,7 @@ func (i *Instance) reserve(slot int, size uint32) error {
 	if want > 1<<32-1 {
 		return halted(Memory, "an array has %d bytes, expected at most %d", want, uint32(1<<32-1))
 	}
-	result, err := i.invoke(exportAlloc, want)
+	result, err := i.invoke(abi.Alloc, want)
 	if err != nil {
 		return err
 	}
@@ -239,11 +237,11 @@ func (i *Instance) reserve(slot int, size uint32) error {
 	case i.call.failed:
 		return i.status(0, nil)
 	case address == 0:
-		return halted(Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want, i.module.limits.MemoryPages)
+		return halted(Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", abi.Alloc, want, i.module.limits.MemoryPages)
 	case address%16 != 0:
-		return halted(Pointer, "%s(%d) returned %#x, expected a multiple of 16", exportAlloc, want, address)
+		return halted(Pointer, "%s(%d) returned %#x, expected a multiple of 16", abi.Alloc, want, address)
 	case uint64(address)+want > i.memorySize():
-		return halted(Pointer, "%s(%d) returned %#x, but the memory ends at %#x", exportAlloc, want, address, i.memorySize())
+		return halted(Pointer, "%s(%d) returned %#x, but the memory ends at %#x", abi.Alloc, want, address, i.memorySize())
 	}
 	*b = buffer{address, uint32(want)}
 	return nil

@@ -6,6 +6,8 @@ import (
 
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 // Functions that a guest of the tests imports, by index.
@@ -23,7 +25,7 @@ const (
 // guestModule is a valid module to which tests add errors. It has memory, an allocator that never frees, and imports.
 // Global 0 is the start of free memory.
 func guestModule(funcs ...w.Func) *w.Module {
-	alloc := w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32}, Body: w.Seq(
+	alloc := w.Func{Export: abi.Alloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32}, Body: w.Seq(
 		w.GGet(0), w.Set(1),
 		w.GGet(0), w.Get(0), w.I32Add, w.Const(15), w.I32Add, w.Const(-16), w.I32And, w.GSet(0),
 		w.Block(w.Empty, // grow if the end lies beyond the memory
@@ -41,14 +43,14 @@ func guestModule(funcs ...w.Func) *w.Module {
 			{Module: wasiModule, Name: "fd_write", Params: w.Types{w.I32, w.I32, w.I32, w.I32}, Results: w.Types{w.I32}},
 			{Module: wasiModule, Name: "poll_oneoff", Params: w.Types{w.I32, w.I32, w.I32, w.I32}, Results: w.Types{w.I32}},
 		},
-		Memories: []w.Limits{{Min: 2, Export: exportMemory}},
+		Memories: []w.Limits{{Min: 2, Export: abi.Memory}},
 		Globals:  []w.Global{{Type: w.I32, Mutable: true, Init: w.Const(65536)}},
 		Funcs:    append([]w.Func{version(0), alloc}, funcs...),
 	}
 }
 
 func version(v int32) w.Func {
-	return w.Func{Export: exportVersion, Results: w.Types{w.I32}, Body: w.Const(v)}
+	return w.Func{Export: abi.Version, Results: w.Types{w.I32}, Body: w.Const(v)}
 }
 
 // hook is an exported function of the hooks' type.

@@ -8,6 +8,8 @@ import (
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 // hostileDeepCalls call recursively, through tables, and with large stack frames.
@@ -59,7 +61,7 @@ func hostileDeepCalls() []hostile {
 // hostileAllocators return invalid addresses to the host.
 func hostileAllocators() []hostile {
 	alloc := func(code ...any) *w.Module {
-		return replaced(w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Body: w.Seq(code...)})
+		return replaced(w.Func{Export: abi.Alloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Body: w.Seq(code...)})
 	}
 	list := []hostile{
 		{name: "an allocator that gives the same again and again", module: alloc(w.Const(64))},
@@ -92,7 +94,7 @@ func TestHostileState(t *testing.T) {
 	two, one := w.Types{w.I32, w.I32}, w.Types{w.I32}
 	module := func(save, load []byte) *w.Module {
 		return guestModule(hook("h", nil, w.Const(0)),
-			w.Func{Export: exportSave, Params: two, Results: one, Body: save}, w.Func{Export: exportLoad, Params: two, Results: one,
+			w.Func{Export: abi.Save, Params: two, Results: one, Body: save}, w.Func{Export: abi.Load, Params: two, Results: one,
 				Body: load})
 	}
 	engines(t, func(t *testing.T, r *Runtime) {
@@ -125,7 +127,7 @@ func TestHostileState(t *testing.T) {
 				var e *Error
 				require.ErrorAs(t, err, &e)
 				assert.Equal(t, c.kind, e.Kind, "%v", err)
-				assert.Equal(t, exportSave, e.Export)
+				assert.Equal(t, abi.Save, e.Export)
 				assert.ErrorContains(t, err, c.says)
 				assert.Nil(t, state)
 				assert.Equal(t, c.kind == Failed, i.Alive())
@@ -136,7 +138,7 @@ func TestHostileState(t *testing.T) {
 			var e *Error
 			require.ErrorAs(t, i.Load(ctx, []byte("abcd")), &e)
 			assert.Equal(t, kind, e.Kind)
-			assert.Equal(t, exportLoad, e.Export)
+			assert.Equal(t, abi.Load, e.Export)
 		}
 	})
 }

@@ -8,6 +8,8 @@ import (
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 // compileBombs are small modules that would take a compiler minutes, or gigabytes.
@@ -75,11 +77,11 @@ func TestImportsAndExportsOfTheWrongKind(t *testing.T) {
 		"exception handling is not supported":                   imports("\x04\x00\x00"),
 		"memory64 is not supported":                             imports("\x02\x04\x01"),
 		"threads are not supported":                             imports("\x02\x03\x01\x02"),
-		"does not export the function gpupipe_alloc":            renamed(exportAlloc, func(m *w.Module) { m.Globals[0].Export = exportAlloc }),
-		"does not export the function gpupipe_abi_v1": renamed(exportVersion,
-			func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: exportVersion}} }),
+		"does not export the function gpupipe_alloc":            renamed(abi.Alloc, func(m *w.Module) { m.Globals[0].Export = abi.Alloc }),
+		"does not export the function gpupipe_abi_v1": renamed(abi.Version,
+			func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: abi.Version}} }),
 		`exports no memory "memory"`: with(misbehaves(w.Const(0)), func(m *w.Module) {
-			m.Memories[0].Export, m.Globals[0].Export = "", exportMemory
+			m.Memories[0].Export, m.Globals[0].Export = "", abi.Memory
 		}).Encode(),
 		"duplicates name \"h\"": with(misbehaves(w.Const(0)), func(m *w.Module) { m.Funcs = append(m.Funcs, voidHook) }).Encode(),
 	} {

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 func refusedModules() []hostile {
@@ -38,13 +40,13 @@ func refusedModules() []hostile {
 		}), says: "1 elements at 5 of a table of 1"},
 		{name: "no memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Memories[0].Export = "" }),
 			says: `exports no memory "memory"`},
-		{name: "allocator missing", module: replacedName(exportAlloc, ""),
+		{name: "allocator missing", module: replacedName(abi.Alloc, ""),
 			says: "does not export the function gpupipe_alloc (i32) → (i32); it exports gpupipe_abi_v1, h"},
-		{name: "version missing", module: replacedName(exportVersion, "gpupipe_abi_v2"),
+		{name: "version missing", module: replacedName(abi.Version, "gpupipe_abi_v2"),
 			says: "does not export the function gpupipe_abi_v1 () → (i32)"},
-		{name: "allocator of another type", module: replaced(w.Func{Export: exportAlloc, Params: w.Types{w.I64}, Results: i,
+		{name: "allocator of another type", module: replaced(w.Func{Export: abi.Alloc, Params: w.Types{w.I64}, Results: i,
 			Body: w.Const(16)}), says: "exports gpupipe_alloc as (i64) → (i32), expected (i32) → (i32)"},
-		{name: "save without load", module: replaced(w.Func{Export: exportSave, Params: w.Types{w.I32, w.I32}, Results: i,
+		{name: "save without load", module: replaced(w.Func{Export: abi.Save, Params: w.Types{w.I32, w.I32}, Results: i,
 			Body: w.Const(0)}), says: "expected both or neither"},
 		{name: "memory of 4 GiB", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Memories[0].Min = 65536 }),
 			says: "found a memory of at least 65536 pages, expected at most 64"},
@@ -102,15 +104,15 @@ func unopened() []hostile {
 	}
 	in := func(name string, code ...any) *w.Module {
 		f := w.Func{Export: name, Body: w.Seq(code...)}
-		if name == exportOpen {
+		if name == abi.Open {
 			f.Params, f.Results = w.Types{w.I32, w.I32, w.I64}, w.Types{w.I32}
 		}
 		return replaced(f)
 	}
 	alloc := func(code ...any) *w.Module {
-		return with(replaced(w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Body: w.Seq(code...)}),
+		return with(replaced(w.Func{Export: abi.Alloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Body: w.Seq(code...)}),
 			func(m *w.Module) {
-				m.Funcs = append(m.Funcs, w.Func{Export: exportOpen, Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32},
+				m.Funcs = append(m.Funcs, w.Func{Export: abi.Open, Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32},
 					Body: w.Const(0)})
 			})
 	}
@@ -125,11 +127,11 @@ func unopened() []hostile {
 		{name: "data outside the memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) {
 			m.Data = []w.Data{{Offset: w.Const(-1), Bytes: []byte("x")}}
 		}), export: startFunction, kind: Trap, says: "out of bounds memory access"},
-		{name: "endless loop in _initialize", module: in(exportInit, forever), export: startFunction, kind: Budget, says: "units of work"},
-		{name: "endless loop in open", module: in(exportOpen, forever, w.Const(0)), export: startFunction, kind: Budget,
+		{name: "endless loop in _initialize", module: in(abi.Init, forever), export: startFunction, kind: Budget, says: "units of work"},
+		{name: "endless loop in open", module: in(abi.Open, forever, w.Const(0)), export: startFunction, kind: Budget,
 			says: "units of work"},
-		{name: "open returns an error", module: in(exportOpen, w.Const(-5)), export: startFunction, kind: Failed, says: "returned -5"},
-		{name: "open calls fail", module: in(exportOpen, w.Const(0), w.Const(0), w.Call(fnFail), w.Const(0)), export: startFunction,
+		{name: "open returns an error", module: in(abi.Open, w.Const(-5)), export: startFunction, kind: Failed, says: "returned -5"},
+		{name: "open calls fail", module: in(abi.Open, w.Const(0), w.Const(0), w.Call(fnFail), w.Const(0)), export: startFunction,
 			kind: Failed, says: "called fail"},
 		{name: "version of the future", module: replaced(version(1)), export: startFunction, kind: Refused,
 			says: "needs version 1.1 of the ABI, expected at most 1.0"},

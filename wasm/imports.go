@@ -9,13 +9,11 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
-const (
-	maxMessage = 4096 // bytes of fail's text; the rest is dropped
-	maxTail    = 1024 // bytes of output that an error quotes
-)
+const maxTail = 1024 // bytes of output that an error quotes
 
 // abiImports are log, fail and config_key.
 func abiImports() []Import {
@@ -26,7 +24,7 @@ func abiImports() []Import {
 			if err != nil {
 				return err
 			}
-			i.Charge(hostCall + int64(len(b))/8)
+			i.Charge(abi.HostCall + int64(len(b))/8)
 			i.call.output.write(b)
 			i.call.output.write([]byte("\n"))
 			return nil
@@ -36,8 +34,8 @@ func abiImports() []Import {
 			if err != nil {
 				return err
 			}
-			i.Charge(hostCall + 8*int64(min(len(b), maxMessage)))
-			i.call.failed, i.call.message = true, printable(b[:min(len(b), maxMessage)])
+			i.Charge(abi.HostCall + 8*int64(min(len(b), abi.MaxMessage)))
+			i.call.failed, i.call.message = true, printable(b[:min(len(b), abi.MaxMessage)])
 			return nil
 		}},
 		keyImport(),
@@ -50,9 +48,6 @@ func tickImport() Import {
 		return i.tick(uint32(s[0]))
 	}}
 }
-
-// hostCall is the work of a call of the host, in units.
-const hostCall = 256
 
 // serve calls a function of the host for the module.
 func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 // Options of an instance.
@@ -76,7 +78,7 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	}
 	i := &Instance{module: m, options: o, functions: map[string]api.Function{}, keys: Keys{}}
 	i.base = context.WithValue(context.Background(), instanceKey{}, i)
-	i.begin(ctx, startFunction, -1, m.limits.OpenBudget)
+	i.begin(ctx, startFunction, -1, m.limits.Budget)
 	if err := i.finish(i.open()); err != nil {
 		i.release()
 		return nil, err
@@ -94,25 +96,25 @@ func (i *Instance) open() error {
 	i.guest = guest
 	i.attach(guest)
 	i.refill()
-	if i.has(exportInit) {
-		if _, err := i.invoke(exportInit); err != nil {
+	if i.has(abi.Init) {
+		if _, err := i.invoke(abi.Init); err != nil {
 			return err
 		}
 	}
-	switch version, err := i.invoke(exportVersion); {
+	switch version, err := i.invoke(abi.Version); {
 	case err != nil:
 		return err
-	case version < 0 || version > minorVersion:
-		return halted(Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, minorVersion)
+	case version < 0 || version > abi.MinorVersion:
+		return halted(Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, abi.MinorVersion)
 	}
-	if !i.has(exportOpen) {
+	if !i.has(abi.Open) {
 		return nil
 	}
 	address, err := i.text(i.options.Config)
 	if err != nil {
 		return err
 	}
-	if err := i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
+	if err := i.status(i.invoke(abi.Open, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
 		return err
 	}
 	return i.CheckKeys()
@@ -227,15 +229,15 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 		return nil, nil
 	}
 	var state []byte
-	err := i.guard(ctx, exportSave, -1, func() error {
-		length, err := i.invoke(exportSave, 0, 0)
+	err := i.guard(ctx, abi.Save, -1, func() error {
+		length, err := i.invoke(abi.Save, 0, 0)
 		if err := i.status(length, err); err != nil {
 			return err
 		}
 		if err := i.reserve(slotText, uint32(length)); err != nil {
 			return err
 		}
-		again, err := i.invoke(exportSave, uint64(i.buffers[slotText].address), uint64(length))
+		again, err := i.invoke(abi.Save, uint64(i.buffers[slotText].address), uint64(length))
 		if err := i.status(again, err); err != nil {
 			return err
 		}
@@ -255,14 +257,14 @@ func (i *Instance) Load(ctx context.Context, state []byte) error {
 		if len(state) == 0 {
 			return nil
 		}
-		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused,
-			Cause: fmt.Errorf("found a state of %d bytes, expected none: the module exports no %s", len(state), exportLoad)}
+		return &Error{Hook: i.options.Hook, Export: abi.Load, Batch: -1, Kind: Refused,
+			Cause: fmt.Errorf("found a state of %d bytes, expected none: the module exports no %s", len(state), abi.Load)}
 	}
-	return i.guard(ctx, exportLoad, -1, func() error {
+	return i.guard(ctx, abi.Load, -1, func() error {
 		address, err := i.text(state)
 		if err != nil {
 			return err
 		}
-		return i.status(i.invoke(exportLoad, uint64(address), uint64(len(state))))
+		return i.status(i.invoke(abi.Load, uint64(address), uint64(len(state))))
 	})
 }

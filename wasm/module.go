@@ -12,23 +12,11 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
-// Exports of the ABI.
-const (
-	exportMemory  = "memory"
-	exportVersion = "gpupipe_abi_v1"
-	exportAlloc   = "gpupipe_alloc"
-	exportInit    = "_initialize"
-	exportOpen    = "gpupipe_open"
-	exportSave    = "gpupipe_save"
-	exportLoad    = "gpupipe_load"
-	startFunction = "start function"
-)
-
-// minorVersion is the minor version of the ABI that this host implements.
-const minorVersion = 0
+const startFunction = "start function"
 
 const i32, i64 = api.ValueTypeI32, api.ValueTypeI64
 
@@ -37,14 +25,14 @@ type functionType struct{ params, results []api.ValueType }
 // The types of the ABI's exports, and the exports that a module must have.
 var (
 	abiExports = map[string]functionType{
-		exportVersion: {nil, []api.ValueType{i32}},
-		exportAlloc:   {[]api.ValueType{i32}, []api.ValueType{i32}},
-		exportInit:    {},
-		exportOpen:    {[]api.ValueType{i32, i32, i64}, []api.ValueType{i32}},
-		exportSave:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
-		exportLoad:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
+		abi.Version: {nil, []api.ValueType{i32}},
+		abi.Alloc:   {[]api.ValueType{i32}, []api.ValueType{i32}},
+		abi.Init:    {},
+		abi.Open:    {[]api.ValueType{i32, i32, i64}, []api.ValueType{i32}},
+		abi.Save:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
+		abi.Load:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
 	}
-	required = []string{exportVersion, exportAlloc}
+	required = []string{abi.Version, abi.Alloc}
 	hookType = functionType{[]api.ValueType{i32, i32}, []api.ValueType{i32}}
 )
 
@@ -116,7 +104,7 @@ func (m *Module) CheckHook(name string) error {
 }
 
 // Stateful reports whether the module has state to save.
-func (m *Module) Stateful() bool { return m.compiled.ExportedFunctions()[exportSave] != nil }
+func (m *Module) Stateful() bool { return m.compiled.ExportedFunctions()[abi.Save] != nil }
 
 func (m *Module) refused(err error) error {
 	return &Error{Hook: m.File, Batch: -1, Kind: Refused, Cause: err}
@@ -124,8 +112,8 @@ func (m *Module) refused(err error) error {
 
 // check compares the module's exports with the ABI.
 func (m *Module) check() error {
-	if m.compiled.ExportedMemories()[exportMemory] == nil {
-		return fmt.Errorf("exports no memory %q", exportMemory)
+	if m.compiled.ExportedMemories()[abi.Memory] == nil {
+		return fmt.Errorf("exports no memory %q", abi.Memory)
 	}
 	functions := m.compiled.ExportedFunctions()
 	for _, name := range slices.Sorted(maps.Keys(abiExports)) {
@@ -136,8 +124,8 @@ func (m *Module) check() error {
 			return err
 		}
 	}
-	if (functions[exportSave] == nil) != (functions[exportLoad] == nil) {
-		return fmt.Errorf("exports only one of %s and %s, expected both or neither", exportSave, exportLoad)
+	if (functions[abi.Save] == nil) != (functions[abi.Load] == nil) {
+		return fmt.Errorf("exports only one of %s and %s, expected both or neither", abi.Save, abi.Load)
 	}
 	m.hooks = map[string]bool{}
 	for name, f := range functions {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -22,12 +23,12 @@ func stateful() *w.Module {
 	two := w.Types{w.I32, w.I32}
 	return guestModule(
 		hook("count", nil, bump, w.Const(1024), w.Load(0)),
-		w.Func{Export: exportOpen, Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: w.Seq(
+		w.Func{Export: abi.Open, Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: w.Seq(
 			w.Get(0), w.Get(1), w.Call(fnLog), // the configuration
 			w.Const(1024), w.Get(2), w.I32WrapI64, w.Store(0), w.Const(0))},
-		w.Func{Export: exportSave, Params: two, Results: w.Types{w.I32}, Body: w.Seq(
+		w.Func{Export: abi.Save, Params: two, Results: w.Types{w.I32}, Body: w.Seq(
 			w.Get(1), w.Const(4), w.I32GeU, w.If(w.Empty, w.Get(0), w.Const(1024), w.Load(0), w.Store(0)), w.Const(4))},
-		w.Func{Export: exportLoad, Params: two, Results: w.Types{w.I32}, Body: w.Seq(
+		w.Func{Export: abi.Load, Params: two, Results: w.Types{w.I32}, Body: w.Seq(
 			w.Get(1), w.Const(4), w.I32Sub, w.If(w.Empty, w.Const(-1), w.Return),
 			w.Const(1024), w.Get(0), w.Load(0), w.Store(0), w.Const(0))},
 	)
@@ -231,7 +232,7 @@ func TestMessages(t *testing.T) {
 	_, err = i.Call(context.Background(), "map_batch", 0)
 	assert.EqualError(t, err, "hook test.wasm: refused: does not export the function map_batch (i32, i32) → (i32); it exports double, gpupipe_abi_v1, gpupipe_alloc")
 	assert.True(t, i.Alive())
-	assert.ErrorContains(t, m.CheckHook(exportAlloc), "it is a function of the ABI")
+	assert.ErrorContains(t, m.CheckHook(abi.Alloc), "it is a function of the ABI")
 	_, err = r.Load("a.wasm", nil, Limits{MemoryPages: 1 << 20})
 	assert.ErrorContains(t, err, "memory limit: found 1048576 pages")
 	require.NoError(t, i.Close())

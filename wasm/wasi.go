@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/abi"
 )
 
 const wasiModule = "wasi_snapshot_preview1"
@@ -65,7 +67,7 @@ func wasiImports() []Import {
 			im.Params = append(im.Params, map[rune]api.ValueType{'i': i32, 'I': i64}[p])
 		}
 		im.Call = func(i *Instance, s []uint64) error {
-			i.Charge(hostCall)
+			i.Charge(abi.HostCall)
 			errno := f.errno
 			if f.call != nil {
 				errno = f.call(i, s)
@@ -128,7 +130,7 @@ func wasiClockResolution(i *Instance, s []uint64) uint64 {
 
 // wasiRandom writes random bytes. It stops with an error if the call's budget or time is used up.
 func wasiRandom(i *Instance, s []uint64) error {
-	i.Charge(hostCall)
+	i.Charge(abi.HostCall)
 	b, ok := i.memory.Read(uint32(s[0]), uint32(s[1]))
 	if s[0] = errnoSuccess; !ok {
 		s[0] = errnoFault

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -59,7 +60,7 @@ func (m *Module) Rate(o wasm.Options) (*Rate, error) {
 		return nil, err
 	}
 	r := &Rate{i: i}
-	err = i.guard(exportAlloc, -1, m.limits.Budget, func() error {
+	err = i.guard(abi.Alloc, -1, m.limits.Budget, func() error {
 		for _, part := range []struct {
 			at   *uint32
 			size int

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/gpupipe/gpupipe/wasm/meter"
@@ -34,7 +35,7 @@ func (i *instance) imports() map[string]any {
 	add("log", i.log)
 	add("fail", i.fail)
 	add("config_key", func(a []uint32) (uint32, error) {
-		i.Charge(hostCall)
+		i.Charge(abi.HostCall)
 		return 0, i.keys.Add(a[1], func() ([]byte, error) { return i.Read(a[0], a[1]) })
 	})
 	add("emit", func([]uint32) (uint32, error) {
@@ -73,7 +74,7 @@ func (i *instance) log(a []uint32) (uint32, error) {
 		return 0, err
 	}
 	i.call.logged += len(b)
-	i.Charge(hostCall + int64(len(b))/8)
+	i.Charge(abi.HostCall + int64(len(b))/8)
 	if i.options.Log != nil && (len(b) > 0 || a[1] == 0) {
 		i.options.Log(strings.ToValidUTF8(string(b), "\uFFFD"))
 	}
@@ -81,11 +82,11 @@ func (i *instance) log(a []uint32) (uint32, error) {
 }
 
 func (i *instance) fail(a []uint32) (uint32, error) {
-	b, err := i.Read(a[0], min(a[1], maxMessage))
+	b, err := i.Read(a[0], min(a[1], abi.MaxMessage))
 	if err != nil {
 		return 0, err
 	}
-	i.Charge(hostCall)
+	i.Charge(abi.HostCall)
 	i.call.failed, i.call.message = true, strings.ToValidUTF8(string(b), "\uFFFD")
 	return 0, nil
 }
@@ -113,7 +114,7 @@ func (i *instance) refill() bool {
 		i.setFuel(0)
 		return false
 	}
-	grant := min(quantum, left)
+	grant := min(abi.Quantum, left)
 	i.call.left = left - grant
 	i.setFuel(grant)
 	return true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
@@ -53,13 +54,6 @@ func halted(k wasm.Kind, format string, a ...any) *halt { return &halt{k, fmt.Er
 // failure is an error that a hook reports itself.
 type failure struct{ error }
 
-const (
-	maxMessage = 4096 // bytes of fail's text that are kept
-	hostCall   = 256  // units of work that calling the host takes
-	// quantum is the work between two looks at the clock.
-	quantum = 500_000
-)
-
 // throwing makes a function that throws the errors that another one returns: what Go gives JavaScript cannot throw.
 func throwing(f js.Func) js.Value {
 	return js.Global().Get("Function").New("f", "return (...args) => { const r = f(...args); if (r instanceof Error) throw r; return r; }").Invoke(f)
@@ -71,7 +65,7 @@ func (m *Module) open(o wasm.Options) (*instance, error) {
 	if i.options.Config == nil {
 		i.options.Config = []byte("{}")
 	}
-	err := i.guard("start function", -1, m.limits.OpenBudget, func() error {
+	err := i.guard("start function", -1, m.limits.Budget, func() error {
 		made, err := await(js.Global().Get("WebAssembly").Call("instantiate", m.compiled, i.imports()))
 		if i.call.halted != nil {
 			return i.call.halted
@@ -92,18 +86,18 @@ func (m *Module) open(o wasm.Options) (*instance, error) {
 }
 
 func (i *instance) initialize() error {
-	if i.kinds[exportInit] == "function" {
-		if _, err := i.invoke(exportInit); err != nil {
+	if i.kinds[abi.Init] == "function" {
+		if _, err := i.invoke(abi.Init); err != nil {
 			return err
 		}
 	}
-	switch version, err := i.invoke(exportVersion); {
+	switch version, err := i.invoke(abi.Version); {
 	case err != nil:
 		return err
-	case version != 0:
-		return halted(wasm.Refused, "needs version 1.%d of the ABI, expected at most 1.0", version)
+	case version < 0 || version > abi.MinorVersion:
+		return halted(wasm.Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, abi.MinorVersion)
 	}
-	if i.kinds[exportOpen] != "function" {
+	if i.kinds[abi.Open] != "function" {
 		return nil
 	}
 	config := i.options.Config
@@ -115,7 +109,7 @@ func (i *instance) initialize() error {
 		return err
 	}
 	seed := js.Global().Call("BigInt", strconv.FormatUint(i.options.Seed, 10))
-	if err := i.status(i.invoke(exportOpen, address, len(config), seed)); err != nil {
+	if err := i.status(i.invoke(abi.Open, address, len(config), seed)); err != nil {
 		return err
 	}
 	return i.checkKeys()
@@ -226,7 +220,7 @@ func (i *instance) invoke(export string, args ...any) (result int32, err error) 
 // alloc makes room in the module's memory.
 func (i *instance) alloc(size int) (uint32, error) {
 	want := (max(size, 16) + 15) &^ 15
-	result, err := i.invoke(exportAlloc, want)
+	result, err := i.invoke(abi.Alloc, want)
 	if err == nil {
 		err = i.status(0, nil)
 	}
@@ -235,10 +229,10 @@ func (i *instance) alloc(size int) (uint32, error) {
 	case err != nil:
 		return 0, err
 	case address == 0:
-		return 0, halted(wasm.Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want,
+		return 0, halted(wasm.Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", abi.Alloc, want,
 			i.limits.MemoryPages)
 	case address%16 != 0:
-		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, expected a multiple of 16", exportAlloc, want, address)
+		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, expected a multiple of 16", abi.Alloc, want, address)
 	}
 	_, err = i.view(address, uint32(want))
 	return address, err
@@ -249,7 +243,7 @@ func (i *instance) view(address, n uint32) (js.Value, error) {
 	if !i.exports.Truthy() {
 		return js.Value{}, halted(wasm.Pointer, "a start function called the host, expected no such call: the module's memory is not known yet")
 	}
-	memory := i.exports.Get(exportMemory).Get("buffer")
+	memory := i.exports.Get(abi.Memory).Get("buffer")
 	if end := memory.Get("byteLength").Float(); float64(address)+float64(n) > end {
 		return js.Value{}, halted(wasm.Pointer, "found %d bytes at %#x, but the memory ends at %#x", n, address, int64(end))
 	}

@@ -8,17 +8,9 @@ import (
 	"syscall/js"
 
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/meter"
-)
-
-// Exports of the ABI.
-const (
-	exportMemory  = "memory"
-	exportVersion = "gpupipe_abi_v1"
-	exportAlloc   = "gpupipe_alloc"
-	exportInit    = "_initialize"
-	exportOpen    = "gpupipe_open"
 )
 
 // Module is a compiled module.
@@ -56,10 +48,10 @@ func (m *Module) load(bin []byte) (err error) {
 	for i := range list.Length() {
 		m.kinds[list.Index(i).Get("name").String()] = list.Index(i).Get("kind").String()
 	}
-	if m.kinds[exportMemory] != "memory" {
-		return fmt.Errorf("exports no memory %q", exportMemory)
+	if m.kinds[abi.Memory] != "memory" {
+		return fmt.Errorf("exports no memory %q", abi.Memory)
 	}
-	for _, name := range []string{exportVersion, exportAlloc, m.hook} {
+	for _, name := range []string{abi.Version, abi.Alloc, m.hook} {
 		if m.kinds[name] != "function" {
 			return fmt.Errorf("does not export the function %s", name)
 		}
