@@ -30,7 +30,7 @@ func (e *epoch) reportLinks() {
 func usesOf(all []transport.Link) (uses []protocol.LinkUse) {
 	for _, l := range all {
 		if n := len(uses); n == 0 || uses[n-1].Peer != l.Peer {
-			uses = append(uses, protocol.LinkUse{Peer: l.Peer, Connected: l.Connected, RoundTrip: l.Latency.RoundTrip.Seconds(),
+			uses = append(uses, protocol.LinkUse{Peer: l.Peer, Connected: l.Connected, RoundTrip: l.RoundTrip.Seconds(),
 				Reconnects: l.Reconnects})
 		}
 		u := &uses[len(uses)-1]

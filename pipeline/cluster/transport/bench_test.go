@@ -96,5 +96,5 @@ func BenchmarkLongLink(b *testing.B) {
 		<-taken
 	}
 	b.ReportMetric(float64(b.N)*size*8/1e9/time.Since(begin).Seconds(), "Gbit/s")
-	b.ReportMetric(float64(x.Links()[0].Latency.Minimum.Milliseconds()), "RTT-ms")
+	b.ReportMetric(float64(x.Links()[0].RoundTrip.Milliseconds()), "RTT-ms")
 }

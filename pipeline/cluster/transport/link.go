@@ -336,9 +336,8 @@ func (l *link) finish(err error, reason *Refusal) bool {
 
 func (l *link) statistics() []Link {
 	l.mu.Lock()
-	least := l.state.trips.least()
-	common := Link{Peer: l.peer.ID, Connected: l.state.connection != nil, Reconnects: int64(max(0, l.state.connections-1-l.state.earlier)),
-		Latency: Latency{l.state.trips.smoothed, least.roundTrip, least.offset}}
+	common := Link{Peer: l.peer.ID, Connected: l.state.connection != nil, RoundTrip: l.state.trips.smoothed,
+		Reconnects: int64(max(0, l.state.connections-1-l.state.earlier))}
 	l.mu.Unlock()
 	var all []Link
 	for c := range classes {

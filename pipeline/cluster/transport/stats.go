@@ -10,23 +10,14 @@ type Link struct {
 	Peer       string
 	Class      Class
 	Connected  bool
-	Reconnects int64   // of the link, after its first connection
-	Latency    Latency // of the link
+	Reconnects int64         // of the link, after its first connection
+	RoundTrip  time.Duration // of the link, by pings, smoothed; 0 before the first answer
 
 	BytesSent, BytesReceived       int64         // of fragments, those sent again included
 	MessagesSent, MessagesReceived int64         // acknowledged by the peer; arrived
 	Unacknowledged                 int64         // bytes of payloads that the node still holds
 	Wait                           time.Duration // of all acknowledged messages, from Send to their acknowledgment
 	Resent                         int64         // messages sent again after a break, whole or in part
-}
-
-// Latency is what pings measure, one a second. All is 0 before the first answer.
-type Latency struct {
-	RoundTrip time.Duration // smoothed
-	Minimum   time.Duration // round trip of the last 32 pings
-	// ClockOffset is the peer's clock minus ours, from the ping with the least round trip. Its error is at most half
-	// of that round trip.
-	ClockOffset time.Duration
 }
 
 // Clock is the difference between the clocks of two computers.
@@ -40,7 +31,7 @@ type Clock struct {
 // roundTrips estimates the latency of a link and the difference of the two clocks.
 type roundTrips struct {
 	smoothed time.Duration
-	samples  []sample // the last 32
+	samples  []sample // the last clockPings
 }
 
 // sample is what a ping has measured.
@@ -60,8 +51,7 @@ func (r *roundTrips) clock() (Clock, bool) {
 	if len(r.samples) == 0 {
 		return Clock{}, false
 	}
-	newest := roundTrips{samples: r.samples[max(0, len(r.samples)-clockPings):]}
-	s := newest.least()
+	s := slices.MinFunc(r.samples, func(a, b sample) int { return int(a.roundTrip - b.roundTrip) })
 	return Clock{s.offset, (s.roundTrip + 1) / 2, s.roundTrip, time.Unix(0, s.measured)}, true
 }
 
@@ -75,16 +65,8 @@ func (r *roundTrips) add(s sample) {
 	} else {
 		r.smoothed += (s.roundTrip - r.smoothed) / 8
 	}
-	if len(r.samples) == 32 {
+	if len(r.samples) == clockPings {
 		r.samples = r.samples[1:]
 	}
 	r.samples = append(slices.Clip(r.samples), s)
-}
-
-// least is the sample with the least round trip.
-func (r *roundTrips) least() sample {
-	if len(r.samples) == 0 {
-		return sample{}
-	}
-	return slices.MinFunc(r.samples, func(a, b sample) int { return int(a.roundTrip - b.roundTrip) })
 }

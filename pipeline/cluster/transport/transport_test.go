@@ -35,7 +35,7 @@ func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 	}
 	require.NoError(t, a.Flush(context.Background(), "b"))
 	require.NoError(t, b.Flush(context.Background(), "a"))
-	poll(t, "a round trip", func() bool { return a.Links()[0].Latency.RoundTrip > 0 && b.Links()[0].Latency.RoundTrip > 0 })
+	poll(t, "a round trip", func() bool { return a.Links()[0].RoundTrip > 0 && b.Links()[0].RoundTrip > 0 })
 	for _, k := range append(a.Links(), b.Links()...) {
 		assert.True(t, k.Connected)
 		assert.Equal(t, int64(len(sizes)), k.MessagesSent)
@@ -45,7 +45,6 @@ func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 		assert.Zero(t, k.Resent)
 		assert.Greater(t, k.BytesSent, int64(2<<20))
 		assert.Greater(t, k.BytesReceived, int64(2<<20))
-		assert.Less(t, k.Latency.ClockOffset.Abs(), k.Latency.Minimum, "both clocks are the same")
 	}
 	assert.Empty(t, a.allNotes())
 	assert.Empty(t, b.allNotes())
