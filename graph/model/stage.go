@@ -59,8 +59,6 @@ type Stage struct {
 	// which InputGrad keeps values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in,
 	// tokens, targets and other inputs.
 	Stash, WeightStash []graph.Named
-	// Routing lists the layers of the chunk that are mixtures of experts: the rows of RoutingOutput.
-	Routing []int
 	// Parameters are the parameters that the programs read, in the model's order.
 	Parameters []Parameter
 }
@@ -100,7 +98,7 @@ func newStage(m Model, o StageOptions) (*Stage, error) {
 	if err := o.Inputs.check(); err != nil {
 		return nil, err
 	}
-	s := &Stage{Parameters: m.Reads(o.First, o.Last), Routing: m.Routing(o.First, o.Last)}
+	s := &Stage{Parameters: m.Reads(o.First, o.Last)}
 	var err error
 	eval := newSpan(m, o.First, o.Last, o.Batch)
 	eval.inputs.Segments = o.Inputs.EvaluationReads(SegmentsInput)

@@ -58,7 +58,6 @@ type (
 	}
 	filterExpr struct {
 		of     expression
-		name   string
 		filter filter
 		args   arguments
 	}

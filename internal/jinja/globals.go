@@ -6,14 +6,14 @@ import (
 
 // globals are the functions of Jinja and of transformers. lipsum is refused.
 var globals = map[string]*function{
-	"range":           {"range", rangeOf},
-	"dict":            {"dict", dictOf},
-	"namespace":       {"namespace", namespaceOf},
-	"cycler":          {"cycler", cyclerOf},
-	"joiner":          {"joiner", joinerOf},
-	"raise_exception": {"raise_exception", raise},
-	"strftime_now":    {"strftime_now", strftime},
-	"lipsum":          {"lipsum", func(*machine, args) any { fail("the function lipsum is not supported"); return nil }},
+	"range":           {rangeOf},
+	"dict":            {dictOf},
+	"namespace":       {namespaceOf},
+	"cycler":          {cyclerOf},
+	"joiner":          {joinerOf},
+	"raise_exception": {raise},
+	"strftime_now":    {strftime},
+	"lipsum":          {func(*machine, args) any { fail("the function lipsum is not supported"); return nil }},
 }
 
 func rangeOf(m *machine, a args) any {
@@ -94,13 +94,13 @@ func cyclerOf(m *machine, a args) any {
 		case "current":
 			return a.pos[at], true
 		case "next", "__next__":
-			return &function{name, func(*machine, args) any {
+			return &function{func(*machine, args) any {
 				v := a.pos[at]
 				at = (at + 1) % len(a.pos)
 				return v
 			}}, true
 		case "reset":
-			return &function{name, func(*machine, args) any { at = 0; return nil }}, true
+			return &function{func(*machine, args) any { at = 0; return nil }}, true
 		}
 		return nil, false
 	}}

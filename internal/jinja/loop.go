@@ -108,14 +108,14 @@ func (l *loopState) attr(name string) (any, bool) {
 		}
 		return l.items[i+1], true
 	case "cycle":
-		return &function{name, func(m *machine, a args) any {
+		return &function{func(m *machine, a args) any {
 			if len(a.pos) == 0 {
 				fail("no items for cycling given")
 			}
 			return a.pos[l.at%len(a.pos)]
 		}}, true
 	case "changed":
-		return &function{name, func(m *machine, a args) any {
+		return &function{func(m *machine, a args) any {
 			if l.seen && m.equalItems(l.changed, a.pos) {
 				return false
 			}

@@ -4,9 +4,8 @@ import "strings"
 
 // method is a method of a value.
 type method struct {
-	of   any
-	name string
-	run  filter
+	of  any
+	run filter
 }
 
 func (f *method) call(m *machine, a args) any { return f.run(m, f.of, a) }
@@ -46,7 +45,7 @@ func (m *machine) attr(v any, name string) (any, bool) {
 		all = "count index start step stop"
 	}
 	if f, ok := table[name]; ok {
-		return &method{v, name, f}, true
+		return &method{v, f}, true
 	}
 	for n := range strings.FieldsSeq(all) {
 		if n == name {

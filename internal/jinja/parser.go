@@ -334,7 +334,7 @@ func (p *parser) filter(of expression) expression {
 	if !ok {
 		failAt(line, "the filter %q is not supported", name)
 	}
-	x := &filterExpr{of: of, name: name, filter: f}
+	x := &filterExpr{of: of, filter: f}
 	if p.is("(") {
 		x.args = p.arguments()
 	}

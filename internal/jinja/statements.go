@@ -193,7 +193,7 @@ func (s *callTag) exec(f *frame) jump {
 
 // bind makes a function of a macro, which sees the variables of the scope that it stands in.
 func (s *macroTag) bind(f *frame) *function {
-	return &function{s.name, func(m *machine, a args) any {
+	return &function{func(m *machine, a args) any {
 		inner := f.inner()
 		rest := Tuple{}
 		for i, v := range a.pos {

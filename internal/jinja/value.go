@@ -71,7 +71,6 @@ type (
 	namespace struct{ attrs Dict }
 	// function is what templates call.
 	function struct {
-		name string
 		call func(m *machine, a args) any
 	}
 	// object is a value with attributes: a loop, a cycler.

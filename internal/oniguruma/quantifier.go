@@ -7,7 +7,6 @@ type quantifier struct {
 	min, max   int
 	lazy       bool
 	possessive bool
-	interval   bool // written with braces
 }
 
 // maxRepeat is the largest number of an interval.
@@ -37,7 +36,7 @@ func (p *parser) interval() error {
 	if err != nil {
 		return err
 	}
-	q := quantifier{min: least, max: least, interval: true}
+	q := quantifier{min: least, max: least}
 	fixed := true
 	ok := digits
 	if p.take(',') {

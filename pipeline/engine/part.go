@@ -22,12 +22,11 @@ type Work struct {
 // Part is the part of the work that the ranks of this process do. Another process coordinates it: it grants batches,
 // and ends the work.
 type Part struct {
-	engine *Engine
-	seg    *segment
-	work   Work
-	ended  chan struct{}
-	end    int
-	err    error
+	seg   *segment
+	work  Work
+	ended chan struct{}
+	end   int
+	err   error
 }
 
 // Begin begins this process's part of some work, while no other is in progress. No batch begins before it is granted.
@@ -42,7 +41,7 @@ func (e *Engine) Begin(w Work) (*Part, error) {
 		return nil, err
 	}
 	seg.gate.granted = w.From
-	p := &Part{engine: e, seg: seg, work: w, ended: make(chan struct{})}
+	p := &Part{seg: seg, work: w, ended: make(chan struct{})}
 	e.parts.Go(func() {
 		p.end, p.err = e.finish(seg, w.From)
 		close(p.ended)

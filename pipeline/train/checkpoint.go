@@ -56,7 +56,6 @@ type checkpoints struct {
 type writing struct {
 	state   state
 	skipped int
-	began   time.Time
 	done    chan struct{} // closed when the rest is known
 	saved   *checkpoint.Checkpoint
 	err     error
@@ -89,7 +88,7 @@ func (c *checkpoints) write(contents checkpoint.Contents, s state, skipped int) 
 	if c.best != nil && !c.improves(s.Step) {
 		contents.Spared = []int{c.best.Step}
 	}
-	w := &writing{state: s, skipped: skipped, began: time.Now(), done: make(chan struct{})}
+	w := &writing{state: s, skipped: skipped, done: make(chan struct{})}
 	c.writing = w
 	go func() {
 		defer close(w.done)

@@ -81,7 +81,7 @@ func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 
 // openRemote opens a pipeline whose ranks are in other processes.
 func (d *deployment) openRemote(ctx context.Context, resumed bool) error {
-	t, err := d.job.remoteTask(resumed)
+	t, err := d.job.remoteTask()
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (t *trainer) checkLargestRemote(ctx context.Context) error {
 	if j.options.Devices.Remote == nil || !j.grows() {
 		return nil
 	}
-	r, err := j.remoteTask(t.checkpoints.any())
+	r, err := j.remoteTask()
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,6 @@ type RemoteTask struct {
 	Optimizer *optim.Optimizer
 	Modules   map[string][]byte // contents, by file name, of the modules that build the model or the loss
 	Aligned   []data.Aligned    // tensors of data.aligned
-	Resumed   bool              // the run continues from a checkpoint
 	Report    Report
 	// Replicas are the settings of replicas that train on their own, as Config.Pipeline.Independent says.
 	Replicas replicas.Settings
@@ -77,9 +76,9 @@ func (t RemoteTask) At(c config.Config) (RemoteTask, error) {
 }
 
 // remoteTask is the job as other processes take it.
-func (j *job) remoteTask(resumed bool) (RemoteTask, error) {
+func (j *job) remoteTask() (RemoteTask, error) {
 	modules, err := j.hooks.GraphModules()
-	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(), Resumed: resumed,
+	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(),
 		Report: j.options.Report, Replicas: j.replicaSettings(), Event: j.journal.noteEvent, restale: j.restale}, err
 }
 

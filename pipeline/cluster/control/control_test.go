@@ -382,6 +382,5 @@ func TestClock(t *testing.T) {
 	c, err := r.server.Clock(t.Context(), id)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, c.Offset.Abs(), c.Error, "one clock")
-	assert.Positive(t, c.RoundTrip)
-	assert.Equal(t, (c.RoundTrip+1)/2, c.Error)
+	assert.Positive(t, c.Error)
 }

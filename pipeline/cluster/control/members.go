@@ -14,11 +14,9 @@ import (
 
 // Member is what the coordinator knows about a member.
 type Member struct {
-	ID     string
-	Info   []byte    // what the member says of itself
-	Joined time.Time // when the session began
-	Seen   time.Time // when the lease was last renewed
-	Lost   bool      // the lease is over
+	ID   string
+	Info []byte // what the member says of itself
+	Lost bool   // the lease is over
 }
 
 // Change is what happened to a member.
@@ -48,8 +46,7 @@ type memberSession struct {
 
 	mu       sync.Mutex
 	info     []byte
-	joined   time.Time
-	seen     time.Time
+	seen     time.Time // when the lease was last renewed
 	heard    time.Time // when the session last brought a byte, as far as seen knows
 	lost     bool
 	requests map[uint64]chan answer
@@ -64,13 +61,13 @@ type answer struct {
 func (m *memberSession) member() Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Member{ID: m.id, Info: m.info, Joined: m.joined, Seen: m.seen, Lost: m.lost}
+	return Member{ID: m.id, Info: m.info, Lost: m.lost}
 }
 
 // add keeps a session and reports its member.
 func (s *Server) add(session *transport.Session, info []byte) {
 	now := time.Now()
-	m := &memberSession{session: session, id: session.Peer(), server: s, info: info, joined: now, seen: now, heard: now,
+	m := &memberSession{session: session, id: session.Peer(), server: s, info: info, seen: now, heard: now,
 		rate: rate.NewLimiter(rate.Limit(s.o.maxMessages), s.o.maxMessages), requests: map[uint64]chan answer{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()

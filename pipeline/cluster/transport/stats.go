@@ -22,10 +22,9 @@ type Link struct {
 
 // Clock is the difference between the clocks of two computers.
 type Clock struct {
-	Offset    time.Duration // the peer's clock minus this process's
-	Error     time.Duration // the true offset is at most this far from Offset: half the round trip
-	RoundTrip time.Duration // the least of several
-	Measured  time.Time     // by the clock of this process
+	Offset   time.Duration // the peer's clock minus this process's
+	Error    time.Duration // the true offset is at most this far from Offset: half the round trip, the least of several
+	Measured time.Time     // by the clock of this process
 }
 
 // roundTrips estimates the latency of a link and the difference of the two clocks.
@@ -52,7 +51,7 @@ func (r *roundTrips) clock() (Clock, bool) {
 		return Clock{}, false
 	}
 	s := slices.MinFunc(r.samples, func(a, b sample) int { return int(a.roundTrip - b.roundTrip) })
-	return Clock{s.offset, (s.roundTrip + 1) / 2, s.roundTrip, time.Unix(0, s.measured)}, true
+	return Clock{s.offset, (s.roundTrip + 1) / 2, time.Unix(0, s.measured)}, true
 }
 
 // clockPings is how many of the newest pings measure the clock: clocks drift.

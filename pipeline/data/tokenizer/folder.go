@@ -220,15 +220,14 @@ func (d description) special(t *fileTokenizer) *Special {
 			roles[role] = Token{id, a.Content}
 		}
 	}
-	assumed := false
 	if _, named := d.roles[RoleEOS]; !named { // null names none
 		if token, ok := t.usualEnd(); ok {
-			roles[RoleEOS], assumed = token, true
+			roles[RoleEOS] = token
 			t.notes = append(t.notes, fmt.Sprintf("no file says which token ends a document: it is assumed to be %s", token.Text))
 		}
 	}
 	s := newSpecial(roles, d.ends)
-	s.Templates, s.Assumed = d.templates, assumed
+	s.Templates = d.templates
 	for _, a := range d.extra {
 		s.Extra = append(s.Extra, a.Content)
 	}

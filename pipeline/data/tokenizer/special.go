@@ -12,7 +12,6 @@ type Special struct {
 	Ends      []uint32         // each ends a document and an answer; RoleEOS is among them
 	Templates []Template       // of chats, in Jinja's language; the first one is the default
 	Extra     []string         // further special tokens, which have no role
-	Assumed   bool             // no file names RoleEOS: it is a token with a usual name
 }
 
 // Roles of tokens.

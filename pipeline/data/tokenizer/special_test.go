@@ -34,7 +34,7 @@ func TestSpecialOfFolder(t *testing.T) {
 		files map[string]string
 		want  Special
 	}{
-		"nothing": {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}, Assumed: true}},
+		"nothing": {nil, Special{Roles: map[string]Token{RoleEOS: end}, Ends: []uint32{0}}},
 		"roles":   {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>","pad_token":{"content":"<|endoftext|>"},"bos_token":null,"add_bos_token":true}`}, Special{Roles: map[string]Token{RoleEOS: im, RolePad: end}, Ends: []uint32{2}}},
 		"no end":  {map[string]string{ConfigFile: `{"eos_token":null}`}, Special{Roles: map[string]Token{}}},
 		"list of ends": {map[string]string{ConfigFile: `{"eos_token":"<|im_end|>"}`, GenerationFile: `{"eos_token_id":[0,2]}`},
@@ -60,7 +60,6 @@ func TestSpecialOfFolder(t *testing.T) {
 		for file, text := range Files(tok, 0) {
 			again[file] = string(text)
 		}
-		c.want.Assumed = false
 		assert.Equal(t, &c.want, open(t, folder(t, again)).Special(), name)
 	}
 }

@@ -48,9 +48,8 @@ type Costs struct {
 	Units    []partition.Unit // of the whole model
 	Times    []partition.Time // by unit
 	Link     partition.Link
-	Memory   int64 // bytes that may be allocated; 0: unknown
-	Modelled bool  // the times are estimates
-	Cached   bool  // the times are from the cache
+	Modelled bool // the times are estimates
+	Cached   bool // the times are from the cache
 }
 
 // Problem returns the measured fields of a partition.Problem: the units, and a device for each stage. Devices with the
@@ -155,7 +154,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 			return c, err
 		}
 	}
-	c.Link, c.Memory = known.link, device.Budget(dev)
+	c.Link = known.link
 	for u := range t.Model.Units() {
 		i := at[u]
 		unit := kinds[i].unit

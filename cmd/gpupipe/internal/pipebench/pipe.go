@@ -36,7 +36,6 @@ type pipe struct {
 type timing struct {
 	batch  float64   // seconds
 	busy   []float64 // share of the time, by stage
-	bubble float64   // mean over the stages
 	work   []float64 // seconds of forwards and backwards a microbatch, by stage
 	memory int64     // planned bytes of all stages
 }
@@ -169,7 +168,7 @@ func (p pipe) train(ctx context.Context, e *engine.Engine, path string) error {
 }
 
 func (p pipe) timing(s trace.Summary) timing {
-	t := timing{batch: s.Steady.Seconds / float64(s.Steady.Batches), bubble: s.Steady.Bubble}
+	t := timing{batch: s.Steady.Seconds / float64(s.Steady.Batches)}
 	for _, stage := range s.Stages {
 		t.busy = append(t.busy, stage.Steady.Busy)
 		t.work = append(t.work, stage.Means["F"]+stage.Means["B"]+stage.Means["I"]+stage.Means["W"])
