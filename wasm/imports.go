@@ -107,9 +107,6 @@ func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) -
 // Batch is the batch of the call in progress, -1 outside of batches. It is for use by an Import.
 func (i *Instance) Batch() int { return i.call.batch }
 
-// Export is the name of the function that the host called last. It is for use by an Import.
-func (i *Instance) Export() string { return i.call.export }
-
 // importsOf lists the functions that may be imported from a module of the host.
 func (r *Runtime) importsOf(module string) []string {
 	var names []string

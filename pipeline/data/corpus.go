@@ -273,9 +273,6 @@ func (c *Corpus) Len() (n int64) {
 	return n
 }
 
-// Vocab is the bound of the tokens.
-func (c *Corpus) Vocab() int { return c.vocab }
-
 // Stats counts the files from which the corpus was read, before any split.
 func (c *Corpus) Stats() Stats { return c.stats }
 

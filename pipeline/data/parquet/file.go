@@ -56,9 +56,6 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// Rows is the number of rows that the footer declares.
-func (f *File) Rows() int64 { return f.rows }
-
 // chunk is a column's part of a row group.
 type chunk struct {
 	from, length int64 // bytes of the file
