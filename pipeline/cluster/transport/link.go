@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -37,7 +36,6 @@ type link struct {
 	peer        Peer
 	session     *Session // that the link is of; nil: it is of an epoch
 	neighbor    bool     // the epoch belongs to two neighbors
-	greeting    []byte   // of a session that this side begins
 	epoch       uint64
 	dials       bool
 	incarnation uint64
@@ -46,7 +44,6 @@ type link struct {
 	begun       chan struct{} // closed by the first connection
 	done        chan struct{} // closed when the link is over
 	undialed    chan struct{} // closed when this side dials no more, and the peer knows why
-	carries     atomic.Uint64 // epoch whose tensors a session brings; 0: none
 
 	mu    sync.Mutex
 	state linkState
@@ -75,10 +72,8 @@ func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 	return l
 }
 
-// newEpoch drops what a session carries of the epoch before, and its statistics. The epoch is 0 if the peer is not in
-// it.
-func (l *link) newEpoch(epoch uint64) {
-	l.carries.Store(epoch)
+// newEpoch drops what a session carries of the epoch before, and its statistics.
+func (l *link) newEpoch() {
 	for c := range classes {
 		if c != Urgent {
 			l.out[c].abandon()
@@ -190,7 +185,7 @@ func (l *link) hello() hello {
 	h.received = l.received()
 	if l.session != nil {
 		if h.known = l.theirs(); h.known == 0 {
-			h.greeting = l.greeting
+			h.greeting = l.session.greeting
 		}
 	}
 	return h

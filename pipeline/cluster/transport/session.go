@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -50,7 +51,11 @@ func (o Sessions) withDefaults() Sessions {
 }
 
 // Session is an end of a session.
-type Session struct{ link *link }
+type Session struct {
+	link     *link
+	greeting []byte        // of one that this side begins
+	carries  atomic.Uint64 // epoch whose tensors it brings; 0: none
+}
 
 // newSession makes the session with a peer, and its link.
 func newSession(n *Node, p Peer, dials bool) *Session {
@@ -59,7 +64,7 @@ func newSession(n *Node, p Peer, dials bool) *Session {
 	s.link.session = s
 	s.link.state.heard = time.Now()
 	for _, c := range []Class{Hot, Bulk} {
-		s.link.in[c].fragments.wanted = func(epoch uint64) bool { return epoch != 0 && epoch == s.link.carries.Load() }
+		s.link.in[c].fragments.wanted = func(epoch uint64) bool { return epoch != 0 && epoch == s.carries.Load() }
 	}
 	return s
 }
@@ -71,11 +76,17 @@ func (n *Node) Open(p Peer, greeting []byte) (*Session, error) {
 		return nil, fmt.Errorf("transport: a greeting of %d bytes, expected at most %d", len(greeting), maxGreeting)
 	}
 	s := newSession(n, p, true)
-	s.link.greeting = greeting
+	s.greeting = greeting
 	if err := n.keep(s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// newEpoch begins an epoch; 0: the peer is not in it.
+func (s *Session) newEpoch(epoch uint64) {
+	s.carries.Store(epoch)
+	s.link.newEpoch()
 }
 
 // keep makes a session the one with its peer, and starts it.

@@ -144,9 +144,9 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 	n.neighbors = nil
 	for id, s := range n.sessions {
 		if links[id] == s.link {
-			s.link.newEpoch(epoch)
+			s.newEpoch(epoch)
 		} else {
-			s.link.newEpoch(0)
+			s.newEpoch(0)
 		}
 	}
 	n.epoch, n.links = epoch, links
@@ -168,7 +168,7 @@ func (n *Node) Extend(epoch uint64, peers []Peer) error {
 	}
 	for _, p := range peers {
 		if s := n.sessions[p.ID]; s != nil {
-			s.link.newEpoch(epoch)
+			s.newEpoch(epoch)
 			n.links[p.ID] = s.link
 		}
 	}
@@ -237,7 +237,7 @@ func (n *Node) link(peer string) (*link, uint64, error) {
 		return nil, 0, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
 	}
 	if l.session != nil {
-		return l, l.carries.Load(), nil
+		return l, l.session.carries.Load(), nil
 	}
 	return l, n.epoch, nil
 }
