@@ -337,7 +337,7 @@ func TestCommandsTakeNamesOfTheHub(t *testing.T) {
 		"hf:o/none: " + s.URL() + " has no model o/none": {"generate", "hf:o/none"},
 		"o/d has no split dev":                           {"tokenizer", "check", "bytes", "--text", "hf:datasets/o/d:dev"},
 		"expected hf:org/name or hf:datasets/org/name":   {"fetch", "o/m"},
-		"expected the name of a model on the Hugging":    {"train", "--set", "data.train=[x]", "--set", "init.from=hf:o/m:Q4"},
+		`found "Q4" behind a colon, expected`:            {"train", "--set", "data.train=[x]", "--set", "init.from=hf:o/m:Q4"},
 	} {
 		code, _, errs := command(args...)
 		assert.Equal(t, exitMistake, code, args)

@@ -70,7 +70,7 @@ func TestLocateRefuses(t *testing.T) {
 		"https://example.org/m.gguf": "gpupipe downloads from the Hugging Face Hub alone: download the file, and name it",
 		"hf://datasets/o/d":          "found a data set of the Hub, expected a model",
 		"https://hf.co/spaces/o/d":   "found a space of the Hub, expected a model or a data set",
-		"hf:a/b:Q8_0":                `found ":" in the name "a/b:Q8_0", expected letters from a to z, digits, -, _ and dots, first a letter`,
+		"hf:a/b:Q8_0":                `found "Q8_0" behind a colon, expected the name of a file: hf:a/b/NAME.gguf`,
 		"hub":                        "hub: found the Hub's cache, expected a model: name one, such as hub/models--g, hub/models--o--m",
 		"hub/datasets--o--d":         "found a dataset in the Hub's cache",
 		"hub/models--o--none":        `without a snapshot (refs/main names "abc"): the download did not finish: "gpupipe fetch hf:o/none" downloads what is missing`,

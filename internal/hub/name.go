@@ -197,8 +197,11 @@ func (n *Name) check() error {
 		n.Revision = r
 	}
 	switch {
-	case n.Kind == DataSets && strings.Contains(n.ID, ":"):
-		_, after, _ := strings.Cut(n.ID, ":")
+	case strings.Contains(n.ID, ":"):
+		id, after, _ := strings.Cut(n.ID, ":")
+		if n.Kind == Models {
+			return fmt.Errorf("found %q behind a colon, expected the name of a file: hf:%s/NAME.gguf", after, id)
+		}
 		return fmt.Errorf("found the split %q, expected letters, digits, _ and dots", after)
 	case notInID.MatchString(n.ID):
 		return fmt.Errorf("found %q in the name %q, expected letters from a to z, digits, -, _ and dots, first a letter or a digit, "+
