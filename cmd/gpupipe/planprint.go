@@ -134,7 +134,7 @@ func printRecommendation(a *app, p *layout.Comparison, devices []string) {
 	printDepths(a, p.Depths)
 	printMicrobatching(a, p.Microbatching)
 	printAlone(a, p)
-	use := settings(p, c)
+	use := settings(c)
 	if len(devices) > 0 {
 		use += " --set pipeline.devices=[" + strings.Join(devices, ",") + "]"
 	}
@@ -182,7 +182,7 @@ func printDepths(a *app, all []layout.Depth) {
 }
 
 // settings returns the overrides that make a run follow the plan.
-func settings(p *layout.Comparison, c partition.Candidate) string {
+func settings(c partition.Candidate) string {
 	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
 	if c.Delay > 0 && c.Stale == c.Microbatches {
 		text += " --set pipeline.stale_microbatches=all"

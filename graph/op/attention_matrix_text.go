@@ -223,31 +223,31 @@ func narrowing(name string, d graph.DType) string {
 	return fmt.Sprintf("fn %s(x: f32) -> u32 {\n%s  return %v;\n}\n", name, lets.String(), bits)
 }
 
-// workgroupArrays declares workgroup arrays of one type and length.
-func workgroupArrays(typ string, n int, names ...string) string {
+// workgroupArrays declares workgroup arrays of f32 of one length.
+func workgroupArrays(n int, names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
-		fmt.Fprintf(&b, "var<workgroup> %s: array<%s, %d>;\n", name, typ, n)
+		fmt.Fprintf(&b, "var<workgroup> %s: array<f32, %d>;\n", name, n)
 	}
 	return b.String()
 }
 
 // vectorArrays declares the arrays xs and ys for the columns' vectors, and the named arrays for the rows' vectors.
 func (m matrixKernel) vectorArrays(rows ...string) string {
-	return workgroupArrays("f32", m.Rows()*m.vectorStride(), rows...) + workgroupArrays("f32", m.Cols*m.vectorStride(), "xs", "ys")
+	return workgroupArrays(m.Rows()*m.vectorStride(), rows...) + workgroupArrays(m.Cols*m.vectorStride(), "xs", "ys")
 }
 
 func (m matrixKernel) scoreArrays(names ...string) string {
-	return workgroupArrays("f32", m.Rows()*m.scoreStride(), names...)
+	return workgroupArrays(m.Rows()*m.scoreStride(), names...)
 }
 
 func (m matrixKernel) weightArrays(names ...string) string {
-	return workgroupArrays("f32", m.Rows()*m.weightStride(), names...)
+	return workgroupArrays(m.Rows()*m.weightStride(), names...)
 }
 
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
-		workgroupArrays("f32", m.Rows()*m.LanesPerRow(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
+		workgroupArrays(m.Rows()*m.LanesPerRow(), "ms", "us") + workgroupArrays(m.Rows(), "tops", "sums")
 	p := m.pass(m.forwardBody(), m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"},
 		m.withSegments("out0", "out1")...)
 	p.Declarations += m.narrowing()
@@ -255,14 +255,14 @@ func (m matrixKernel) forward() graph.Pass {
 }
 
 func (m matrixKernel) queryGrad() graph.Pass {
-	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps") + workgroupArrays("f32", m.Rows(), "ls", "es")
+	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps") + workgroupArrays(m.Rows(), "ls", "es")
 	return m.pass(m.queryGradBody(), m.QueryBlocks()*m.heads*m.batch, m.queryGradMemory(), arrays,
 		[]string{"in0", "in1", "in2", "in5"}, m.withSegments("in4", "tmp0", "out0")...)
 }
 
 func (m matrixKernel) keyGrad() graph.Pass {
 	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps", "ds") +
-		workgroupArrays("f32", m.Cols, "ls", "es")
+		workgroupArrays(m.Cols, "ls", "es")
 	_, uses := m.keyLSE("")
 	return m.pass(m.keyGradBody(), m.KeyBlocks()*m.kvHeads*m.batch, m.keyGradMemory(), arrays,
 		[]string{"in0", "in1", "in2", "in5"}, m.withSegments(append(uses, "tmp0", "out1", "out2")...)...)

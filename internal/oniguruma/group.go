@@ -173,7 +173,7 @@ func (p *parser) option() (*node, bag, error) {
 }
 
 // numberedBack reads \1. ok is false if the number is no reference but the number of a character.
-func (p *parser) numberedBack(first rune) (ok bool, err error) {
+func (p *parser) numberedBack() (ok bool, err error) {
 	from := p.at
 	p.at--
 	n, _, err := p.count()

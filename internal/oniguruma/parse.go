@@ -324,7 +324,7 @@ func (p *parser) escape() error {
 	case r == 'g' && (p.peek() == '<' || p.peek() == '\''):
 		return errors.New(`a call of a group, \g, which is not supported`)
 	case r >= '1' && r <= '9':
-		if ok, err := p.numberedBack(r); ok || err != nil {
+		if ok, err := p.numberedBack(); ok || err != nil {
 			return err
 		}
 	}

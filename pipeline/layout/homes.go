@@ -137,7 +137,8 @@ func (t Task) PlanReplicas(ctx context.Context, open OpenMachine, h Homes, o mea
 		out.Host += int64(n) * outer.BlockSize * 4 * hostMatrices
 	}
 	out.Modelled, out.Precision, out.Schedule = s.modelled, s.precision, s.config(out.Replicas[0].Stages).Pipeline.Schedule
-	return out, s.card(out)
+	s.findCard(out)
+	return out, nil
 }
 
 // chosenFormat is the format of exchanges unless another is asked for: it costs next to no loss (docs/REPLICAS.md).
@@ -340,10 +341,10 @@ func (s *speeds) tooLarge(err error) error {
 	return err
 }
 
-// card finds the slowest card that would be as fast alone as all together, where cards are planned for.
-func (s *speeds) card(out *ReplicaPlan) error {
+// findCard finds the slowest card that would be as fast alone as all together, where cards are planned for.
+func (s *speeds) findCard(out *ReplicaPlan) {
 	if out.Cards = slices.ContainsFunc(s.homes.Machines, func(m Machine) bool { return m.GPU != nil }); !out.Cards {
-		return nil
+		return
 	}
 	least := math.Inf(1)
 	for _, g := range measure.GPUs() {
@@ -352,5 +353,4 @@ func (s *speeds) card(out *ReplicaPlan) error {
 			out.Card, least = g.Name, plan.TokensPerSec
 		}
 	}
-	return nil
 }

@@ -47,7 +47,7 @@ func (d *deployment) isolated() bool {
 func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 	c, o := d.job.config, d.job.options
 	if o.Devices.Remote != nil {
-		return d.openRemote(ctx, resumed)
+		return d.openRemote(ctx)
 	}
 	opener := o.Devices.Open
 	if d.isolated() {
@@ -80,7 +80,7 @@ func (d *deployment) open(ctx context.Context, resumed bool) (err error) {
 }
 
 // openRemote opens a pipeline whose ranks are in other processes.
-func (d *deployment) openRemote(ctx context.Context, resumed bool) error {
+func (d *deployment) openRemote(ctx context.Context) error {
 	t, err := d.job.remoteTask()
 	if err != nil {
 		return err

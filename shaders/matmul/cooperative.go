@@ -310,10 +310,10 @@ func (t cooperative) storeStrips(g *source) {
 			s.firstRow(t.rows()), t.size.M, t.m*t.size.M, t.size.M, row*t.size.M, t.cols())
 		g.line("if (i < %s) {", s.pastRow())
 		if s.N%4 == 0 {
-			g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue("v", "b", "i", "j"))
+			g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue("v"))
 		} else {
 			for q := range 4 {
-				v := g.value(fmt.Sprintf("v.%c", "xyzw"[q]), "b", "i", fmt.Sprintf("j + %du", q))
+				v := g.value(fmt.Sprintf("v.%c", "xyzw"[q]), "i", fmt.Sprintf("j + %du", q))
 				g.line("if (j + %du < %du) { mm_c[base + i * %du + j + %du] = %s; }", q, s.N, s.N, q, v)
 			}
 		}

@@ -228,7 +228,7 @@ func (p lanes) iteration(g *source) {
 		}
 		var at [4]any
 		for q := range at {
-			at[q] = g.b.read(s.indexB("k", fmt.Sprintf("c%d_%d", j, q)))
+			at[q] = g.b.read(s.indexB(fmt.Sprintf("c%d_%d", j, q)))
 		}
 		g.line(fmt.Sprintf("let b%d = vec4<f32>(%%s, %%s, %%s, %%s);", j), at[:]...)
 	}
@@ -236,7 +236,7 @@ func (p lanes) iteration(g *source) {
 		a := fmt.Sprintf("a%d", i)
 		switch {
 		case !p.quadRows():
-			g.line("let a%d = %s;", i, g.a.read(s.indexA(fmt.Sprintf("r%d", i), "k")))
+			g.line("let a%d = %s;", i, g.a.read(s.indexA(fmt.Sprintf("r%d", i))))
 		case i%4 == 0:
 			g.line("let a%d = %s;", i, g.a.read(fmt.Sprintf("b * %du + k * %du + r%d", s.BatchStrideA/4, ceilDiv(s.M, 4), i)))
 		}
@@ -269,7 +269,7 @@ func (p lanes) stores(g *source, quadC bool, quads int) {
 		g.line("{")
 	}
 	if quadC {
-		g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue("acc", "b", "i", "j"))
+		g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue("acc"))
 	} else {
 		p.scalarStores(g, "acc")
 	}
@@ -289,7 +289,7 @@ func (p lanes) scalarStores(g *source, acc string) {
 		if p.swap {
 			i, j = j, i
 		}
-		v := g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), "b", i, j)
+		v := g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), i, j)
 		g.line("%s{ mm_c[(b * %du + %s) * %du + %s] = %s; }", store, s.M, i, s.N, j, v)
 	}
 }

@@ -180,8 +180,8 @@ func naive(s Spec, l target.Limits) Kernel {
 	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;", s.M*s.N, s.N, s.M, s.N)
 	g.line("var s = 0.0;")
 	begin, end := g.steps()
-	g.line("for (var k = %s; k < %s; k++) { s += %s * %s; }", begin, end, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "j")))
-	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
+	g.line("for (var k = %s; k < %s; k++) { s += %s * %s; }", begin, end, g.a.read(s.indexA("i")), g.b.read(s.indexB("j")))
+	g.line("mm_c[id] = %s;", g.value("s", "i", "j"))
 	cost := float64(total) * float64(s.K) * 4
 	if l.Software {
 		cost = float64(total) * float64(s.K) * 100 / 8
@@ -199,27 +199,27 @@ func naiveQuads(s Spec, l target.Limits, wx, total int) Kernel {
 	g.line("var s = vec4<f32>();")
 	var b [4]string
 	for q := range b {
-		b[q] = g.b.read(s.indexB("k", fmt.Sprintf("j + %du", q)))
+		b[q] = g.b.read(s.indexB(fmt.Sprintf("j + %du", q)))
 	}
 	begin, end := g.steps()
-	g.line("for (var k = %s; k < %s; k++) { s += %s * vec4<f32>(%s); }", begin, end, g.a.read(s.indexA("i", "k")), strings.Join(b[:], ", "))
-	g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
+	g.line("for (var k = %s; k < %s; k++) { s += %s * vec4<f32>(%s); }", begin, end, g.a.read(s.indexA("i")), strings.Join(b[:], ", "))
+	g.line("mm_c[id] = %s;", g.quadValue("s"))
 	return Kernel{Name: "naive", Cost: float64(total) * float64(s.K) * 16, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
 }
 
-// indexA is the element index of A[b,i,k]; indexB of B[b,k,j]. The arguments are WGSL.
-func (s Spec) indexA(i, k string) string {
+// indexA is the element index of A[b,i,k]; indexB of B[b,k,j]. i and j are WGSL, b and k variables there.
+func (s Spec) indexA(i string) string {
 	if s.TransA {
-		return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideA, k, s.M, i)
+		return fmt.Sprintf("b * %du + (k) * %du + (%s)", s.BatchStrideA, s.M, i)
 	}
-	return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideA, i, s.K, k)
+	return fmt.Sprintf("b * %du + (%s) * %du + (k)", s.BatchStrideA, i, s.K)
 }
 
-func (s Spec) indexB(k, j string) string {
+func (s Spec) indexB(j string) string {
 	if s.TransB {
-		return fmt.Sprintf("%s * %du + (%s) * %du + (%s)", s.matrixB(), s.BatchStrideB, j, s.K, k)
+		return fmt.Sprintf("%s * %du + (%s) * %du + (k)", s.matrixB(), s.BatchStrideB, j, s.K)
 	}
-	return fmt.Sprintf("%s * %du + (%s) * %du + (%s)", s.matrixB(), s.BatchStrideB, k, s.N, j)
+	return fmt.Sprintf("%s * %du + (k) * %du + (%s)", s.matrixB(), s.BatchStrideB, s.N, j)
 }
 
 // quadsA says that A can be read as vec4 along i, quadsB that B can along j.
@@ -264,22 +264,22 @@ func (g *source) endHead() {
 	g.Reset()
 }
 
-// value is the stored value of accumulator acc, an expression.
-func (g *source) value(acc, b, i, j string) string {
+// value is the stored value of accumulator acc, an expression, of row i and column j of matrix b.
+func (g *source) value(acc, i, j string) string {
 	if g.spec.Declare == nil {
 		return acc
 	}
-	return fmt.Sprintf("mm_epilogue(%s, %s, %s, %s)", acc, b, i, j)
+	return fmt.Sprintf("mm_epilogue(%s, b, %s, %s)", acc, i, j)
 }
 
-// quadValue is value of the four columns from j on, as they are stored.
-func (g *source) quadValue(acc, b, i, j string) string {
+// quadValue is value of row i and the four columns from j on, as they are stored.
+func (g *source) quadValue(acc string) string {
 	if g.spec.Declare == nil {
 		return acc
 	}
 	var parts [4]string
 	for q := range parts {
-		parts[q] = g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), b, i, fmt.Sprintf("%s + %du", j, q))
+		parts[q] = g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), "i", fmt.Sprintf("j + %du", q))
 	}
 	if g.spec.TypeC.Float16() {
 		return fmt.Sprintf("vec2<u32>(%s | (%s << 16u), %s | (%s << 16u))", parts[0], parts[1], parts[2], parts[3])

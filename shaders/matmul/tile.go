@@ -284,10 +284,10 @@ func (t tile) stores(g *source) {
 			acc := fmt.Sprintf("s%d_%d", i, j)
 			g.line("{ let j = tx * %du + (%du + l.x) * 4u;", t.cols, j*t.wx)
 			if s.N%4 == 0 {
-				g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue(acc, "b", "i", "j"))
+				g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue(acc))
 			} else {
 				for q := range 4 {
-					v := g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), "b", "i", fmt.Sprintf("j + %du", q))
+					v := g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), "i", fmt.Sprintf("j + %du", q))
 					g.line("if (j + %du < %du) { mm_c[base + i * %du + j + %du] = %s; }", q, s.N, s.N, q, v)
 				}
 			}
@@ -320,9 +320,9 @@ func reduction(s Spec, l target.Limits, size, splits int) Pass {
 		g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, size/at)
 	}
 	if quads {
-		g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
+		g.line("mm_c[id] = %s;", g.quadValue("s"))
 	} else {
-		g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
+		g.line("mm_c[id] = %s;", g.value("s", "i", "j"))
 	}
 	p := g.pass([3]int{wx, 1, 1}, groups, 0)
 	cut := 4 * size * half

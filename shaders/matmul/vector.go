@@ -39,13 +39,13 @@ func vector(s Spec, l target.Limits, kx, cx int) Kernel {
 	g.line("let b = tz; let i = ty; let j = tx * %du + cl; let jj = min(j, %du);", cx, s.N-1)
 	g.steps()
 	g.line("var s = 0.0;")
-	g.line("for (var k = kl; k < %du; k += %du) { s += %s * %s; }", s.K, kx, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "jj")))
+	g.line("for (var k = kl; k < %du; k += %du) { s += %s * %s; }", s.K, kx, g.a.read(s.indexA("i")), g.b.read(s.indexB("jj")))
 	g.line("part[kl * %du + cl] = s;", cx)
 	g.line("workgroupBarrier();")
 	g.line("if (kl == 0u && j < %du) {", s.N)
 	g.line("var sum = s;")
 	g.line("for (var p = 1u; p < %du; p++) { sum += part[p * %du + cl]; }", kx, cx)
-	g.line("mm_c[(b * %du + i) * %du + j] = %s;\n}", s.M, s.N, g.value("sum", "b", "i", "j"))
+	g.line("mm_c[(b * %du + i) * %du + j] = %s;\n}", s.M, s.N, g.value("sum", "i", "j"))
 	waves := ceilDiv(s.Batch*s.M*ceilDiv(s.N, cx), fillTiles)
 	return Kernel{
 		Name:   fmt.Sprintf("vector %dx%d", kx, cx),

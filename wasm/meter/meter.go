@@ -402,7 +402,7 @@ func (r *reader) globalType() {
 }
 
 // limits reads a minimum and a maximum; without one, the maximum is most.
-func (r *reader) limits(what string, most uint64) (lo, hi uint32, bounded bool) {
+func (r *reader) limits(what string, most uint64) (lo, hi uint32) {
 	flags := r.byte()
 	switch {
 	case flags&^7 != 0:
@@ -415,10 +415,10 @@ func (r *reader) limits(what string, most uint64) (lo, hi uint32, bounded bool) 
 	lo = r.u32()
 	hi = uint32(min(most, 1<<32-1))
 	if flags&1 != 0 {
-		hi, bounded = r.u32(), true
+		hi = r.u32()
 	}
 	if uint64(lo) > most || uint64(hi) > most || lo > hi {
 		r.refuse("found limits %d to %d of a %s, expected at most %d and in order", lo, hi, what, most)
 	}
-	return lo, hi, bounded
+	return lo, hi
 }

@@ -73,7 +73,7 @@ func (m *module) tableSection() []byte {
 		}
 		b = append(b, r.refType())
 		limits := *r
-		least, _, _ := limits.limits("table", 1<<32-1)
+		least, _ := limits.limits("table", 1<<32-1)
 		m.tableSizes = append(m.tableSizes, least)
 		b = r.capped(b, "table", 1<<32-1, m.TableElements)
 	})
@@ -95,7 +95,7 @@ func (m *module) memorySection() []byte {
 
 // capped copies limits, lowering the maximum to limit.
 func (r *reader) capped(b []byte, what string, most uint64, limit uint32) []byte {
-	lo, hi, _ := r.limits(what, most)
+	lo, hi := r.limits(what, most)
 	if lo > limit {
 		unit := "elements"
 		if what == "memory" {

@@ -171,7 +171,7 @@ func (c *Client) advice(n hub.Name, s *status) string {
 	case s.code == http.StatusTooManyRequests:
 		return fmt.Sprintf("the Hub has had too many requests (status 429)%s: wait, and repeat the command", asked(s))
 	case s.kind == "RepoNotFound" || s.code == http.StatusNotFound || s.code == http.StatusUnauthorized:
-		return c.noRepository(n, what, tokens)
+		return c.noRepository(n, tokens)
 	case s.code == http.StatusForbidden:
 		return fmt.Sprintf("the Hub forbids access (%v): the token from %s needs the right to it, see %s", s, orNone(c.options.TokenFrom), tokens)
 	case s.mayRetry:
@@ -180,7 +180,7 @@ func (c *Client) advice(n hub.Name, s *status) string {
 	return s.Error()
 }
 
-func (c *Client) noRepository(n hub.Name, what, tokens string) string {
+func (c *Client) noRepository(n hub.Name, tokens string) string {
 	text := fmt.Sprintf("%s has no %s %s, or it is private: check the name", c.options.Endpoint, n.Kind, n.ID)
 	if n.Kind == hub.Models {
 		text += fmt.Sprintf(" (a data set is hf:datasets/%s)", n.ID)

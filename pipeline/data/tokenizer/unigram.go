@@ -97,11 +97,9 @@ func (m *unigram) encode(dst []uint32, word string, s *scratch) ([]uint32, error
 		return nil, err
 	}
 	start := len(dst)
-	dst, err := m.collect(dst, text, s.path)
-	if err == nil {
-		s.remember(word, dst[start:])
-	}
-	return dst, err
+	dst = m.collect(dst, text, s.path)
+	s.remember(word, dst[start:])
+	return dst, nil
 }
 
 // search fills s.path with the best path to each byte of text.
@@ -136,7 +134,7 @@ func (m *unigram) search(text string, s *scratch) error {
 }
 
 // collect appends the tokens of the best path to the end of text. Neighboring unknown tokens are one.
-func (m *unigram) collect(dst []uint32, text string, path []pathNode) ([]uint32, error) {
+func (m *unigram) collect(dst []uint32, text string, path []pathNode) []uint32 {
 	var cuts []int // the pieces' ends, the last piece first
 	for at := len(text); at > 0; at = int(path[at].from) {
 		if unknown := path[at].id == m.unk; !unknown || at == len(text) || path[cuts[len(cuts)-1]].id != m.unk {
@@ -159,7 +157,7 @@ func (m *unigram) collect(dst []uint32, text string, path []pathNode) ([]uint32,
 		}
 		dst = append(dst, uint32(m.unk))
 	}
-	return dst, nil
+	return dst
 }
 
 // prefixTree finds the tokens that a text begins with. It is the sorted list of tokens; the tokens with a common prefix

@@ -208,9 +208,9 @@ func spelled(text []byte) string {
 	return b.String()
 }
 
-func plural(n int, what string) string {
+func inTokens(n int) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 token"
 	}
-	return strconv.Itoa(n) + " " + what + "s"
+	return strconv.Itoa(n) + " tokens"
 }

@@ -191,7 +191,7 @@ func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) 
 	room := s.context - prompt + 1
 	if room < 1 {
 		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded", "%s of the prompt exceed the context of %s",
-			plural(prompt, "token"), plural(s.context, "token")).about(field)
+			inTokens(prompt), inTokens(s.context)).about(field)
 	}
 	most := room
 	if s.o.MaxTokens > 0 {
@@ -203,7 +203,7 @@ func (s *Server) limit(field string, prompt int, asked *integer, otherwise int) 
 	if *asked > integer(room) {
 		return 0, withStatus(http.StatusBadRequest, "context_length_exceeded",
 			"%s of the prompt and max_tokens %s exceed the context of %s",
-			plural(prompt, "token"), plural(int(*asked), "token"), plural(s.context, "token")).about("max_tokens")
+			inTokens(prompt), inTokens(int(*asked)), inTokens(s.context)).about("max_tokens")
 	}
 	if *asked > integer(most) {
 		return 0, invalid("max_tokens", "found %d, expected at most %d", *asked, most)

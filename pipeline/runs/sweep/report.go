@@ -137,7 +137,7 @@ func (m Metric) format(score float64) string {
 // Markdown is the report as a page.
 func (rep *Report) Markdown(s *Sweep) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Sweep of %s\n\n%s\n\n%s", strings.Join(s.keyNames(), ", "), rep.summary(s), runs.MarkdownTable(rep.rows(s)))
+	fmt.Fprintf(&b, "# Sweep of %s\n\n%s\n\n%s", strings.Join(s.keyNames(), ", "), rep.summary(), runs.MarkdownTable(rep.rows(s)))
 	if len(rep.Notes) > 0 {
 		fmt.Fprintf(&b, "\n## Notes\n\n- %s\n", strings.Join(rep.Notes, "\n- "))
 	}
@@ -152,7 +152,7 @@ func (s *Sweep) keyNames() (names []string) {
 }
 
 // summary describes the search, the score and the seeds.
-func (rep *Report) summary(s *Sweep) string {
+func (rep *Report) summary() string {
 	text := fmt.Sprintf("%d trials by %s search", len(rep.Trials), rep.Search)
 	if rep.Search == Halving {
 		text = fmt.Sprintf("%d trials by successive halving, compared after %s steps", len(rep.Trials), printable.List(rep.Rungs))

@@ -31,8 +31,8 @@ func Cases() ([]Case, error) {
 	}
 	cs = append(cs, product16(graph.F16, Product{1024, 1024, 1024}), product16(graph.BF16, Product{1024, 1024, 1024}))
 	cs = append(cs, batched(64, 128, 32, 128), attention(16, 128, 4, 4, 32, false), attention(16, 128, 4, 4, 32, true),
-		attention(2, 512, 9, 3, 64, false), attention(2, 512, 9, 3, 64, true), crossEntropy(2048, 256, true),
-		crossEntropy(256, 49152, true), rmsNorm(2048, 576))
+		attention(2, 512, 9, 3, 64, false), attention(2, 512, 9, 3, 64, true), crossEntropy(2048, 256),
+		crossEntropy(256, 49152), rmsNorm(2048, 576))
 	for _, o := range []struct {
 		name   string
 		matrix bool
@@ -111,7 +111,7 @@ func gradients(b *graph.Builder, y *graph.Value, wrt ...*graph.Value) {
 }
 
 // crossEntropy reads the logits at least twice, and writes their gradient.
-func crossEntropy(tokens, vocab int, backward bool) Case {
+func crossEntropy(tokens, vocab int) Case {
 	return Case{
 		Name: fmt.Sprintf("cross-entropy %d×%d fwd+bwd", tokens, vocab), Below: vocab, Bytes: 4 * 3 * float64(tokens) * float64(vocab),
 		Build: func(b *graph.Builder) {
