@@ -164,7 +164,7 @@ peers: build ## compare speed with PyTorch, JAX and OpenBLAS on an idle CPU (dev
 	go test ./shaders/matmul -run '^$$' -bench 'Native/($(PRODUCTS))/threads=2$$' -benchtime 1x
 
 # Needs Rust, Node.js and Mesa's lavapipe. PEERS_FLAGS are those of docs/oracle/peers/adapters.py.
-peers-lavapipe: build ## compare speed with meganeura, jax-js and TensorFlow.js on lavapipe (development only: fetches crates and packages of npm)
+peers-lavapipe: build ## compare speed with meganeura, burn, jax-js and TensorFlow.js on lavapipe (development only: fetches crates and packages of npm)
 	[ -x build/peers/venv/bin/python ] || python3 -m venv build/peers/venv
 	build/peers/venv/bin/pip install --quiet --disable-pip-version-check numpy==2.4.6 safetensors==0.8.0
 	build/peers/venv/bin/python docs/oracle/peers/adapters.py $(PEERS_FLAGS)

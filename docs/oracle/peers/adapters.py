@@ -24,7 +24,7 @@ HERE = peers.HERE / "adapters"
 BUILD = peers.BUILD / "adapters"
 DRIVER = "/usr/share/vulkan/icd.d/lvp_icd.json"
 SCRIPTS = {"jax-js": "jax-js.mjs", "TensorFlow.js": "tfjs.mjs"}
-PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura", *SCRIPTS]
+PEERS = ["gpupipe, vulkan:0", "gpupipe, webgpu:0", "meganeura", "burn", *SCRIPTS]
 LOSS_TOLERANCE = 1e-4  # relative, of each step that is compared
 COMPARED_STEPS = {"meganeura": 1}  # default: those of peers.py
 
@@ -130,7 +130,8 @@ def main():
     a.add_argument("--turns", type=int, default=5)
     a.add_argument("--seconds", type=float, default=5, help="of a turn, at least")
     o = a.parse_args()
-    os.environ |= {"VK_ICD_FILENAMES": DRIVER, "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "/tmp")}
+    os.environ |= {"VK_ICD_FILENAMES": DRIVER, "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "/tmp"),
+                   "CUBECL_AUTOTUNE_LEVEL": "minimal"}  # burn's first step takes minutes even so: lavapipe compiles slowly
     BUILD.mkdir(parents=True, exist_ok=True)
     print("| work | peer | tokens/s: min | median | max | to gpupipe | losses of the first steps |\n"
           "| --- | --- | --- | --- | --- | --- | --- |")
