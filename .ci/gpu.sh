@@ -119,10 +119,11 @@ section_step() {
 		fi
 		rate=$(grep '"event":"step"' "$OUT/step.json" | field tokens_per_s)
 		mfu=$(field system/mfu <"$run/system.jsonl")
-		text="batch size $batch: ${rate%.*} tokens/s, MFU ${mfu:-not known}"
+		text="batch size $batch: ${rate%.*} tokens/s, MFU $([ -z "$mfu" ] && echo not known || LC_ALL=C printf %.3f "$mfu")"
 		echo "$text"
 		[ "$batch" -eq 1 ] || [ "${rate%.*}" -gt "$best" ] || { echo "no faster than before"; break; }
 		best=${rate%.*}
+		echo "$batch" >"$RUNS/batch"
 		echo "FOUND $MODEL in bf16, $text"
 		rm -rf "$run/checkpoints"
 		[ "$batch" -lt "$LARGEST" ] || break
@@ -131,9 +132,10 @@ section_step() {
 	[ "$best" -gt 0 ]
 }
 
+# The batch size is the one that was fastest here, or what fits: each further one would be compiled anew.
 section_torch() {
 	python3 -c 'import torch' 2>/dev/null || { echo "FOUND no PyTorch"; exit 3; }
-	MODEL=$MODEL SEQ_LEN=$SEQ_LEN python3 - <<'PYTHON' || exit 1
+	MODEL=$MODEL SEQ_LEN=$SEQ_LEN BATCH=$(cat "$RUNS/batch" 2>/dev/null || echo 1) python3 - <<'PYTHON' || exit 1
 import os, sys, time
 import torch
 sys.path.insert(0, "docs/oracle/peers")
@@ -146,8 +148,8 @@ m = Llama(dict(hidden_size=d, intermediate_size=ff, num_hidden_layers=layers, nu
                rms_norm_eps=1e-5, vocab_size=49152, tie_word_embeddings=True, rope_theta=10000.0), T).to(gpu)
 step = torch.compile(m)
 optimizer = torch.optim.AdamW(m.parameters(), fused=gpu == "cuda")
-batch, best = 1, 0
-while batch <= int(os.environ["LARGEST"]):
+batch = int(os.environ["BATCH"])
+while True:
     try:
         x = torch.randint(49152, (batch, T + 1), device=gpu)
         times = []
@@ -160,21 +162,20 @@ while batch <= int(os.environ["LARGEST"]):
             optimizer.zero_grad()
             loss.item()
             times.append(time.perf_counter() - begin)
+        break
     except torch.OutOfMemoryError:
-        break
-    rate = batch * T / min(times)
-    if rate > best:
-        print(f"FOUND torch {torch.__version__} compiled on {gpu}, bf16, batch size {batch}: {rate:.0f} tokens/s", flush=True)
-    if rate < best:
-        break
-    batch, best = batch * 2, rate
+        if batch == 1:
+            raise
+    batch //= 2
+rate = batch * T / min(times)
+print(f"FOUND torch {torch.__version__} compiled on {gpu}, bf16, batch size {batch}: {rate:.0f} tokens/s")
 PYTHON
 }
 
 section_2bw() {
 	"$GPUPIPE" train --json --no-tune --set "model.preset=tiny" $SIZES --set train.steps=8 --set train.batch_size=8 --set train.microbatches=4 --set pipeline.stages=2 --set "pipeline.cut=[2]" \
 		--set pipeline.schedule=2bw --set "pipeline.devices=[$DEVICE,$DEVICE]" --set "data.train=$OUT/text" --set "run.dir=$RUNS/2bw" || exit 1
-	echo "FOUND $(grep '"event":"step"' "$OUT/2bw.txt" | field tokens_per_s) tokens/s on two logical devices, loss $(grep '"event":"step"' "$OUT/2bw.txt" | field loss)"
+	echo "FOUND $(grep '"event":"step"' "$OUT/2bw.txt" | field tokens_per_s | LC_ALL=C xargs printf %.0f) tokens/s on two logical devices, loss $(grep '"event":"step"' "$OUT/2bw.txt" | field loss | LC_ALL=C xargs printf %.4f)"
 }
 
 # A worker is killed in mid-run; the run continues from its checkpoint.
@@ -193,7 +194,7 @@ section_faults() {
 
 DEVICE=${DEVICE:-none}
 export OUT RUNS GPUPIPE DEVICE
-section devices 10 "a driver for Vulkan: vulkaninfo --summary shows which are found; DEVICE=vulkan:0 names one"
+section devices 5 "a driver for Vulkan: vulkaninfo --summary shows which are found; DEVICE=vulkan:0 names one"
 names=$(grep -o '"name":"[a-z0-9:]*","adapter":"[^}]*"kind":"[a-z-]*"' "$OUT/devices.txt" | sed 's/"name":"\([^"]*\)".*"kind":"\([^"]*\)"/\1 \2/')
 if [ "$DEVICE" = none ]; then # the first GPU through Vulkan, else any device of Vulkan, else the first one
 	DEVICE=$({ grep -E '^vulkan.* (discrete|integrated)' <<<"$names"; grep -E ' (discrete|integrated)' <<<"$names"; grep ^vulkan <<<"$names"; echo "$names"; } | head -1 | cut -d' ' -f1)
@@ -213,10 +214,10 @@ export DEVICE SIZES QUICK MODEL SEQ_LEN LARGEST PRODUCTS SELFTEST STEP
 for i in $(seq 4000); do echo "In the beginning, line $i: the cat sat on the mat, and a dog ran to the cat."; done >"$OUT/text"
 publish
 section selftest 15 "gpupipe selftest --device $DEVICE --filter OP, with an op that failed; report it with this folder"
-section conformance 15 "go test ./runtime/${DEVICE%:*} -run NAME -v with a case that failed; another backend: DEVICE=webgpu:0"
+section conformance 10 "go test ./runtime/${DEVICE%:*} -run NAME -v with a case that failed; another backend: DEVICE=webgpu:0"
 section products 15 "gpupipe bench --device $DEVICE --filter matmul --static; GPUPIPE_DUMP=folder keeps the kernels"
 section step 25 "a smaller model: --set model.preset=tiny; f32: --set train.precision=f32; profile.html in the run folder has the kernels"
-section torch 8 "python3 -c 'import torch; print(torch.cuda.is_available())'"
+section torch 18 "python3 -c 'import torch; print(torch.cuda.is_available())'"
 section 2bw 6 "gpupipe verify --device $DEVICE --quick"
 section faults 6 "the same with --set pipeline.isolate=none; gpupipe train RUN --resume"
 rm -rf "$RUNS" "$OUT/text" "$OUT"/*.json "$OUT"/*.err
