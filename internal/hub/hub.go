@@ -320,9 +320,9 @@ func (n Name) absent(path string) error {
 // DataHint says how a path at which nothing is would be written if it named a data set; "": it looks like a file's.
 func DataHint(path string) string {
 	n, ok, err := Parse("hf:datasets/" + strings.TrimPrefix(path, "datasets/"))
-	org, _, two := strings.Cut(n.ID, "/")
+	first, _, _ := strings.Cut(path, "/") // such as ./datasets
 	isFile := slices.ContainsFunc(endings(path), func(e string) bool { return kindOfEnding(e) != "" })
-	if err != nil || !ok || !two || isFile || present(".", org) {
+	if err != nil || !ok || !strings.Contains(n.ID, "/") || isFile || present(".", first) {
 		return ""
 	}
 	return fmt.Sprintf(". If it is a data set of the Hugging Face Hub, write %s, which is downloaded", n.Text())

@@ -238,6 +238,7 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 		"[x]/*/*.txt": `written \[x] in a glob`, "[x]": `a glob such as \[x]/*.txt`, "[y]/*.txt": "[y]/*.txt: no file matches",
 		"o/d":   "o/d: no such file. If it is a data set of the Hugging Face Hub, write hf:datasets/o/d, which is downloaded",
 		"o/d:x": "o/d:x: no such file. If it is a data set of the Hugging Face Hub, write hf:datasets/o/d:x, which", "s/none": "s/none: no such file$",
+		"o/d/*":        "o/d/*: no file matches. If it is a data set of the Hugging Face Hub, write hf:datasets/o/d/*, which is downloaded",
 		"datasets/o/d": "write hf:datasets/o/d, which", "o/a:b.jsonl.gz": "o/a:b.jsonl.gz: no such file$", "at@x": "at@x: no such file$",
 		"[s]": "[s]: matches the folder s: expected files, or a glob such as s", "[as]*": "[as]*: matches the folder s",
 	} {
@@ -247,5 +248,19 @@ func TestGlobsOfAnyDepth(t *testing.T) {
 		} else {
 			assert.ErrorContains(t, err, want)
 		}
+	}
+}
+
+// A path into a folder that is here names no data set of the Hub, whatever the folder is called.
+func TestPathsIntoAFolderOfDataSets(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.MkdirAll("datasets/wiki/en", 0o755))
+	require.NoError(t, os.WriteFile("datasets/wiki/en/shard-0", []byte("a text"), 0o644))
+	files, err := Expand([]string{"datasets/wiki/en/*"})
+	assert.NoError(t, err)
+	assert.Equal(t, []string{filepath.FromSlash("datasets/wiki/en/shard-0")}, files)
+	for pattern, want := range map[string]string{"datasets/wiki/de": "no such file", "datasets/wiki/de/*": "no file matches"} {
+		_, err := Expand([]string{pattern})
+		assert.EqualError(t, err, pattern+": "+want)
 	}
 }

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,7 +63,7 @@ func expandOne(p string, mayMiss bool) ([]string, error) {
 	}
 	if st, err := os.Stat(p); err == nil && st.IsDir() {
 		return savedFiles(p)
-	} else if hint := hub.DataHint(p); errors.Is(err, fs.ErrNotExist) && hint != "" {
+	} else if hint := hub.DataHint(p); errors.Is(err, fs.ErrNotExist) && hint != "" && !userpath.IsGlob(p) {
 		return nil, fmt.Errorf("%s: no such file%s", p, hint)
 	} else if err == nil || !userpath.IsGlob(p) {
 		return []string{p}, nil
@@ -72,7 +73,7 @@ func expandOne(p string, mayMiss bool) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", p, err)
 	}
 	if len(matches) == 0 {
-		return nil, fmt.Errorf("%s: no file matches%s", p, literalHint(p))
+		return nil, fmt.Errorf("%s: no file matches%s", p, cmp.Or(hub.DataHint(p), literalHint(p)))
 	}
 	for _, m := range matches {
 		if st, err := os.Stat(m); err == nil && st.IsDir() {
