@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ func (t *trainer) progress(m engine.Measured) (pendingStep, error) {
 		p.Skipped = true
 		t.recorder.noteStep(eventSkipped, step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
 	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
-		t.skipped, t.updates = 0, t.updates+1
+		t.skipped, t.firstUpdate = 0, cmp.Or(t.firstUpdate, step)
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
 		return p, t.diverged(p.Progress)
 	} else {
@@ -191,12 +192,17 @@ func (t *trainer) progress(m engine.Measured) (pendingStep, error) {
 // maxSkipped is how many batches in a row may be skipped before training stops all the same.
 const maxSkipped = 10
 
-// adviceOnDivergence says what may help. No learning rate does before the first update has changed the weights.
-func (t *trainer) adviceOnDivergence() string {
-	c := t.job.config
+// adviceOnDivergence says what may help if the loss of the batch after some steps is not finite, or that of an
+// evaluation there. No learning rate does before an update has changed the weights that they read: the newest ones,
+// unless all microbatches are stale.
+func (t *trainer) adviceOnDivergence(steps int) string {
+	c, delay := t.job.config, t.job.config.Pipeline.Delay
+	if c.PartlyStale() {
+		delay = 0
+	}
 	advice := "no update has changed the weights yet, so it is not the learning rate: check the initial weights, the data and the hooks"
 	switch {
-	case t.start.step > 0 || t.updates > c.Pipeline.Delay:
+	case t.start.step > 0 || t.firstUpdate > 0 && t.firstUpdate+delay <= steps:
 		advice = "a smaller learning rate or a longer warm-up may help"
 	case c.Train.ScalesLoss():
 		advice += ". The numbers of f16 end at 65504, whatever the loss scale: train.precision: bf16 goes as far as f32"
@@ -210,7 +216,7 @@ func (t *trainer) diverged(p Progress) error {
 		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
 	}
 	return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
-		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), t.adviceOnDivergence())
+		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, t.checkpoints.kept(), t.adviceOnDivergence(p.Step-1))
 }
 
 // askedToSave reports whether a checkpoint was asked for that is not saved yet.
@@ -252,7 +258,7 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	}
 	if e.ValLoss != nil && !metrics.Finite(*e.ValLoss) {
 		return fmt.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, *e.ValLoss, ErrDiverged, t.checkpoints.kept(),
-			t.adviceOnDivergence())
+			t.adviceOnDivergence(t.step))
 	}
 	if t.result.ValLoss = e.ValLoss; e.ValLoss != nil {
 		if err := t.awaitSave(); err != nil { // it decides which checkpoint is the best so far

@@ -44,33 +44,54 @@ func shortText(t *testing.T) *data.Batcher {
 	return b
 }
 
-// A run whose loss is not finite before an update has changed the weights does not blame the learning rate.
+// divergedEvaluation is a pipeline whose evaluations measure a loss that is not finite.
+type divergedEvaluation struct{ Pipeline }
+
+func (divergedEvaluation) Evaluate(_ context.Context, _ engine.Source, _ int, each func(engine.Measured) error) error {
+	return each(engine.Measured{Losses: []float32{float32(math.NaN())}})
+}
+
+// A run whose loss is not finite before an update has changed the weights that are read does not blame the learning
+// rate.
 func TestAdviceOnDivergence(t *testing.T) {
 	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
 		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
 	require.NoError(t, err)
 	const rate, weights, f16 = "a smaller learning rate", "it is not the learning rate", "train.precision: bf16 goes as far as f32"
+	const all, applied, skipped = config.StaleAll, false, true
 	for _, x := range []struct {
-		precision             graph.DType
-		delay, applied, start int
-		want, not             string
+		precision graph.DType
+		delay     int
+		stale     config.StaleMicrobatches
+		start     int
+		batches   []bool // before the one that diverges
+		want, not string
 	}{
-		{graph.F16, 0, 0, 0, f16, rate}, {graph.F32, 0, 0, 0, weights, "f16"}, {graph.F16, 0, 1, 0, rate, weights},
-		{graph.F32, 1, 1, 0, weights, rate}, {graph.F32, 1, 2, 0, rate, weights}, {graph.F16, 0, 0, 3, rate, weights},
+		{graph.F16, 0, 0, 0, nil, f16, rate}, {graph.F32, 0, 0, 0, nil, weights, "f16"}, {graph.F16, 0, 0, 3, nil, rate, weights},
+		{graph.F16, 0, 0, 0, []bool{applied}, rate, weights}, {graph.F16, 0, 0, 0, []bool{skipped}, f16, rate},
+		{graph.F32, 1, all, 0, []bool{applied}, weights, rate}, {graph.F32, 1, all, 0, []bool{applied, applied}, rate, weights},
+		{graph.F16, 1, all, 0, []bool{applied, skipped}, rate, weights}, {graph.F16, 1, all, 0, []bool{skipped, applied}, f16, rate},
+		{graph.F32, 1, 1, 0, nil, weights, rate}, {graph.F32, 1, 1, 0, []bool{applied}, rate, weights},
 	} {
-		c := config.Config{Train: config.Train{Precision: x.precision.String(), Microbatches: 1}}
-		c.Pipeline = config.Pipeline{Delay: x.delay, Replicas: 1}
+		c := config.Config{Train: config.Train{Precision: x.precision.String(), BatchSize: 2, Microbatches: 2}}
+		c.Model.SeqLen = 4
+		c.Pipeline = config.Pipeline{Delay: x.delay, StaleMicrobatches: x.stale, Replicas: 1}
 		r := newTrainer(c, Options{Report: &noteTaker{}})
-		r.job.optimizer, r.job.corpus, r.start.step = o, &corpus{train: shortText(t)}, x.start
+		text := shortText(t)
+		r.job.optimizer, r.job.corpus, r.start.step = o, &corpus{train: text, val: text, predicted: &predicted{tokens: 4}}, x.start
+		r.deployment.engine, r.step = divergedEvaluation{}, x.start
 		r.recorder.pace.start()
-		for batch := range x.applied {
-			_, err := r.progress(engine.Measured{Batch: x.start + batch, Loss: 1, GradNorm: 1, OK: true})
+		for _, skip := range x.batches {
+			_, err := r.progress(engine.Measured{Batch: r.step, Loss: 1, GradNorm: 1, OK: !skip, Overflowed: skip})
 			require.NoError(t, err)
+			r.step++
 		}
-		_, err := r.progress(engine.Measured{Batch: x.start + x.applied, Loss: math.NaN(), GradNorm: math.NaN(), Scale: 65536})
-		require.ErrorIs(t, err, ErrDiverged)
-		assert.ErrorContains(t, err, x.want)
-		assert.NotContains(t, err.Error(), x.not)
+		_, trained := r.progress(engine.Measured{Batch: r.step, Loss: math.NaN(), GradNorm: math.NaN(), Scale: 65536})
+		for _, err := range []error{trained, r.evaluate(t.Context())} {
+			require.ErrorIs(t, err, ErrDiverged)
+			assert.ErrorContains(t, err, x.want, "%+v", x)
+			assert.NotContains(t, err.Error(), x.not, "%+v", x)
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (t *trainer) restart(ctx context.Context) error {
 	if err := t.shutDown(); err != nil {
 		return err
 	}
-	t.step, t.skipped, t.updates, t.suspected = 0, t.checkpoints.skipped, 0, nil
+	t.step, t.skipped, t.firstUpdate, t.suspected = 0, t.checkpoints.skipped, 0, nil
 	t.recorder.rewind()
 	if err := t.do(ctx, t.job.rewind, t.job.makeOptimizer, t.findStart, t.job.openScalars, t.openLoader); err != nil {
 		return err

@@ -179,12 +179,12 @@ type trainer struct {
 	recorder    *recorder
 	result      Result
 
-	step      int             // finished
-	skipped   int             // batches in a row
-	updates   int             // since the run began, or began again after a fault
-	asked     int64           // requests for a checkpoint that were met; see Options.Saves
-	suspected *suspectedBatch // nil: none
-	abandoned bool            // interrupted before the first step was done; see leave
+	step        int             // finished
+	skipped     int             // batches in a row
+	firstUpdate int             // its step, since the run began, or began again after a fault; 0: none yet
+	asked       int64           // requests for a checkpoint that were met; see Options.Saves
+	suspected   *suspectedBatch // nil: none
+	abandoned   bool            // interrupted before the first step was done; see leave
 }
 
 func newTrainer(c config.Config, o Options) *trainer {
