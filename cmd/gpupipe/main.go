@@ -299,7 +299,7 @@ func (a *app) printf(format string, args ...any) {
 // printText writes text that may hold anything: on a terminal, what would change the terminal's state is escaped.
 func (a *app) printText(text string) {
 	if a.stdoutColumns != nil {
-		text = harmless(text)
+		text = escapeControls(text)
 	}
 	a.printf("%s", text)
 }
@@ -409,7 +409,7 @@ func broken(text string, columns func() int) string {
 	if columns == nil {
 		return text
 	}
-	return table.Prose(harmless(text), max(20, columns()-1))
+	return table.Prose(escapeControls(text), max(20, columns()-1))
 }
 
 // facts writes pairs of a name and a value. On a terminal, long values are broken at spaces.

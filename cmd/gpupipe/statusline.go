@@ -37,7 +37,7 @@ func (l *statusLine) show(fields ...string) {
 		return
 	}
 	columns := l.columns()
-	text := table.Truncate(harmless(fitting(columns-1, fields)), columns-1)
+	text := table.Truncate(escapeControls(fitting(columns-1, fields)), columns-1)
 	if text != l.text {
 		l.clear()
 		l.print("%s", text)
@@ -50,10 +50,10 @@ func (l *statusLine) keep(fields ...string) {
 	l.clear()
 	l.plain = time.Now()
 	if l.columns == nil {
-		l.print("%s\n", harmless(strings.Join(fields, fieldGap)))
+		l.print("%s\n", escapeControls(strings.Join(fields, fieldGap)))
 		return
 	}
-	l.print("%s\n", harmless(fitting(l.columns()-1, fields)))
+	l.print("%s\n", escapeControls(fitting(l.columns()-1, fields)))
 }
 
 // clear erases the line. A terminal that has become narrower has wrapped it over several rows.
@@ -84,9 +84,9 @@ func fitting(width int, fields []string) string {
 	return text
 }
 
-// harmless escapes what would change a terminal's state: control characters other than tab and newline, and bytes that
-// are not UTF-8.
-func harmless(text string) string {
+// escapeControls escapes what would change a terminal's state: control characters other than tab and newline, and bytes
+// that are not UTF-8.
+func escapeControls(text string) string {
 	var b strings.Builder
 	for i, r := range text {
 		switch {

@@ -65,8 +65,8 @@ func TestWithoutATerminalAPlainLineIsWrittenEverySoOften(t *testing.T) {
 	assert.Equal(t, "kernel 2 of 9  of everything\nkernel 3 of 9  of everything\n", b.String())
 }
 
-func TestPrintableEscapesControlBytes(t *testing.T) {
-	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, harmless("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
+func TestEscapeControls(t *testing.T) {
+	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, escapeControls("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
 }
 
 func TestProseIsBrokenAtSpacesOnATerminal(t *testing.T) {
