@@ -69,7 +69,8 @@ def start(peer, name, weights):
     if peer.startswith("gpupipe"):
         device = peer.split(", ")[1]
         more = {"train.steps": 10_000_000, "run.dir": peers.fresh(folder / device), "init.from": weights}
-        command = [peers.GPUPIPE, "train", "--device", device, "--json",
+        # Kernels are timed for 2 % of the time since the first step, in which this process does nothing but in its turns.
+        command = [peers.GPUPIPE, "train", "--device", device, "--json", "--no-tune",
                    *peers.settings(name, peers.BUILD / name / "tokens.bin", "adamw", **more)]
     elif peer in SCRIPTS:
         command = ["node", scripts() / SCRIPTS[peer], folder]
