@@ -20,11 +20,11 @@ import (
 type Links struct {
 	mu     sync.Mutex
 	known  map[pair]partition.Link
-	failed map[pair]time.Time // when two members had no connection, whichever of them was to send
+	failed map[pair]time.Time // when two members that were to be neighbors had no connection, whichever of them was to send
 }
 
-// failureLasts is how long two members are apart that had no connection, unless one of them joins or answers again, or
-// a later probe succeeds.
+// failureLasts is the time after which two members that had no connection are tried again. They are earlier, if one of
+// them joins or returns.
 const failureLasts = 10 * time.Minute
 
 // unordered is the pair of two members whichever sends.
@@ -55,20 +55,23 @@ func (l *Links) set(p pair, link partition.Link) {
 func (l *Links) fail(p pair) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	maps.DeleteFunc(l.failed, func(_ pair, at time.Time) bool { return time.Since(at) >= failureLasts })
 	if l.failed == nil {
 		l.failed = map[pair]time.Time{}
 	}
 	l.failed[p.unordered()] = time.Now()
 }
 
-// forget forgets that a member had no connection to others; "": that any had none.
+// forget drops the failures of a member's links; of all links, if member is empty.
 func (l *Links) forget(member string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.failed, func(p pair, _ time.Time) bool { return member == "" || p.from == member || p.to == member })
+	of := func(p pair) bool { return member == "" || p.from == member || p.to == member }
+	maps.DeleteFunc(l.failed, func(p pair, _ time.Time) bool { return of(p) })
+	maps.DeleteFunc(l.known, func(p pair, link partition.Link) bool { return link == unreachable && of(p) })
 }
 
-// apart reports whether two members had no connection when one was tried.
+// apart reports whether two members had no connection when one was tried, failureLasts ago at most.
 func (l *Links) apart(a, b string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,10 +131,15 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 			continue
 		}
 		answered := errors.As(err, new(*control.RemoteError)) && p.group.failing() == nil
-		if answered && errors.Is(err, control.ErrApart) {
+		apart := answered && errors.Is(err, control.ErrApart)
+		neighbor := slices.Contains(neighbors, x)
+		if apart && neighbor {
 			o.Links.fail(x)
+		} else if apart { // the order of the places does not need this link
+			o.Links.set(x, unreachable)
+			o.Links.set(pair{x.to, x.from}, unreachable)
 		}
-		if !answered || slices.Contains(neighbors, x) { // the order of the places needs no others
+		if !answered || neighbor {
 			return err
 		}
 	}

@@ -122,6 +122,7 @@ func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
 	link, ok := links.get(pair{"c", "a"})
 	assert.True(t, ok)
 	assert.Equal(t, unreachable, link)
+	assert.False(t, links.apart("a", "c"), "they may belong to one replica")
 	probes, err = measure(nil)
 	require.NoError(t, err)
 	assert.Empty(t, probes)
@@ -129,4 +130,13 @@ func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
 	probes, err = measure(nil)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a c", "c a"}, probes)
+
+	// Nor does it matter if their probe fails otherwise.
+	links.known[pair{"a", "c"}] = unreachable
+	links.forget("a")
+	probes, err = measure(errors.New("busy"), "a")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a c"}, probes)
+	_, ok = links.get(pair{"a", "c"})
+	assert.False(t, ok)
 }

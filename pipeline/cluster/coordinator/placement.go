@@ -125,13 +125,13 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, away fun
 	apart func(a, b string) bool) [][]protocol.Place {
 	groups := make([][]protocol.Place, replicas)
 	taken := map[string]bool{}
-	for _, returning := range []bool{false, true} {
-		for i := range min(replicas, len(before)/stages) {
-			g := before[i*stages : (i+1)*stages]
-			gone := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
-			broken := func(x pair) bool { return apart(x.from, x.to) }
-			if away(i) != returning || returning && (slices.ContainsFunc(g, gone) ||
-				slices.ContainsFunc(placement{g, stages}.neighbors(), broken)) {
+	gone := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
+	broken := func(x pair) bool { return apart(x.from, x.to) }
+	placed := slices.Collect(slices.Chunk(before[:min(replicas, len(before)/stages)*stages], stages))
+	for _, returning := range []bool{false, true} { // those that are not away come first
+		for i, g := range placed {
+			lost := slices.ContainsFunc(g, gone) || slices.ContainsFunc(placement{g, stages}.neighbors(), broken)
+			if away(i) != returning || returning && lost {
 				continue
 			}
 			groups[i] = g

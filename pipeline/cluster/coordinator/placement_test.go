@@ -46,12 +46,12 @@ func TestGroupPlaces(t *testing.T) {
 	links := &Links{}
 	links.fail(pair{"c", "b"})
 	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, all, links.apart))
-	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(at("b0", "c0"), at("b0", "c0"), 2, 1, all, links.apart), "there is no other")
+	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(at("b0", "c0"), at("b0", "c0"), 2, 1, all, links.apart), "no others are here")
 	links.fail(pair{"b", "d"})
 	four := at("a0", "b0", "c0", "d0")
 	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(nil, four, 4, 1, all, links.apart))
 	assert.Equal(t, [][]protocol.Place{at("b0", "a0", "d0", "e0")}, groupPlaces(at("b0", "a0", "d0", "e0"), append(four, at("e0")...), 4, 1, all,
-		links.apart), "its stages are no neighbors")
+		links.apart), "stages that are no neighbors need no link")
 	links.set(pair{"b", "c"}, partition.Link{})
 	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, all, links.apart), "in either direction")
 }
@@ -92,9 +92,9 @@ func joinedAs(id string) control.MemberChange {
 	return control.MemberChange{Change: control.Joined, Member: control.Member{ID: id, Info: info.Encode()}}
 }
 
-// Members that do not reach each other are no replica that is here, unless there is no other. A run that begins waits
-// for others instead.
-func TestMembersThatAreApartAreNotWaitedFor(t *testing.T) {
+// Members that do not reach each other are no replica that is here, unless there is no other: a run that begins waits
+// for others.
+func TestAwaitReplicasWithUnreachableMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := hostOf("a", "b", "c", "d"), time.Now()
 		h.links.fail(pair{"c", "d"})
@@ -117,6 +117,14 @@ func TestMembersThatAreApartAreNotWaitedFor(t *testing.T) {
 		here, err = h.awaitReplicas(t.Context(), 2, 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Zero(t, here)
+
+		h, began = hostOf("a", "b", "c", "d"), time.Now()
+		h.roster.placeGroups(4, 1, func(int) bool { return true })
+		h.links.fail(pair{"a", "c"})
+		here, err = h.awaitReplicas(t.Context(), 4, 1)
+		require.NoError(t, err)
+		assert.Equal(t, 1, here)
+		assert.Equal(t, began, time.Now(), "a replica may return to stages that are no neighbors")
 	})
 }
 

@@ -205,7 +205,7 @@ func (r *roster) wait(ctx context.Context, enough func(devices, members int) boo
 }
 
 // waitOffers waits until a condition on the devices that are offered holds, or ctx ends. It is called with the lock,
-// after each change and when failed links count no longer.
+// after each change and, since failed links count no longer after a time, every failureLasts.
 func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.Place) bool) error {
 	for {
 		r.mu.Lock()
@@ -286,8 +286,7 @@ func (r *roster) group(replica, stages int) (places []protocol.Place, members []
 func (r *roster) setGroup(replica, stages int, places []protocol.Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := r.placed[replica*stages : (replica+1)*stages]
-	copy(of, places)
+	copy(r.placed[replica*stages:(replica+1)*stages], places)
 	r.change()
 }
 

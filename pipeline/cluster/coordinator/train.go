@@ -121,15 +121,16 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 }
 
 // awaitReplicas waits until there are devices for all replicas, but not longer than HostOptions.Rejoin, and returns how
-// many have devices. If none has, members that did not reach each other are together again: by now they may do so.
+// many have devices. If none has, failed links count no longer: by now they may work.
 func (h *Host) awaitReplicas(ctx context.Context, stages, replicas int) (here int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.options.Rejoin)
 	defer cancel()
 	enough := func(offers []protocol.Place) bool {
-		here = len(freeGroups(offers, nil, stages, h.links.apart))
-		return here >= replicas
+		groups := groupPlaces(h.roster.placed, offers, stages, replicas, func(int) bool { return true }, h.links.apart)
+		here = len(slices.DeleteFunc(groups, func(g []protocol.Place) bool { return g == nil }))
+		return here == replicas
 	}
-	if err = h.roster.waitOffers(ctx, enough); err != nil && here == 0 {
+	if err = h.roster.waitOffers(ctx, enough); errors.Is(err, context.DeadlineExceeded) && here == 0 {
 		h.links.forget("")
 		err = h.roster.waitOffers(ctx, enough)
 	}

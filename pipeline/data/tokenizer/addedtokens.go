@@ -51,10 +51,11 @@ func newAddedTokens(list []addedToken, v *vocabulary, n normalizer) (t addedToke
 	if err != nil {
 		return t, 0, err
 	}
-	return t, len(tokens), t.search(list, n)
+	err = t.search(list, n)
+	return t, len(tokens), err
 }
 
-// search has the tokens found.
+// search fills the matchers of texts and of normalized texts.
 func (t *addedTokens) search(list []addedToken, normalize normalizer) error {
 	searched := map[string]string{} // the token that is searched as a normalized text
 	for _, a := range list {
