@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # gpu.sh [FOLDER]: the first minutes with a GPU that gpupipe has not seen, on Linux with the GPU's driver. In ten minutes it
 # lists devices, checks arithmetic and conformance, tunes and times products, trains smollm2-135m in bf16 at growing batch
-# sizes beside torch.compile, runs 2BW on two logical devices and survives faults. After each section FOLDER/results.md (by
+# sizes, and at the best one with torch.compile, runs 2BW on two logical devices and survives faults. After each section FOLDER/results.md (by
 # default gpu-results) says what was found and what to try next; FOLDER/SECTION.txt has all output. A section that fails or
 # hangs costs its share of the time only. The exit status is 1 if one failed. FOLDER is new, or has an earlier page, which
 # is replaced.
@@ -132,7 +132,8 @@ section_step() {
 	[ "$best" -gt 0 ]
 }
 
-# The batch size is the one that was fastest here, or what fits: each further one would be compiled anew.
+# The batch size is the one that was fastest in section_step, or what fits, since each further one would be compiled anew;
+# 1 if that section found none.
 section_torch() {
 	python3 -c 'import torch' 2>/dev/null || { echo "FOUND no PyTorch"; exit 3; }
 	MODEL=$MODEL SEQ_LEN=$SEQ_LEN BATCH=$(cat "$RUNS/batch" 2>/dev/null || echo 1) python3 - <<'PYTHON' || exit 1
@@ -166,7 +167,9 @@ while True:
     except torch.OutOfMemoryError:
         if batch == 1:
             raise
-    batch //= 2
+    batch, loss = batch // 2, None  # with the graph of the step that did not fit
+    optimizer.zero_grad()
+    torch.cuda.empty_cache()
 rate = batch * T / min(times)
 print(f"FOUND torch {torch.__version__} compiled on {gpu}, bf16, batch size {batch}: {rate:.0f} tokens/s")
 PYTHON
@@ -175,7 +178,7 @@ PYTHON
 section_2bw() {
 	"$GPUPIPE" train --json --no-tune --set "model.preset=tiny" $SIZES --set train.steps=8 --set train.batch_size=8 --set train.microbatches=4 --set pipeline.stages=2 --set "pipeline.cut=[2]" \
 		--set pipeline.schedule=2bw --set "pipeline.devices=[$DEVICE,$DEVICE]" --set "data.train=$OUT/text" --set "run.dir=$RUNS/2bw" || exit 1
-	echo "FOUND $(grep '"event":"step"' "$OUT/2bw.txt" | field tokens_per_s | LC_ALL=C xargs printf %.0f) tokens/s on two logical devices, loss $(grep '"event":"step"' "$OUT/2bw.txt" | field loss | LC_ALL=C xargs printf %.4f)"
+	echo "FOUND $(grep '"event":"step"' "$OUT/2bw.txt" | field tokens_per_s | LC_ALL=C xargs -r printf %.0f) tokens/s on two logical devices, loss $(grep '"event":"step"' "$OUT/2bw.txt" | field loss | LC_ALL=C xargs -r printf %.4f)"
 }
 
 # A worker is killed in mid-run; the run continues from its checkpoint.

@@ -1,4 +1,4 @@
-// Package printable makes texts of other computers safe to print, and of lists.
+// Package printable prints texts of other computers without what could command a terminal, and lists.
 package printable
 
 import (

@@ -126,8 +126,9 @@ def last_line(message):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--works", nargs="+", choices=work.WORKS, default=["A-512", "B-512"])
-    a.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
+    a.add_argument("--works", nargs="+", choices=work.WORKS, default=["A", "A-512", "B-512"])
+    a.add_argument("--peers", nargs="+", choices=PEERS, default=[p for p in PEERS if p != "burn"],
+                   help="all but burn, whose first step takes a quarter of an hour")
     a.add_argument("--turns", type=int, default=5)
     a.add_argument("--seconds", type=float, default=5, help="of a turn, at least")
     o = a.parse_args()

@@ -2,7 +2,7 @@ package base
 
 import "github.com/gpupipe/gpupipe/runtime/device"
 
-// Write has do check a write to a buffer and call write with its data, in pieces of at most so many bytes.
+// Write checks a write to a buffer under do and calls write for its data, in pieces of at most piece bytes.
 func (o *Owner[B, P]) Write(do Do, b device.Buffer, offset int64, data []byte, piece int64,
 	write func(b B, offset int64, data []byte) error) error {
 	return do("write", Label(b), func() error {
@@ -20,7 +20,7 @@ func (o *Owner[B, P]) Write(do Do, b device.Buffer, offset int64, data []byte, p
 	})
 }
 
-// Read has do check a read of n bytes of a buffer and call begin. It returns r, which is in progress then.
+// Read checks a read of n bytes of a buffer under do and calls begin. It returns r, which is in progress then.
 func (o *Owner[B, P]) Read(do Do, b device.Buffer, offset, n int64, r device.Pending, begin func(B) error) (device.Pending, error) {
 	err := do("read", Label(b), func() error {
 		if err := o.Checker().Transfer("read", b, offset, n); err != nil {
@@ -34,7 +34,7 @@ func (o *Owner[B, P]) Read(do Do, b device.Buffer, offset, n int64, r device.Pen
 	return r, nil
 }
 
-// Transfer has do check a copy between buffers and call begin. It returns r, which is in progress then.
+// Transfer checks a copy between buffers under do and calls begin. It returns r, which is in progress then.
 func (o *Owner[B, P]) Transfer(do Do, from, to device.Range, r device.Pending, begin func() error) (device.Pending, error) {
 	err := do("transfer", Label(from.Buffer), func() error {
 		if err := o.Checker().Copy(from, to); err != nil {

@@ -119,8 +119,9 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 		for (int q = 0; q < 4; q++) {
 			__builtin_prefetch(ahead + q * A_LINE, 0, A_LEVEL);
 			if (cold) {
-				#pragma GCC unroll 4 // hardware stops at the end of a page
+				#pragma GCC unroll 4
 				for (int s = 0; s < 4; s++)
+					// Hardware's own fetching stops at the end of a page.
 					#pragma GCC unroll 2
 					for (int v = 0; v < vecs; v += LINE / 4 / VL) __builtin_prefetch(b + (B_AHEAD + s) * B_STEP + v * VL);
 			}
