@@ -100,8 +100,8 @@ func readConfigs(files []File, read func(File) ([]byte, error)) (configs []confi
 var mismatch = regexp.MustCompile("cannot unmarshal (!!\\w+)( `.*?`)? into (\\S+)")
 
 // yamlWords are words for YAML's types and for those of a description.
-var yamlWords = strings.NewReplacer("!!map", "a mapping", "!!seq", "a list", "!!str", "the text", "!!int", "the number", "!!float", "the number", "[]hub.config", "a list",
-	"hub.config", "a mapping", "map[string]yaml.Node", "a mapping", "string", "a text", "bool", "true or false")
+var yamlWords = strings.NewReplacer("!!map", "a mapping", "!!seq", "a list", "!!str", "the text", "!!int", "the number",
+	"!!float", "the number", "[]hub.config", "a list", "hub.config", "a mapping", "map[string]yaml.Node", "a mapping", "string", "a text", "bool", "true or false")
 
 // plain is the text of an error of yaml on one line, without the types of Go.
 func plain(err error) string {

@@ -205,11 +205,12 @@ func (n *Name) check() error {
 		return fmt.Errorf("found the split %q, expected letters, digits, _ and dots", after)
 	case notInID.MatchString(n.ID):
 		return fmt.Errorf("found %q in the name %q, expected letters from a to z, digits, -, _ and dots, first a letter or a digit, "+
-			"and neither -- nor ..", notInID.FindString(n.ID), n.ID)
+			"neither .. nor --", notInID.FindString(n.ID), n.ID)
 	case !id.MatchString(n.ID):
 		return errName
 	case n.Revision != "" && (!revision.MatchString(n.Revision) || !slashed(n.Revision)):
-		return fmt.Errorf("found the revision %q, expected a branch, a tag or a commit: letters from a to z, digits, /, -, +, _ and dots", n.Revision)
+		return fmt.Errorf("found the revision %q, expected a branch, a tag or a commit: letters from a to z, digits, /, -, +, _ and dots",
+			n.Revision)
 	case n.Path != "" && !fs.ValidPath(n.Path):
 		return fmt.Errorf("found the path %q, expected one in the repository", n.Path)
 	}

@@ -2,9 +2,9 @@ package outer
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/fielderror"
-	"github.com/gpupipe/gpupipe/internal/printable"
 )
 
 // BlockSize is the number of elements that share a scale in messages.
@@ -28,9 +28,9 @@ func (c Config) Check() error {
 	case !(c.Momentum >= 0 && c.Momentum < 1):
 		return fielderror.New("momentum", c.Momentum, "a number of at least 0 and below 1")
 	case !slices.Contains(FormatNames(), c.Format):
-		return fielderror.New("wire", c.Format, "one of %s", printable.List(FormatNames()))
+		return fielderror.New("wire", c.Format, "one of %s", strings.Join(FormatNames(), ", "))
 	case !slices.Contains(CorrectionNames(), c.Correction):
-		return fielderror.New("correction", c.Correction, "one of %s", printable.List(CorrectionNames()))
+		return fielderror.New("correction", c.Correction, "one of %s", strings.Join(CorrectionNames(), ", "))
 	case !(c.Lateness >= 0 && c.Lateness <= 1):
 		return fielderror.New("lateness", c.Lateness, "a number from 0 to 1")
 	}

@@ -1,4 +1,4 @@
-// Package abi is what the hosts of hooks agree on: that of wazero, package wasm, and that of a browser, package page.
+// Package abi has the names and numbers that hooks share with their hosts: package wasm and package page, in a browser.
 // docs/HOOKS.md describes the ABI.
 package abi
 

@@ -95,11 +95,11 @@ func (h *Host) linkStates(member string) (all []LinkState) {
 		}
 	}
 	for _, l := range h.links.from(member) {
-		i := slices.IndexFunc(all, func(s LinkState) bool { return s.Peer == l.Peer })
-		if i < 0 {
-			i, all = len(all), append(all, l)
+		if i := slices.IndexFunc(all, func(s LinkState) bool { return s.Peer == l.Peer }); i >= 0 {
+			all[i].Latency, all[i].Bandwidth = l.Latency, l.Bandwidth
+		} else {
+			all = append(all, l)
 		}
-		all[i].Latency, all[i].Bandwidth = l.Latency, l.Bandwidth
 	}
 	return all
 }

@@ -130,8 +130,8 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, away fun
 	placed := slices.Collect(slices.Chunk(before[:min(replicas, len(before)/stages)*stages], stages))
 	for _, returning := range []bool{false, true} { // those that are not away come first
 		for i, g := range placed {
-			lost := slices.ContainsFunc(g, gone) || slices.ContainsFunc(placement{g, stages}.neighbors(), broken)
-			if away(i) != returning || returning && lost {
+			if away(i) != returning ||
+				returning && (slices.ContainsFunc(g, gone) || slices.ContainsFunc(placement{g, stages}.neighbors(), broken)) {
 				continue
 			}
 			groups[i] = g
