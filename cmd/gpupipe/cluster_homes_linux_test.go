@@ -23,9 +23,9 @@ const (
 	homesPeriod = 16   // local steps
 	homesLate   = 6    // steps
 	homesFirst  = 32   // steps until all replicas train and exchange
-	homesSteps  = 80   // after these
+	homesSteps  = 48   // after these
 	homesRest   = 16   // of these that are not measured: the processes are still there
-	homesTokens = 2048 // of a step of one machine
+	homesTokens = 8192 // of a step of one machine
 )
 
 // How fast do two machines of one core each train together, whose links have 20 ms and 20 Mbit up? make homes measures
