@@ -221,7 +221,9 @@ func TestRequests(t *testing.T) {
 	_, id := r.connect(joining{info: []byte("two GPUs"), setup: func(c *Client) {
 		c.Handle("echo", echo)
 		c.Handle("fail", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("out of memory") })
-		c.Handle("apart", func(context.Context, []byte) ([]byte, error) { return nil, fmt.Errorf("%w: timeout", ErrApart) })
+		c.Handle("reach", func(context.Context, []byte) ([]byte, error) {
+			return nil, fmt.Errorf("%w: timeout", transport.ErrUnreachable)
+		})
 		c.Handle("bad", func(context.Context, []byte) ([]byte, error) { return nil, usererror.Errorf("no such device") })
 	}})
 	reply, err := r.server.Request(t.Context(), id, "echo", []byte("hello"))
@@ -237,8 +239,8 @@ func TestRequests(t *testing.T) {
 	assert.Equal(t, RemoteError{Member: id, Text: "out of memory"}, *remote)
 	assert.EqualError(t, err, "request fail: member "+id+": out of memory")
 	assert.False(t, usererror.Is(err))
-	_, err = r.server.Request(t.Context(), id, "apart", nil)
-	assert.ErrorIs(t, err, ErrApart)
+	_, err = r.server.Request(t.Context(), id, "reach", nil)
+	assert.ErrorIs(t, err, transport.ErrUnreachable)
 	_, err = r.server.Request(t.Context(), id, "bad", nil)
 	assert.True(t, usererror.Is(err))
 	_, err = r.server.Request(t.Context(), id, "nothing", nil)

@@ -17,11 +17,11 @@ import (
 type RemoteKind string
 
 const (
-	RemoteOther     RemoteKind = ""           // a defect, as far as the member knows
-	RemoteUser      RemoteKind = "user"       // the user's fault: the error is marked with package usererror here too
-	RemoteCanceled  RemoteKind = "canceled"   // the request was canceled
-	RemoteNoHandler RemoteKind = "no-handler" // the member has no handler of this name
-	RemoteApart     RemoteKind = "apart"      // the member has not reached another: ErrApart
+	RemoteOther       RemoteKind = ""            // a defect, as far as the member knows
+	RemoteUser        RemoteKind = "user"        // the user's fault: the error is marked with package usererror here too
+	RemoteCanceled    RemoteKind = "canceled"    // the request was canceled
+	RemoteNoHandler   RemoteKind = "no-handler"  // the member has no handler of this name
+	RemoteUnreachable RemoteKind = "unreachable" // the member has not reached another: transport.ErrUnreachable
 )
 
 // RemoteError is the error that a member's handler returned.
@@ -39,14 +39,11 @@ func (e *RemoteError) Unwrap() error {
 		return usererror.New(errors.New(e.Text))
 	case RemoteCanceled:
 		return context.Canceled
-	case RemoteApart:
-		return ErrApart
+	case RemoteUnreachable:
+		return transport.ErrUnreachable
 	}
 	return nil
 }
-
-// ErrApart is the error of a member that has not reached another.
-var ErrApart = errors.New("two members have no connection")
 
 // LostError is the error of a request whose session has ended before the answer came.
 type LostError struct {
@@ -117,8 +114,8 @@ func encodeFailure(err error) []byte {
 		f.Kind = RemoteUser
 	case errors.Is(err, context.Canceled):
 		f.Kind = RemoteCanceled
-	case errors.Is(err, ErrApart):
-		f.Kind = RemoteApart
+	case errors.Is(err, transport.ErrUnreachable):
+		f.Kind = RemoteUnreachable
 	}
 	f.Text = f.Text[:min(len(f.Text), maxErrorText)]
 	b, err := json.Marshal(f)

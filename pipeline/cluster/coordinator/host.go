@@ -117,7 +117,7 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	h.roster = &roster{note: o.Note, grace: o.Grace, gone: h.memberGone, changed: make(chan struct{}), links: h.linkStates,
 		drop:     func(id, reason string) { _ = h.services.control.Drop(id, reason) }, // it may be gone already
 		expelled: func(id string) bool { return h.expelled.has(id) }, known: func(id string) bool { return h.services.control.Knows(id) },
-		announce: func() { h.announcements.now() }, reached: &h.links}
+		announce: func() { h.announcements.now() }, measured: &h.links}
 	defer func() {
 		if err != nil {
 			h, err = nil, errors.Join(err, h.Close())

@@ -13,27 +13,28 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 )
 
 // Links are what is known of the links between members, for as long as the coordinator runs. The zero value knows none.
 type Links struct {
-	mu     sync.Mutex
-	known  map[pair]partition.Link
-	failed map[pair]time.Time // when two members that were to be neighbors had no connection, whichever of them was to send
+	mu        sync.Mutex
+	known     map[pair]partition.Link
+	unreached map[pair]time.Time // when two members that were to be neighbors did not reach each other, whichever was to send
 }
 
-// failureLasts is the time after which two members that had no connection are tried again. They are earlier, if one of
+// unreachableLasts is the time after which two members that had no connection are tried again, earlier if one of
 // them joins or returns.
-const failureLasts = 10 * time.Minute
+const unreachableLasts = 10 * time.Minute
 
 // unordered is the pair of two members whichever sends.
 func (p pair) unordered() pair { return pair{min(p.from, p.to), max(p.from, p.to)} }
 
-// get returns the link of a pair, if it is measured: unreachable, if the members are apart.
+// get returns the link of a pair, if it is measured: noLink, if the members are unreachable.
 func (l *Links) get(p pair) (partition.Link, bool) {
-	if l.apart(p.from, p.to) {
-		return unreachable, true
+	if l.unreachable(p.from, p.to) {
+		return noLink, true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,34 +49,34 @@ func (l *Links) set(p pair, link partition.Link) {
 		l.known = map[pair]partition.Link{}
 	}
 	l.known[p] = link
-	delete(l.failed, p.unordered())
+	delete(l.unreached, p.unordered())
 }
 
-// fail notes that two members had no connection.
-func (l *Links) fail(p pair) {
+// setUnreachable notes that two members had no connection.
+func (l *Links) setUnreachable(p pair) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.failed, func(_ pair, at time.Time) bool { return time.Since(at) >= failureLasts })
-	if l.failed == nil {
-		l.failed = map[pair]time.Time{}
+	maps.DeleteFunc(l.unreached, func(_ pair, at time.Time) bool { return time.Since(at) >= unreachableLasts })
+	if l.unreached == nil {
+		l.unreached = map[pair]time.Time{}
 	}
-	l.failed[p.unordered()] = time.Now()
+	l.unreached[p.unordered()] = time.Now()
 }
 
-// forget drops the failures of a member's links; of all links, if member is empty.
+// forget drops which members a member does not reach; those of all, if member is empty.
 func (l *Links) forget(member string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := func(p pair) bool { return member == "" || p.from == member || p.to == member }
-	maps.DeleteFunc(l.failed, func(p pair, _ time.Time) bool { return of(p) })
-	maps.DeleteFunc(l.known, func(p pair, link partition.Link) bool { return link == unreachable && of(p) })
+	maps.DeleteFunc(l.unreached, func(p pair, _ time.Time) bool { return of(p) })
+	maps.DeleteFunc(l.known, func(p pair, link partition.Link) bool { return link == noLink && of(p) })
 }
 
-// apart reports whether two members had no connection when one was tried, failureLasts ago at most.
-func (l *Links) apart(a, b string) bool {
+// unreachable reports whether two members had no connection when one was tried, unreachableLasts ago at most.
+func (l *Links) unreachable(a, b string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.failed[pair{a, b}.unordered()]) < failureLasts
+	return time.Since(l.unreached[pair{a, b}.unordered()]) < unreachableLasts
 }
 
 // from lists the measured links of a member.
@@ -97,15 +98,15 @@ const (
 	probeSeconds = 1.5
 )
 
-// unreachable stands for the link of two members that do not reach each other.
-var unreachable = partition.Link{Latency: 1000, Bandwidth: 1}
+// noLink stands for the link of two members that do not reach each other.
+var noLink = partition.Link{Latency: 1000, Bandwidth: 1}
 
 // measureLinks measures those links that are not known, one after the other.
 func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(device, what string)) error {
 	neighbors := p.placement.neighbors()
 	known := func(x pair) bool {
 		link, ok := o.Links.get(x)
-		return ok && !(link == unreachable && slices.Contains(neighbors, x))
+		return ok && !(link == noLink && slices.Contains(neighbors, x))
 	}
 	missing := slices.DeleteFunc(p.placement.pairs(), known)
 	if len(missing) == 0 {
@@ -121,7 +122,7 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 		return err
 	}
 	for _, x := range missing {
-		if known(x) { // its other direction has failed
+		if known(x) { // its other direction is unreachable
 			continue
 		}
 		report(x.from, "the link to "+x.to)
@@ -131,13 +132,13 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 			continue
 		}
 		answered := errors.As(err, new(*control.RemoteError)) && p.group.failing() == nil
-		apart := answered && errors.Is(err, control.ErrApart)
+		unreachable := answered && errors.Is(err, transport.ErrUnreachable)
 		neighbor := slices.Contains(neighbors, x)
-		if apart && neighbor {
-			o.Links.fail(x)
-		} else if apart { // the order of the places does not need this link
-			o.Links.set(x, unreachable)
-			o.Links.set(pair{x.to, x.from}, unreachable)
+		if unreachable && neighbor {
+			o.Links.setUnreachable(x)
+		} else if unreachable { // the order of the places does not need this link
+			o.Links.set(x, noLink)
+			o.Links.set(pair{x.to, x.from}, noLink)
 		}
 		if !answered || neighbor {
 			return err
@@ -170,7 +171,7 @@ func slower(a, b partition.Link) partition.Link {
 // slowestLink combines the slowest of some links.
 func slowestLink(pairs []pair, links *Links) (link partition.Link) {
 	for _, x := range pairs {
-		if known, ok := links.get(x); ok && known != unreachable {
+		if known, ok := links.get(x); ok && known != noLink {
 			link = slower(link, known)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -75,9 +75,9 @@ func TestNeighbors(t *testing.T) {
 	assert.ElementsMatch(t, strings.Fields("ab ba ac ca bd db cd dc da ad"), all)
 }
 
-// Two members are apart if one has not reached the other, not if a probe has failed otherwise, until a probe of either
+// Two members are unreachable if one has not reached the other, not if a probe has failed otherwise, until a probe of either
 // direction succeeds.
-func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
+func TestMembersAreUnreachableWithoutAConnectionAlone(t *testing.T) {
 	n := newNetwork()
 	for _, id := range []string{"a", "b", "c", "d"} {
 		n.add(t, id)
@@ -100,15 +100,15 @@ func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
 	}
 	_, err := measure(errors.New("busy"), "a")
 	require.ErrorContains(t, err, "busy")
-	assert.False(t, links.apart("a", "b"))
-	_, err = measure(fmt.Errorf("%w: refused", control.ErrApart), "a")
-	require.ErrorIs(t, err, control.ErrApart)
-	assert.True(t, links.apart("a", "b"))
-	assert.True(t, links.apart("b", "a"))
+	assert.False(t, links.unreachable("a", "b"))
+	_, err = measure(fmt.Errorf("%w: refused", transport.ErrUnreachable), "a")
+	require.ErrorIs(t, err, transport.ErrUnreachable)
+	assert.True(t, links.unreachable("a", "b"))
+	assert.True(t, links.unreachable("b", "a"))
 	probes, err := measure(nil)
 	require.NoError(t, err)
 	assert.Len(t, probes, 12)
-	assert.False(t, links.apart("a", "b"))
+	assert.False(t, links.unreachable("a", "b"))
 
 	// Members that are no neighbors need not reach each other, and are not tried again soon.
 	links = &Links{}
@@ -116,13 +116,13 @@ func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
 	for _, x := range []string{"ab", "ad", "ba", "bc", "cb", "cd", "dc", "da", "bd", "db"} {
 		links.set(pair{x[:1], x[1:]}, partition.Link{Latency: 1e-3, Bandwidth: 1e9})
 	}
-	probes, err = measure(fmt.Errorf("%w: refused", control.ErrApart), "a", "c")
+	probes, err = measure(fmt.Errorf("%w: refused", transport.ErrUnreachable), "a", "c")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a c"}, probes)
 	link, ok := links.get(pair{"c", "a"})
 	assert.True(t, ok)
-	assert.Equal(t, unreachable, link)
-	assert.False(t, links.apart("a", "c"), "they may belong to one replica")
+	assert.Equal(t, noLink, link)
+	assert.False(t, links.unreachable("a", "c"), "they may belong to one replica")
 	probes, err = measure(nil)
 	require.NoError(t, err)
 	assert.Empty(t, probes)
@@ -132,7 +132,7 @@ func TestMembersAreApartWithoutAConnectionAlone(t *testing.T) {
 	assert.Equal(t, []string{"a c", "c a"}, probes)
 
 	// Nor does it matter if their probe fails otherwise.
-	links.known[pair{"a", "c"}] = unreachable
+	links.known[pair{"a", "c"}] = noLink
 	links.forget("a")
 	probes, err = measure(errors.New("busy"), "a")
 	require.NoError(t, err)

@@ -194,8 +194,8 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 	if n.asked != nil {
 		if err := n.asked(ctx, id, name); err != nil {
 			kind := control.RemoteUser
-			if errors.Is(err, control.ErrApart) {
-				kind = control.RemoteApart
+			if errors.Is(err, transport.ErrUnreachable) {
+				kind = control.RemoteUnreachable
 			}
 			return nil, &control.RemoteError{Member: id, Text: err.Error(), Kind: kind}
 		}

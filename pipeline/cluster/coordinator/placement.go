@@ -122,11 +122,11 @@ func place(before, offers []protocol.Place, ranks int) []protocol.Place {
 // that are not away keep their devices. One that is away returns to its own if they are still offered and reach each
 // other. It is nil if none are left for it.
 func groupPlaces(before, offers []protocol.Place, stages, replicas int, away func(int) bool,
-	apart func(a, b string) bool) [][]protocol.Place {
+	unreachable func(a, b string) bool) [][]protocol.Place {
 	groups := make([][]protocol.Place, replicas)
 	taken := map[string]bool{}
 	gone := func(p protocol.Place) bool { return taken[p.Member] || !slices.Contains(offers, p) }
-	broken := func(x pair) bool { return apart(x.from, x.to) }
+	broken := func(x pair) bool { return unreachable(x.from, x.to) }
 	placed := slices.Collect(slices.Chunk(before[:min(replicas, len(before)/stages)*stages], stages))
 	for _, returning := range []bool{false, true} { // those that are not away come first
 		for i, g := range placed {
@@ -140,7 +140,7 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, away fun
 			}
 		}
 	}
-	free := freeGroups(offers, taken, stages, apart)
+	free := freeGroups(offers, taken, stages, unreachable)
 	for i := range groups {
 		if away(i) && groups[i] == nil && len(free) > 0 {
 			groups[i], free = free[0], free[1:]
@@ -151,8 +151,8 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, away fun
 
 // freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have
 // not reached each other are in no group together.
-func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apart func(a, b string) bool) (groups [][]protocol.Place) {
-	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are apart
+func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, unreachable func(a, b string) bool) (groups [][]protocol.Place) {
+	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are unreachable
 	for _, member := range (placement{ranks: offers}).members() {
 		if taken[member] {
 			continue
@@ -163,7 +163,7 @@ func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, apar
 			continue
 		}
 		i := slices.IndexFunc(open, func(g []protocol.Place) bool {
-			return !slices.ContainsFunc(g, func(p protocol.Place) bool { return apart(p.Member, member) })
+			return !slices.ContainsFunc(g, func(p protocol.Place) bool { return unreachable(p.Member, member) })
 		})
 		if i < 0 {
 			i, open = len(open), append(open, nil)

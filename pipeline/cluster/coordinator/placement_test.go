@@ -44,16 +44,16 @@ func TestGroupPlaces(t *testing.T) {
 	assert.Equal(t, [][]protocol.Place{at("b0", "c0"), at("a0", "a1")}, groupPlaces(at("b0", "c0", "c0", "d0"), offers, 2, 2, all, near))
 	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0"), nil}, groupPlaces(nil, offers, 2, 3, all, near))
 	links := &Links{}
-	links.fail(pair{"c", "b"})
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, all, links.apart))
-	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(at("b0", "c0"), at("b0", "c0"), 2, 1, all, links.apart), "no others are here")
-	links.fail(pair{"b", "d"})
+	links.setUnreachable(pair{"c", "b"})
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "d0")}, groupPlaces(at("a0", "a1", "b0", "c0"), offers, 2, 2, all, links.unreachable))
+	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(at("b0", "c0"), at("b0", "c0"), 2, 1, all, links.unreachable), "no others are here")
+	links.setUnreachable(pair{"b", "d"})
 	four := at("a0", "b0", "c0", "d0")
-	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(nil, four, 4, 1, all, links.apart))
+	assert.Equal(t, [][]protocol.Place{nil}, groupPlaces(nil, four, 4, 1, all, links.unreachable))
 	assert.Equal(t, [][]protocol.Place{at("b0", "a0", "d0", "e0")}, groupPlaces(at("b0", "a0", "d0", "e0"), append(four, at("e0")...), 4, 1, all,
-		links.apart), "stages that are no neighbors need no link")
+		links.unreachable), "stages that are no neighbors need no link")
 	links.set(pair{"b", "c"}, partition.Link{})
-	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, all, links.apart), "in either direction")
+	assert.Equal(t, [][]protocol.Place{at("a0", "a1"), at("b0", "c0")}, groupPlaces(nil, offers, 2, 2, all, links.unreachable), "in either direction")
 }
 
 // Replicas that are not away keep their devices, whatever becomes known of these.
@@ -65,20 +65,20 @@ func TestGroupPlacesOfReplicasThatTrain(t *testing.T) {
 		return all
 	}
 	links := &Links{}
-	links.fail(pair{"a", "b"})
+	links.setUnreachable(pair{"a", "b"})
 	second := func(i int) bool { return i == 1 }
 	placed := at("a", "b", "c", "d")
-	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("a", "b", "e", "f"), 2, 2, second, links.apart),
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("a", "b", "e", "f"), 2, 2, second, links.unreachable),
 		"two members had no connection when one was tried")
-	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("b", "e", "f"), 2, 2, second, links.apart),
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), at("e", "f")}, groupPlaces(placed, at("b", "e", "f"), 2, 2, second, links.unreachable),
 		"a member does not answer for a moment")
-	assert.Equal(t, [][]protocol.Place{at("a", "b"), nil}, groupPlaces(at("a", "b", "b", "c"), at("a", "b", "c"), 2, 2, second, links.apart))
+	assert.Equal(t, [][]protocol.Place{at("a", "b"), nil}, groupPlaces(at("a", "b", "b", "c"), at("a", "b", "c"), 2, 2, second, links.unreachable))
 }
 
 // hostOf is a host with members that have a device each.
 func hostOf(members ...string) *Host {
 	h := &Host{options: HostOptions{Rejoin: defaultRejoin}}
-	h.roster = &roster{changed: make(chan struct{}), note: func(string, ...any) {}, announce: func() {}, reached: &h.links,
+	h.roster = &roster{changed: make(chan struct{}), note: func(string, ...any) {}, announce: func() {}, measured: &h.links,
 		expelled: func(string) bool { return false }, known: func(string) bool { return true }}
 	for _, id := range members {
 		h.roster.memberChanged(joinedAs(id))
@@ -97,7 +97,7 @@ func joinedAs(id string) control.MemberChange {
 func TestAwaitReplicasWithUnreachableMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := hostOf("a", "b", "c", "d"), time.Now()
-		h.links.fail(pair{"c", "d"})
+		h.links.setUnreachable(pair{"c", "d"})
 		here, err := h.awaitReplicas(t.Context(), 2, 2)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 1, here)
@@ -109,7 +109,7 @@ func TestAwaitReplicasWithUnreachableMembers(t *testing.T) {
 		assert.Equal(t, defaultRejoin+time.Second, time.Since(began))
 
 		h = hostOf("c", "d")
-		h.links.fail(pair{"c", "d"})
+		h.links.setUnreachable(pair{"c", "d"})
 		here, err = h.awaitReplicas(t.Context(), 2, 1)
 		require.NoError(t, err, "they may reach each other by now")
 		assert.Equal(t, 1, here)
@@ -120,7 +120,7 @@ func TestAwaitReplicasWithUnreachableMembers(t *testing.T) {
 
 		h, began = hostOf("a", "b", "c", "d"), time.Now()
 		h.roster.placeGroups(4, 1, func(int) bool { return true })
-		h.links.fail(pair{"a", "c"})
+		h.links.setUnreachable(pair{"a", "c"})
 		here, err = h.awaitReplicas(t.Context(), 4, 1)
 		require.NoError(t, err)
 		assert.Equal(t, 1, here)
@@ -130,11 +130,11 @@ func TestAwaitReplicasWithUnreachableMembers(t *testing.T) {
 
 // Members that did not reach each other are offered again when one of them answers again, and after a time.
 func TestMembersThatWereApartAreOfferedAgain(t *testing.T) {
-	for member, after := range map[string]time.Duration{"a": time.Minute + failureLasts, "c": time.Minute, "d": time.Minute} {
+	for member, after := range map[string]time.Duration{"a": time.Minute + unreachableLasts, "c": time.Minute, "d": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			h, began := hostOf("a", "b", "c", "d"), time.Now()
 			h.roster.placeGroups(2, 2, func(int) bool { return true })
-			h.links.fail(pair{"c", "d"})
+			h.links.setUnreachable(pair{"c", "d"})
 			time.AfterFunc(time.Minute, func() {
 				h.roster.memberChanged(control.MemberChange{Change: control.Returned, Member: control.Member{ID: member}})
 			})

@@ -23,7 +23,7 @@ type roster struct {
 	expelled func(id string) bool        // reports whether a member is expelled, though it may still be here
 	known    func(id string) bool        // reports whether a member has a session, though its end may not be announced yet
 	links    func(id string) []LinkState // of a member
-	reached  *Links                      // which members have reached each other
+	measured *Links                      // what is known of the links between members
 	announce func()                      // is called after each change, with the lock
 	unwatch  func()                      // ends calls of memberChanged
 
@@ -63,7 +63,7 @@ func (r *roster) memberChanged(c control.MemberChange) {
 	defer r.mu.Unlock()
 	m := r.find(c.Member.ID)
 	if c.Change == control.Joined || c.Change == control.Returned { // maybe at another place
-		r.reached.forget(c.Member.ID)
+		r.measured.forget(c.Member.ID)
 	}
 	switch {
 	case c.Change == control.Joined:
@@ -205,7 +205,7 @@ func (r *roster) wait(ctx context.Context, enough func(devices, members int) boo
 }
 
 // waitOffers waits until a condition on the devices that are offered holds, or ctx ends. It is called with the lock,
-// after each change and, since failed links count no longer after a time, every failureLasts.
+// after each change and, since unreachable members are tried again after a time, every unreachableLasts.
 func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.Place) bool) error {
 	for {
 		r.mu.Lock()
@@ -216,7 +216,7 @@ func (r *roster) waitOffers(ctx context.Context, enough func(offers []protocol.P
 		}
 		select {
 		case <-changed:
-		case <-time.After(failureLasts):
+		case <-time.After(unreachableLasts):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -259,7 +259,7 @@ func (r *roster) placeGroups(stages, replicas int, away func(int) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	placed := make([]protocol.Place, stages*replicas)
-	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas, away, r.reached.apart) {
+	for i, g := range groupPlaces(r.placed, r.offers(), stages, replicas, away, r.measured.unreachable) {
 		copy(placed[i*stages:], g)
 	}
 	r.placed = placed

@@ -121,12 +121,12 @@ func (h *Host) openReplicas(ctx context.Context, t train.RemoteTask, o train.Opt
 }
 
 // awaitReplicas waits until there are devices for all replicas, but not longer than HostOptions.Rejoin, and returns how
-// many have devices. If none has, failed links count no longer: by now they may work.
+// many have devices. If none has, no members count as unreachable any longer: by now they may not be.
 func (h *Host) awaitReplicas(ctx context.Context, stages, replicas int) (here int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.options.Rejoin)
 	defer cancel()
 	enough := func(offers []protocol.Place) bool {
-		groups := groupPlaces(h.roster.placed, offers, stages, replicas, func(int) bool { return true }, h.links.apart)
+		groups := groupPlaces(h.roster.placed, offers, stages, replicas, func(int) bool { return true }, h.links.unreachable)
 		here = len(slices.DeleteFunc(groups, func(g []protocol.Place) bool { return g == nil }))
 		return here == replicas
 	}
@@ -169,7 +169,7 @@ func (h *Host) offerTo(stages, replicas int) func(ctx context.Context, away []in
 	return func(ctx context.Context, away []int) (replica int, err error) {
 		isAway := func(i int) bool { return slices.Contains(away, i) }
 		err = h.roster.waitOffers(ctx, func(offers []protocol.Place) bool {
-			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas, isAway, h.links.apart) {
+			for i, g := range groupPlaces(h.roster.placed, offers, stages, replicas, isAway, h.links.unreachable) {
 				if g != nil && isAway(i) {
 					replica = i
 					return true

@@ -2,10 +2,8 @@ package member
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
@@ -38,7 +36,7 @@ const (
 
 // probe measures the link to another member: half of the round trip of an empty message, and the bandwidth of the
 // fastest of several rounds, each twice as large as the one before. A new connection needs some rounds to reach its
-// speed. Without a connection, the error wraps control.ErrApart.
+// speed. The error wraps transport.ErrUnreachable if there was no connection.
 func (m *Member) probe(ctx context.Context, q protocol.ProbeRequest) (partition.Link, error) {
 	if err := q.Check(); err != nil {
 		return partition.Link{}, err
@@ -46,7 +44,7 @@ func (m *Member) probe(ctx context.Context, q protocol.ProbeRequest) (partition.
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if _, err := m.round(ctx, q.To, 0); err != nil { // connects
-		return partition.Link{}, fmt.Errorf("%w: %w", control.ErrApart, err)
+		return partition.Link{}, err
 	}
 	roundTrip := time.Duration(0)
 	for i := range probeLatency {

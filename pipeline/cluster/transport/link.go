@@ -11,6 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
+// ErrUnreachable is the error of messages to a peer that there has never been a connection with in the epoch.
+var ErrUnreachable = errors.New("no connection")
+
 // Codes of refusals. gRPC itself sends none of them.
 const (
 	codeEarly    = codes.OutOfRange         // the epoch has not begun
@@ -139,8 +142,7 @@ func (l *link) startGrace() {
 	period := l.state.period
 	l.state.grace = time.AfterFunc(period, func() {
 		l.mu.Lock()
-		late := l.state.connection != nil || l.state.over != nil
-		trouble := l.state.trouble
+		late, connections, trouble := l.state.connection != nil || l.state.over != nil, l.state.connections, l.state.trouble
 		l.mu.Unlock()
 		if late {
 			return
@@ -148,7 +150,11 @@ func (l *link) startGrace() {
 		if trouble == nil {
 			trouble = errors.New("it has not dialed")
 		}
-		l.fail(fmt.Errorf("no connection for %v: %w", period, trouble))
+		ended := errors.New("no connection")
+		if connections == 0 {
+			ended = ErrUnreachable
+		}
+		l.fail(fmt.Errorf("%w for %v: %w", ended, period, trouble))
 	})
 }
 
@@ -167,6 +173,9 @@ func (l *link) flush(ctx context.Context) error {
 		select {
 		case <-o.empty():
 		case <-ctx.Done():
+			if !isClosed(l.begun) {
+				return fmt.Errorf("transport: member %q: %w: %w", l.peer.ID, ErrUnreachable, ctx.Err())
+			}
 			return fmt.Errorf("transport: %d bytes to member %q are not acknowledged: %w", o.statistics().unacknowledged, l.peer.ID,
 				ctx.Err())
 		}
