@@ -142,7 +142,7 @@ func dial(ctx context.Context, url string) (net.Conn, error) {
 	return websocket.NetConn(context.Background(), c, websocket.MessageBinary), nil
 }
 
-// listener accepts connections of other tabs, one after the other: it waits on a WebSocket until the relay has one.
+// listener accepts connections of other tabs, one after the other: it waits on a WebSocket until the proxy has one.
 type listener struct {
 	url   string
 	ctx   context.Context // until Close

@@ -56,7 +56,7 @@ func (h *Host) tabLeft(secret string) {
 	}
 }
 
-// peersOf returns the peers as a member reaches them: a tab through the relay of its page. Of two tabs the one with the
+// peersOf returns the peers as a member reaches them: a tab through the proxy of its page. Of two tabs the one with the
 // greater ID connects to the other.
 func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
 	peers := slices.Clone(all)
@@ -73,7 +73,7 @@ func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []proto
 	return peers
 }
 
-// targetsOf returns what the relay needs to connect a tab to its peers. It reports whether the member is a tab.
+// targetsOf returns what the proxy needs to connect a tab to its peers. It reports whether the member is a tab.
 func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Target, bool) {
 	infos := h.roster.infos()
 	if h.services.tabs == nil || infos[member].Tab == "" {

@@ -144,7 +144,7 @@ type Info struct {
 	Addresses []string `json:"addresses"` // host:port for tensors, most useful first; none: others cannot dial it
 	Devices   []Device `json:"devices"`
 	// Tab is set by a browser tab: the hexadecimal SHA-256 of a secret by which its page says that it is closed. A tab
-	// only dials, and the addresses of its peers are paths of the coordinator's relay.
+	// only dials, and the addresses of its peers are paths of the proxy of the coordinator's page.
 	Tab string `json:"tab,omitempty"`
 }
 

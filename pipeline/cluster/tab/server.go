@@ -47,7 +47,7 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 	serving  sync.WaitGroup
-	relay    relay
+	proxy    proxy
 }
 
 // Serve serves the page on a listener until Close. It owns the listener.
@@ -69,7 +69,7 @@ func Serve(l net.Listener, o Options) (*Server, error) {
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*o.Certificate},
 			NextProtos: []string{"http/1.1"}})
 	}
-	s := &Server{o: o, listener: l, relay: newRelay()}
+	s := &Server{o: o, listener: l, proxy: newProxy()}
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(io.Discard, "", 0)}
 	s.serving.Go(func() { _ = s.http.Serve(l) })
@@ -96,7 +96,7 @@ func (s *Server) URL(host string) string {
 // Close ends the server and the connections of all tabs.
 func (s *Server) Close() error {
 	err := s.http.Close()
-	s.relay.close()
+	s.proxy.close()
 	s.serving.Wait()
 	return err
 }
@@ -119,9 +119,9 @@ func (s *Server) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /connect/accept/{secret}", func(w http.ResponseWriter, r *http.Request) {
 		tab := protocol.TabHash(r.PathValue("secret"))
-		call := s.relay.call(tab)
-		defer s.relay.hangUp(tab, call)
-		s.connect(w, r, func(c *conn) { s.relay.wait(tab, call, c) })
+		call := s.proxy.call(tab)
+		defer s.proxy.hangUp(tab, call)
+		s.connect(w, r, func(c *conn) { s.proxy.wait(tab, call, c) })
 	})
 	mux.HandleFunc("GET /connect/peer/{ticket}", s.connectPeer)
 	mux.HandleFunc("POST /leave", s.leave)
@@ -172,7 +172,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 
 // connectPeer connects a tab to the peer that a ticket names.
 func (s *Server) connectPeer(w http.ResponseWriter, r *http.Request) {
-	target, ok := s.relay.target(r.PathValue("ticket"))
+	target, ok := s.proxy.target(r.PathValue("ticket"))
 	if !ok {
 		s.o.Note("tab: %s: refused: the ticket of a peer is unknown, or its epoch has ended", r.RemoteAddr)
 		http.Error(w, "the ticket is unknown, or its epoch has ended", http.StatusForbidden)
@@ -185,7 +185,7 @@ func (s *Server) connectPeer(w http.ResponseWriter, r *http.Request) {
 func (s *Server) connectTo(w http.ResponseWriter, r *http.Request, target Target) {
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	defer cancel()
-	peer, err := s.relay.reach(ctx, target)
+	peer, err := s.proxy.reach(ctx, target)
 	if err != nil {
 		s.o.Note("tab: a peer of %s cannot be reached: %v", r.RemoteAddr, err)
 		http.Error(w, "the peer cannot be reached", http.StatusBadGateway)

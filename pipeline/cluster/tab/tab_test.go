@@ -254,23 +254,23 @@ func TestNewestCall(t *testing.T) {
 		require.NoError(t, err)
 		return <-accepted
 	}
-	r := newRelay()
-	first, second := r.call("tab"), r.call("tab")
+	p := newProxy()
+	first, second := p.call("tab"), p.call("tab")
 	met := make(chan net.Conn)
 	go func() {
-		c, err := r.meet(t.Context(), "tab")
+		c, err := p.meet(t.Context(), "tab")
 		assert.NoError(t, err)
 		met <- c
 	}()
 	early := accept()
-	r.wait("tab", first, early)
+	p.wait("tab", first, early)
 	<-early.ended
 	late := accept()
-	r.wait("tab", second, late)
+	p.wait("tab", second, late)
 	assert.Same(t, late, <-met)
-	r.hangUp("tab", first)
-	assert.NotEmpty(t, r.waiting)
-	r.hangUp("tab", second)
-	assert.Empty(t, r.waiting)
+	p.hangUp("tab", first)
+	assert.NotEmpty(t, p.waiting)
+	p.hangUp("tab", second)
+	assert.Empty(t, p.waiting)
 	assert.NoError(t, late.Close())
 }

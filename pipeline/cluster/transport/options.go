@@ -51,7 +51,7 @@ type Network struct {
 	Bind func(address string) (net.Listener, error)
 	// Dial opens a connection to an address of a peer; nil is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are.
+	// Listener accepts connections of a node without an address, such as those of browser tabs; nil: none are.
 	// The node owns it.
 	Listener net.Listener
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// relay holds the tickets of an epoch and the connections of all tabs.
-type relay struct {
+// proxy holds the tickets of an epoch and the connections of all tabs.
+type proxy struct {
 	mu      sync.Mutex
 	epoch   uint64
 	tickets map[string]Target
@@ -33,8 +33,8 @@ type waiter struct {
 	met  bool  // another tab has it
 }
 
-func newRelay() relay {
-	return relay{tickets: map[string]Target{}, waiting: map[string]waiter{}, open: map[*conn]bool{}}
+func newProxy() proxy {
+	return proxy{tickets: map[string]Target{}, waiting: map[string]waiter{}, open: map[*conn]bool{}}
 }
 
 // Target is a peer to which a ticket leads.
@@ -46,76 +46,76 @@ type Target struct {
 // Tickets returns, for each peer of a tab, the path by which the tab connects to it. The tickets of earlier epochs open
 // no connection any more.
 func (s *Server) Tickets(epoch uint64, peers map[string]Target) map[string]string {
-	r := &s.relay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if epoch > r.epoch {
-		r.epoch = epoch
-		clear(r.tickets)
+	p := &s.proxy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if epoch > p.epoch {
+		p.epoch = epoch
+		clear(p.tickets)
 	}
 	paths := make(map[string]string, len(peers))
 	for id, target := range peers {
 		ticket := rand.Text()
-		r.tickets[ticket] = target
+		p.tickets[ticket] = target
 		paths[id] = "peer/" + ticket
 	}
 	return paths
 }
 
 // target returns the peer that a ticket names.
-func (r *relay) target(ticket string) (Target, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t, ok := r.tickets[ticket]
+func (p *proxy) target(ticket string) (Target, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, ok := p.tickets[ticket]
 	return t, ok
 }
 
 // call begins a tab's wait for another tab, and ends the wait of its call before, whose connection may be there later.
-func (r *relay) call(tab string) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if before := r.waiting[tab]; before.conn != nil && !before.met {
+func (p *proxy) call(tab string) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before := p.waiting[tab]; before.conn != nil && !before.met {
 		go before.conn.Close()
 	}
-	r.calls++
-	r.waiting[tab] = waiter{call: r.calls}
-	return r.calls
+	p.calls++
+	p.waiting[tab] = waiter{call: p.calls}
+	return p.calls
 }
 
 // wait keeps the connection of a tab's call, unless the tab has called again.
-func (r *relay) wait(tab string, call uint64, c *conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting[tab].call != call {
+func (p *proxy) wait(tab string, call uint64, c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[tab].call != call {
 		_ = c.Close()
 		return
 	}
-	r.waiting[tab] = waiter{call: call, conn: c}
+	p.waiting[tab] = waiter{call: call, conn: c}
 }
 
 // hangUp ends a call.
-func (r *relay) hangUp(tab string, call uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting[tab].call == call {
-		delete(r.waiting, tab)
+func (p *proxy) hangUp(tab string, call uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[tab].call == call {
+		delete(p.waiting, tab)
 	}
 }
 
-// Accepted is what the relay writes on a tab's waiting connection when another tab is there.
+// Accepted is what the proxy writes on a tab's waiting connection when another tab is there.
 const Accepted = 1
 
 // meet returns the connection on which a tab waits, when it does.
-func (r *relay) meet(ctx context.Context, tab string) (net.Conn, error) {
+func (p *proxy) meet(ctx context.Context, tab string) (net.Conn, error) {
 	for ctx.Err() == nil {
-		r.mu.Lock()
-		w := r.waiting[tab]
+		p.mu.Lock()
+		w := p.waiting[tab]
 		free := w.conn != nil && !w.met
 		if free {
 			w.met = true
-			r.waiting[tab] = w
+			p.waiting[tab] = w
 		}
-		r.mu.Unlock()
+		p.mu.Unlock()
 		if free {
 			if _, err := w.conn.Write([]byte{Accepted}); err == nil {
 				return w.conn, nil
@@ -134,16 +134,16 @@ func (r *relay) meet(ctx context.Context, tab string) (net.Conn, error) {
 const meetPause = 20 * time.Millisecond
 
 // reach connects to a peer.
-func (r *relay) reach(ctx context.Context, t Target) (net.Conn, error) {
+func (p *proxy) reach(ctx context.Context, t Target) (net.Conn, error) {
 	if t.Tab != "" {
-		return r.meet(ctx, t.Tab)
+		return p.meet(ctx, t.Tab)
 	}
 	return dialAny(ctx, t.Addresses)
 }
 
 // connect makes a request a WebSocket and has it served. It returns when that connection is closed.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request, serve func(*conn)) {
-	if !s.relay.room() {
+	if !s.proxy.room() {
 		s.o.Note("tab: %s: refused: more than %d connections", r.RemoteAddr, maxConnections)
 		http.Error(w, "too many connections", http.StatusServiceUnavailable)
 		return
@@ -154,37 +154,37 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, serve func(*con
 		return
 	}
 	c := newConn(ws, r.RemoteAddr)
-	if !s.relay.add(c) {
+	if !s.proxy.add(c) {
 		_ = c.Close()
 		return
 	}
-	defer s.relay.remove(c)
+	defer s.proxy.remove(c)
 	serve(c)
 	<-c.ended
 }
 
-func (r *relay) room() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.open) < maxConnections
+func (p *proxy) room() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.open) < maxConnections
 }
 
-func (r *relay) add(c *conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+func (p *proxy) add(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return false
 	}
-	r.open[c] = true
-	r.serving.Add(1)
+	p.open[c] = true
+	p.serving.Add(1)
 	return true
 }
 
-func (r *relay) remove(c *conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.open, c)
-	r.serving.Done()
+func (p *proxy) remove(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+	p.serving.Done()
 }
 
 // farewell is how long connections may take to end by themselves when the server closes: the last words of servers that
@@ -192,19 +192,19 @@ func (r *relay) remove(c *conn) {
 const farewell = 500 * time.Millisecond
 
 // close ends all connections and waits until none is served.
-func (r *relay) close() {
-	r.mu.Lock()
-	r.closed = true
-	r.mu.Unlock()
+func (p *proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	timer := time.AfterFunc(farewell, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for c := range r.open {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for c := range p.open {
 			_ = c.Close()
 		}
 	})
 	defer timer.Stop()
-	r.serving.Wait()
+	p.serving.Wait()
 }
 
 // conn is a tab's WebSocket as a stream of bytes.
