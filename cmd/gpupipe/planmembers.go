@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -162,7 +161,7 @@ func (m *imaginedMachines) connect() error {
 	for i, l := range m.Links {
 		at := func(end int) int { return slices.Index(names, l.Between[end]) }
 		if len(l.Between) != 2 || at(0) < 0 || at(1) < 0 || at(0) == at(1) {
-			return fmt.Errorf("links[%d].between: found %s, expected two of %s", i, printable.List(l.Between), printable.List(names))
+			return fmt.Errorf("links[%d].between: found %s, expected two of %s", i, strings.Join(l.Between, ", "), strings.Join(names, ", "))
 		}
 		link, err := parseLink(l.Link)
 		if err != nil || link == nil {
