@@ -9,7 +9,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 )
 
 // Bounds on the keys that a module may declare.
@@ -68,7 +68,7 @@ func keyImport() Import {
 // Call it when the module has declared all its keys. [Module.Open] calls it after gpupipe_open.
 func (i *Instance) CheckKeys() error {
 	if err := i.keys.Check(i.options.Config); err != nil {
-		return &failure{err.Error()}
+		return &abi.Failure{Text: err.Error()}
 	}
 	return nil
 }

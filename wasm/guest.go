@@ -12,16 +12,15 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
 // begin prepares a call.
 func (i *Instance) begin(ctx context.Context, export string, batch int, budget int64) {
-	i.call = call{ctx: ctx, export: export, batch: batch, budget: budget, left: budget,
+	i.call = call{Call: abi.Begin(export, batch, budget, i.module.limits.Deadline), ctx: ctx,
 		output: output{line: i.options.Log, left: i.module.limits.LogBytes, partial: i.call.output.partial[:0],
-			tail: i.call.output.tail[:0]},
-		deadline: time.Now().Add(i.module.limits.Deadline)}
+			tail: i.call.output.tail[:0]}}
 }
 
 // random returns the call's stream of random bytes. It is seeded at its first use: few calls use it, and seeding takes
@@ -30,7 +29,7 @@ func (i *Instance) random() *rand.ChaCha8 {
 	if i.call.random == nil {
 		var seed [32]byte
 		binary.LittleEndian.PutUint64(seed[:], i.options.Seed)
-		binary.LittleEndian.PutUint64(seed[8:], uint64(int64(i.call.batch)))
+		binary.LittleEndian.PutUint64(seed[8:], uint64(int64(i.call.Batch)))
 		copy(seed[16:], abi.Version)
 		i.call.random = rand.NewChaCha8(seed)
 	}
@@ -46,47 +45,27 @@ func (i *Instance) finish(err error) error {
 	}
 	i.call.output.flush()
 	i.call.ctx = nil
-	if err == nil && i.call.used > i.call.budget { // exceeded after the last tick
+	if err == nil && i.call.Exceeds(i.call.used) { // exceeded after the last tick
 		err = i.overdrawn()
 	}
 	if err == nil {
 		return nil
 	}
 	kind, cause := i.classify(err)
-	e := &Error{Hook: i.options.Hook, Export: i.call.export, Batch: i.call.batch, Kind: kind, Cause: cause}
+	e := &Error{Hook: i.options.Hook, Export: i.call.Export, Batch: i.call.Batch, Kind: kind, Cause: cause}
 	if kind != Failed {
 		e.Output = printable(i.call.output.tail)
 	}
-	if _, reported := err.(*failure); !reported || kind != Failed {
+	if _, reported := err.(*abi.Failure); !reported || kind != Failed {
 		i.closed = e
 		i.release()
 	}
 	return e
 }
 
-// failure is an error that the hook itself reported. The instance stays usable.
-type failure struct{ message string }
-
-func (f *failure) Error() string { return f.message }
-
-// status returns a failure if the result is negative or the call called fail.
-func (i *Instance) status(result int32, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case i.call.failed && i.call.message != "":
-		return &failure{i.call.message}
-	case i.call.failed:
-		return &failure{"called fail without a message"}
-	case result < 0:
-		return &failure{fmt.Sprintf("returned %d", result)}
-	}
-	return nil
-}
-
 func (i *Instance) classify(err error) (Kind, error) {
 	var (
-		reported *failure
+		reported *abi.Failure
 		host     *halt
 	)
 	kind := Trap
@@ -98,11 +77,11 @@ func (i *Instance) classify(err error) (Kind, error) {
 	case strings.HasPrefix(err.Error(), "wasm error: stack overflow"), err.Error() == "stack overflow":
 		kind = Stack
 	}
-	if i.call.refused && (kind == Trap || kind == Failed || kind == Exit) {
+	if i.call.Refused && (kind == Trap || kind == Failed || kind == Exit) {
 		kind, err = Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.module.limits.MemoryPages, oneLine(err))
 	}
-	if kind == Trap && i.call.message != "" { // a panic in Rust calls fail and then traps
-		err = fmt.Errorf("%s, then: %w", i.call.message, oneLine(err))
+	if kind == Trap && i.call.Message != "" { // a panic in Rust calls fail and then traps
+		err = fmt.Errorf("%s, then: %w", i.call.Message, oneLine(err))
 	}
 	return kind, oneLine(err)
 }
@@ -134,24 +113,17 @@ func (i *Instance) attach(guest api.Module) {
 
 // refill grants the module the next quantum of its budget. It reports false if the budget is used up.
 func (i *Instance) refill() bool {
-	left := i.call.left + int64(i.fuel.Get())
-	if left < 0 {
-		i.call.left = left
-		i.fuel.Set(0)
-		return false
-	}
-	grant := min(abi.Quantum, left)
-	i.call.left = left - grant
+	grant, ok := i.call.Refill(int64(i.fuel.Get()))
 	i.fuel.Set(uint64(grant))
-	return true
+	return ok
 }
 
 // units returns the work that the call has done so far.
 func (i *Instance) units() int64 {
 	if i.fuel == nil {
-		return i.call.budget - i.call.left
+		return i.call.Used(0)
 	}
-	return i.call.budget - i.call.left - int64(i.fuel.Get())
+	return i.call.Used(int64(i.fuel.Get()))
 }
 
 // Work returns the units of work of the last call, including the host's work for it.
@@ -163,7 +135,7 @@ func (i *Instance) tick(reason uint32) error {
 	case meter.OutOfRoom:
 		return halted(Stack, "made more than %d nested calls", i.module.limits.Depth)
 	case meter.GrowthRefused:
-		i.call.refused = true
+		i.call.Refused = true
 		return i.overdue()
 	}
 	if !i.refill() {
@@ -178,15 +150,13 @@ func (i *Instance) overdue() error {
 	switch {
 	case i.call.ctx.Err() != nil:
 		return &halt{Canceled, context.Cause(i.call.ctx)}
-	case time.Now().After(i.call.deadline):
+	case time.Now().After(i.call.Deadline):
 		return halted(Deadline, "took more than %v", i.module.limits.Deadline)
 	}
 	return nil
 }
 
-func (i *Instance) overdrawn() error {
-	return halted(Budget, "took more than %d units of work", i.call.budget)
-}
+func (i *Instance) overdrawn() error { return &halt{Budget, i.call.Overdrawn()} }
 
 // invoke calls an export of the module. The result of a function without one is 0.
 func (i *Instance) invoke(export string, args ...uint64) (int32, error) {
@@ -234,8 +204,8 @@ func (i *Instance) reserve(slot int, size uint32) error {
 	}
 	address := uint32(result)
 	switch {
-	case i.call.failed:
-		return i.status(0, nil)
+	case i.call.Failed:
+		return i.call.Status(0, nil)
 	case address == 0:
 		return halted(Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", abi.Alloc, want, i.module.limits.MemoryPages)
 	case address%16 != 0:

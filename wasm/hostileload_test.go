@@ -5,7 +5,7 @@ import (
 
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 )
 
 func refusedModules() []hostile {

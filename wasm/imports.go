@@ -9,7 +9,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
@@ -35,7 +35,7 @@ func abiImports() []Import {
 				return err
 			}
 			i.Charge(abi.HostCall + 8*int64(min(len(b), abi.MaxMessage)))
-			i.call.failed, i.call.message = true, printable(b[:min(len(b), abi.MaxMessage)])
+			i.call.Failed, i.call.Message = true, printable(b[:min(len(b), abi.MaxMessage)])
 			return nil
 		}},
 		keyImport(),
@@ -105,7 +105,7 @@ func (i *Instance) Write(address uint32, data []byte) error {
 func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
 
 // Batch is the batch of the call in progress, -1 outside of batches. It is for use by an Import.
-func (i *Instance) Batch() int { return i.call.batch }
+func (i *Instance) Batch() int { return i.call.Batch }
 
 // importsOf lists the functions that may be imported from a module of the host.
 func (r *Runtime) importsOf(module string) []string {

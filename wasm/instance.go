@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
-	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 )
 
 // Options of an instance.
@@ -41,19 +40,12 @@ type Instance struct {
 
 // call is the state of the call in progress.
 type call struct {
-	ctx      context.Context
-	export   string
-	batch    int
-	budget   int64
-	left     int64 // the budget that has not been granted to the module's counter
-	deadline time.Time
-	message  string // the argument of fail
-	failed   bool   // fail was called
-	refused  bool   // growth of the memory was refused
-	output   output
-	passed   uint64        // nanoseconds that the module's clock advanced besides its advance for work
-	used     int64         // units, when the call has ended
-	random   *rand.ChaCha8 // nil until its first use
+	abi.Call
+	ctx    context.Context
+	output output
+	passed uint64        // nanoseconds that the module's clock advanced besides its advance for work
+	used   int64         // units, when the call has ended
+	random *rand.ChaCha8 // nil until its first use
 }
 
 // The buffers in the module's memory that the host writes to.
@@ -101,11 +93,12 @@ func (i *Instance) open() error {
 			return err
 		}
 	}
-	switch version, err := i.invoke(abi.Version); {
-	case err != nil:
+	version, err := i.invoke(abi.Version)
+	if err != nil {
 		return err
-	case version < 0 || version > abi.MinorVersion:
-		return halted(Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, abi.MinorVersion)
+	}
+	if err := abi.CheckVersion(version); err != nil {
+		return &halt{Refused, err}
 	}
 	if !i.has(abi.Open) {
 		return nil
@@ -114,7 +107,7 @@ func (i *Instance) open() error {
 	if err != nil {
 		return err
 	}
-	if err := i.status(i.invoke(abi.Open, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
+	if err := i.call.Status(i.invoke(abi.Open, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
 		return err
 	}
 	return i.CheckKeys()
@@ -206,7 +199,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
 	}
 	result, err := i.invoke(hook, uint64(i.buffers[slotDescriptors].address), uint64(len(args)))
-	if err := i.status(result, err); err != nil {
+	if err := i.call.Status(result, err); err != nil {
 		return 0, err
 	}
 	for a, arg := range args {
@@ -231,14 +224,14 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 	var state []byte
 	err := i.guard(ctx, abi.Save, -1, func() error {
 		length, err := i.invoke(abi.Save, 0, 0)
-		if err := i.status(length, err); err != nil {
+		if err := i.call.Status(length, err); err != nil {
 			return err
 		}
 		if err := i.reserve(slotText, uint32(length)); err != nil {
 			return err
 		}
 		again, err := i.invoke(abi.Save, uint64(i.buffers[slotText].address), uint64(length))
-		if err := i.status(again, err); err != nil {
+		if err := i.call.Status(again, err); err != nil {
 			return err
 		}
 		if again != length {
@@ -265,6 +258,6 @@ func (i *Instance) Load(ctx context.Context, state []byte) error {
 		if err != nil {
 			return err
 		}
-		return i.status(i.invoke(abi.Load, uint64(address), uint64(len(state))))
+		return i.call.Status(i.invoke(abi.Load, uint64(address), uint64(len(state))))
 	})
 }

@@ -60,7 +60,7 @@ func (m *linearMemory) fresh(size uint64) []byte {
 	}
 	made := make(chan []byte, 1)
 	go func() { made <- make([]byte, size) }()
-	timer := time.NewTimer(time.Until(m.i.call.deadline))
+	timer := time.NewTimer(time.Until(m.i.call.Deadline))
 	defer timer.Stop()
 	select {
 	case b := <-made:

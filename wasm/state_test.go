@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	w "github.com/gpupipe/gpupipe/internal/testing/wasmtest"
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/gpupipe/gpupipe/wasm/abi"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 )
 
 const wasiModule = "wasi_snapshot_preview1"
@@ -110,7 +110,7 @@ const (
 // now is the time of the module's clock in nanoseconds. It depends only on the batch and on the work of the call so
 // far.
 func (i *Instance) now() uint64 {
-	return uint64(clockStart.UnixNano()) + uint64(i.call.batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
+	return uint64(clockStart.UnixNano()) + uint64(i.call.Batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
 }
 
 func wasiClock(i *Instance, s []uint64) uint64 {
@@ -135,7 +135,7 @@ func wasiRandom(i *Instance, s []uint64) error {
 	if s[0] = errnoSuccess; !ok {
 		s[0] = errnoFault
 	}
-	if i.Charge(int64(len(b))); i.units() > i.call.budget {
+	if i.Charge(int64(len(b))); i.call.Exceeds(i.units()) {
 		return i.overdrawn()
 	}
 	for ; len(b) > 0; b = b[min(len(b), piece):] {

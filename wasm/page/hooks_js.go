@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 )
 
 // BuildLoss has the module build a loss, as hook.Module does. It refuses a loss that asks for scalars, since a page has
@@ -23,7 +23,7 @@ func (m *Module) BuildLoss(o wasm.Options, in graphhook.Inputs) (*graphhook.Loss
 		err = i.guard(hook.BuildLoss, -1, m.limits.Budget, func() error {
 			result, err := i.invoke(hook.BuildLoss, 0, 0)
 			h = graphhook.Handle(result)
-			if err = i.status(result, err); err != nil {
+			if err = i.call.Status(result, err); err != nil {
 				return err
 			}
 			return i.checkKeys()
@@ -88,7 +88,7 @@ func (r *Rate) Factor(step, steps int, base float64) (float64, error) {
 		if err := errors.Join(r.i.Write(r.table, table), r.i.Write(r.in, in.Data)); err != nil {
 			return err
 		}
-		if err := r.i.status(r.i.invoke(hook.LearningRate, r.table, 2)); err != nil {
+		if err := r.i.call.Status(r.i.invoke(hook.LearningRate, r.table, 2)); err != nil {
 			return err
 		}
 		return r.returned(in, out)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
@@ -87,7 +87,7 @@ func (i *instance) fail(a []uint32) (uint32, error) {
 		return 0, err
 	}
 	i.Charge(abi.HostCall)
-	i.call.failed, i.call.message = true, strings.ToValidUTF8(string(b), "\uFFFD")
+	i.call.Failed, i.call.Message = true, strings.ToValidUTF8(string(b), "\uFFFD")
 	return 0, nil
 }
 
@@ -108,24 +108,15 @@ func (i *instance) Charge(units int64) {
 
 // refill grants the module the next of its budget. It is false when there is nothing left.
 func (i *instance) refill() bool {
-	left := i.call.left + i.getFuel()
-	if left < 0 {
-		i.call.left = left
-		i.setFuel(0)
-		return false
-	}
-	grant := min(abi.Quantum, left)
-	i.call.left = left - grant
+	grant, ok := i.call.Refill(i.getFuel())
 	i.setFuel(grant)
-	return true
+	return ok
 }
 
 // spent reports whether the call has used more than its budget since the last tick.
-func (i *instance) spent() bool { return i.fuel.Truthy() && i.call.left+i.getFuel() < 0 }
+func (i *instance) spent() bool { return i.fuel.Truthy() && i.call.Exceeds(i.call.Used(i.getFuel())) }
 
-func (i *instance) overdrawn() error {
-	return halted(wasm.Budget, "took more than %d units of work", i.call.budget)
-}
+func (i *instance) overdrawn() error { return &halt{wasm.Budget, i.call.Overdrawn()} }
 
 // tick is called by the module itself, see package meter. A start function runs before its counter can be reached: only
 // the clock bounds it.
@@ -134,13 +125,13 @@ func (i *instance) tick(reason uint32) error {
 	case meter.OutOfRoom:
 		return halted(wasm.Stack, "made more than %d nested calls", i.limits.Depth)
 	case meter.GrowthRefused:
-		i.call.refused = true
+		i.call.Refused = true
 		return nil
 	}
 	if i.fuel.Truthy() && !i.refill() {
 		return i.overdrawn()
 	}
-	if time.Now().After(i.call.deadline) {
+	if time.Now().After(i.call.Deadline) {
 		return halted(wasm.Deadline, "took more than %v", i.limits.Deadline)
 	}
 	return nil

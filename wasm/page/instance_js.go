@@ -6,11 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"syscall/js"
-	"time"
 
 	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
@@ -29,16 +28,9 @@ type instance struct {
 
 // call is the call in progress.
 type call struct {
-	export   string
-	batch    int
-	budget   int64
-	left     int64 // of the budget, not granted to the module's counter yet
-	logged   int   // bytes
-	deadline time.Time
-	failed   bool   // fail was called
-	message  string // of fail
-	refused  bool   // the engine refused memory
-	halted   *halt  // why the host ends the call
+	abi.Call
+	logged int   // bytes
+	halted *halt // why the host ends the call
 }
 
 // halt is why a call ends.
@@ -50,9 +42,6 @@ type halt struct {
 func (h *halt) Error() string { return h.cause.Error() }
 
 func halted(k wasm.Kind, format string, a ...any) *halt { return &halt{k, fmt.Errorf(format, a...)} }
-
-// failure is an error that a hook reports itself.
-type failure struct{ error }
 
 // throwing makes a function that throws the errors that another one returns: what Go gives JavaScript cannot throw.
 func throwing(f js.Func) js.Value {
@@ -91,11 +80,12 @@ func (i *instance) initialize() error {
 			return err
 		}
 	}
-	switch version, err := i.invoke(abi.Version); {
-	case err != nil:
+	version, err := i.invoke(abi.Version)
+	if err != nil {
 		return err
-	case version < 0 || version > abi.MinorVersion:
-		return halted(wasm.Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, abi.MinorVersion)
+	}
+	if err := abi.CheckVersion(version); err != nil {
+		return &halt{wasm.Refused, err}
 	}
 	if i.kinds[abi.Open] != "function" {
 		return nil
@@ -109,7 +99,7 @@ func (i *instance) initialize() error {
 		return err
 	}
 	seed := js.Global().Call("BigInt", strconv.FormatUint(i.options.Seed, 10))
-	if err := i.status(i.invoke(abi.Open, address, len(config), seed)); err != nil {
+	if err := i.call.Status(i.invoke(abi.Open, address, len(config), seed)); err != nil {
 		return err
 	}
 	return i.checkKeys()
@@ -118,7 +108,7 @@ func (i *instance) initialize() error {
 // checkKeys refuses keys of the configuration that the module has not named, if it has named any.
 func (i *instance) checkKeys() error {
 	if err := i.keys.Check(i.options.Config); err != nil {
-		return failure{err}
+		return &abi.Failure{Text: err.Error()}
 	}
 	return nil
 }
@@ -139,7 +129,7 @@ func (i *instance) guard(export string, batch int, budget int64, do func() error
 	if i.closed {
 		return fail(wasm.Closed, errors.New("an earlier call failed, or close was called"))
 	}
-	i.call = call{export: export, batch: batch, budget: budget, left: budget, deadline: time.Now().Add(i.limits.Deadline)}
+	i.call = call{Call: abi.Begin(export, batch, budget, i.limits.Deadline)}
 	if i.fuel.Truthy() {
 		i.setFuel(0) // what the last call left over
 		i.refill()
@@ -151,9 +141,9 @@ func (i *instance) guard(export string, batch int, budget int64, do func() error
 	if err == nil {
 		return nil
 	}
-	var polite failure
-	if errors.As(err, &polite) {
-		return fail(wasm.Failed, polite.error)
+	var reported *abi.Failure
+	if errors.As(err, &reported) {
+		return fail(wasm.Failed, reported)
 	}
 	i.close()
 	kind, cause := i.classify(err)
@@ -170,27 +160,12 @@ func (i *instance) classify(err error) (wasm.Kind, error) {
 		kind = wasm.Stack
 	}
 	switch {
-	case i.call.refused && kind == wasm.Trap:
+	case i.call.Refused && kind == wasm.Trap:
 		return wasm.Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.limits.MemoryPages, err)
-	case kind == wasm.Trap && i.call.message != "": // as a panic in Rust ends, which has said why
-		return kind, fmt.Errorf("%s, then: %w", i.call.message, err)
+	case kind == wasm.Trap && i.call.Message != "": // as a panic in Rust ends, which has said why
+		return kind, fmt.Errorf("%s, then: %w", i.call.Message, err)
 	}
 	return kind, err
-}
-
-// status is the failure that a negative result or a call of fail reports; nil: there is none.
-func (i *instance) status(result int32, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case i.call.failed && i.call.message != "":
-		return failure{errors.New(i.call.message)}
-	case i.call.failed:
-		return failure{errors.New("called fail without a message")}
-	case result < 0:
-		return failure{fmt.Errorf("returned %d", result)}
-	}
-	return nil
 }
 
 // invoke calls an export of the module; one without a result gives 0.
@@ -222,7 +197,7 @@ func (i *instance) alloc(size int) (uint32, error) {
 	want := (max(size, 16) + 15) &^ 15
 	result, err := i.invoke(abi.Alloc, want)
 	if err == nil {
-		err = i.status(0, nil)
+		err = i.call.Status(0, nil)
 	}
 	address := uint32(result)
 	switch {

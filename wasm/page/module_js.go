@@ -8,8 +8,8 @@ import (
 	"syscall/js"
 
 	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/abi"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
+	"github.com/gpupipe/gpupipe/wasm/internal/abi"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
