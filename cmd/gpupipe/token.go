@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
@@ -68,9 +69,7 @@ func joinWithin(a *app, wait time.Duration, later func(error) bool, join func() 
 			noted = now
 			a.note("%s; trying again for %v", message(err), deadline.Sub(now).Round(time.Second))
 		}
-		select {
-		case <-time.After(tokenPoll):
-		case <-a.ctx.Done():
+		if !sleep.For(tokenPoll, a.ctx.Done()) {
 			return nil, a.ctx.Err()
 		}
 	}

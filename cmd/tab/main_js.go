@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
@@ -160,10 +161,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if c, err := l.wait(); err == nil {
 			return c, nil
 		}
-		select {
-		case <-time.After(acceptPause):
-		case <-l.ctx.Done():
-		}
+		sleep.For(acceptPause, l.ctx.Done())
 	}
 	return nil, net.ErrClosed
 }

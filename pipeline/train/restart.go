@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -103,11 +104,7 @@ func (t *trainer) backOff(ctx context.Context) bool {
 	if n := len(t.deployment.faults.causes); n > 1 {
 		wait = min(time.Second<<min(n-2, 10), 30*time.Second)
 	}
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
+	return sleep.For(wait, ctx.Done())
 }
 
 // endAtCheckpoint ends an interrupted run at its newest checkpoint. A run that has written nothing returns the error of

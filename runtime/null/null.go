@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
@@ -219,18 +220,10 @@ func (d *Device) Sync() error {
 
 // wait sleeps until a moment, or until the device is closed.
 func (d *Device) wait(op string, at time.Time) error {
-	left := time.Until(at)
-	if at.IsZero() || left <= 0 {
+	if at.IsZero() || sleep.For(time.Until(at), d.closed) {
 		return nil
 	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-d.closed:
-		return d.owner.Named(op, "", device.ErrClosed)
-	}
+	return d.owner.Named(op, "", device.ErrClosed)
 }
 
 // Close does not wait: reads in progress fail.

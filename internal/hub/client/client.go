@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/diskspace"
 	"github.com/gpupipe/gpupipe/internal/hub"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/internal/version"
 )
 
@@ -97,14 +98,8 @@ func checkToken(token, from string) error {
 
 // wait waits until a time has passed or the context ends.
 func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	sleep.For(d, ctx.Done())
+	return ctx.Err()
 }
 
 // Client asks one Hub.

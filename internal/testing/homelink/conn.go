@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 // conn is one end of a connection.
@@ -106,7 +108,7 @@ func (c *conn) carry() {
 	arriving.Go(func() { c.arrive(packets) })
 	for {
 		data, ok := c.next()
-		if !ok || c.machine != c.peer.machine && !sleep(c.machine.up.take(len(data)), c.over) {
+		if !ok || c.machine != c.peer.machine && !sleep.For(c.machine.up.take(len(data)), c.over) {
 			break
 		}
 		packets <- packet{data, time.Now().Add(c.machine.latency(c.peer.machine))}
@@ -140,8 +142,8 @@ func (c *conn) next() ([]byte, bool) {
 func (c *conn) arrive(packets <-chan packet) {
 	p, to, lost := c.out, c.peer.machine, false
 	for k := range packets {
-		if lost = lost || !sleep(time.Until(k.due), c.over) || !c.machine.awake(c.over) || !to.awake(c.over) ||
-			c.machine != to && !sleep(to.down.take(len(k.data)), c.over); lost {
+		if lost = lost || !sleep.For(time.Until(k.due), c.over) || !c.machine.awake(c.over) || !to.awake(c.over) ||
+			c.machine != to && !sleep.For(to.down.take(len(k.data)), c.over); lost {
 			continue
 		}
 		unwanted := false

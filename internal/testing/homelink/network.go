@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 // Connection is how a machine is connected with all others.
@@ -178,7 +180,7 @@ func (m *Machine) Dial(ctx context.Context, address string) (net.Conn, error) {
 			return fail(ctx.Err())
 		}
 	}
-	if !sleep(2*m.latency(to), ctx.Done()) {
+	if !sleep.For(2*m.latency(to), ctx.Done()) {
 		return fail(ctx.Err())
 	}
 	to.mu.Lock()
@@ -280,21 +282,6 @@ func (l *link) count() Carried {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.carried
-}
-
-// sleep waits for a time. It returns false if something is over before.
-func sleep(d time.Duration, over <-chan struct{}) bool {
-	if d <= 0 {
-		return true
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-over:
-		return false
-	}
 }
 
 var errReset = errors.New("connection reset by peer")

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 const (
@@ -276,7 +278,7 @@ func (c *pair) forward(direction int, from, to net.Conn) {
 			case chunks <- chunk{data[:n], due}:
 			case <-c.done:
 			}
-			c.sleep(ahead - burst)
+			sleep.For(ahead-burst, c.done)
 		}
 		if err != nil || c.isDone() {
 			break
@@ -303,25 +305,13 @@ func (p *Proxy) schedule(direction, n int) (due time.Time, busy time.Duration) {
 	return p.free[direction].Add(p.latency), p.free[direction].Sub(now)
 }
 
-func (c *pair) sleep(d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.done:
-	}
-}
-
 func (c *pair) write(chunks <-chan chunk, to net.Conn) {
 	broken := false
 	for k := range chunks {
 		if broken {
 			continue
 		}
-		c.sleep(time.Until(k.due))
+		sleep.For(time.Until(k.due), c.done)
 		if !c.waitWhileSilent() {
 			broken = true
 			continue

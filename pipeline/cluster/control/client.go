@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
@@ -227,9 +228,7 @@ func (c *Client) sessionEnded(session *transport.Session, why error) {
 		c.o.Note("control: the coordinator sent what it never sends: %v", why)
 	}
 	c.start(func() {
-		select {
-		case <-time.After(anewPause):
-		case <-c.done:
+		if !sleep.For(anewPause, c.done) {
 			return
 		}
 		if err := c.begin(); err != nil {

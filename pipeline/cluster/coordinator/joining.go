@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -98,11 +99,7 @@ func (f *filler) backOff(ctx context.Context) bool {
 		wait = min(leastBackOff<<min(f.failed-1, 10), mostBackOff)
 	}
 	f.mu.Unlock()
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
+	return sleep.For(wait, ctx.Done())
 }
 
 // noteJoin records why a replica could not join, once for each cause.

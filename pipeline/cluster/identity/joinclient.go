@@ -11,21 +11,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/dial"
 	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 )
 
-const (
-	dialStagger        = 250 * time.Millisecond // between the attempts at two addresses
-	defaultDialTimeout = 10 * time.Second
-)
+const defaultDialTimeout = 10 * time.Second
 
 // JoinOptions configures [Join] and [Renew].
 type JoinOptions struct {
@@ -99,47 +96,16 @@ func (p pinnedCA) verify(chain []*x509.Certificate, now time.Time) (*x509.Certif
 	return nil, refuse(OtherCA, "the CA there is not the one that the token names: the token belongs to another run, or another process answers; the secret was not sent")
 }
 
-type dialed struct {
-	conn    *tls.Conn
-	address string
-	err     error
-}
-
-// dialFirst connects to all addresses of a token, a quarter of a second apart, and returns the first connection whose
-// handshake succeeds. It closes the others.
+// dialFirst connects to the addresses of a token and returns the first connection whose handshake succeeds.
 func dialFirst(ctx context.Context, o JoinOptions, config *tls.Config) (*tls.Conn, string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	addresses := o.Token.Addresses
-	results := make(chan dialed, len(addresses))
-	for i, address := range addresses {
-		go func() {
-			select {
-			case <-time.After(time.Duration(i) * dialStagger):
-			case <-ctx.Done():
-			}
-			c, err := dialTLS(ctx, o, address, config)
-			results <- dialed{c, address, err}
-		}()
-	}
-	var failures []error
-	for n := range addresses {
-		r := <-results
-		if r.err == nil {
-			go closeRest(results, len(addresses)-n-1)
-			return r.conn, r.address, nil
+	c, address, err := dial.First(ctx, o.Token.Addresses, func(ctx context.Context, address string) (*tls.Conn, error) {
+		c, err := dialTLS(ctx, o, address, config)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", address, err)
 		}
-		failures = append(failures, fmt.Errorf("%s: %w", r.address, r.err))
-	}
-	return nil, "", usererror.New(errors.Join(failures...))
-}
-
-func closeRest(results <-chan dialed, n int) {
-	for range n {
-		if r := <-results; r.err == nil {
-			_ = r.conn.Close()
-		}
-	}
+		return c, nil
+	})
+	return c, address, usererror.New(err)
 }
 
 func dialTLS(ctx context.Context, o JoinOptions, address string, config *tls.Config) (*tls.Conn, error) {

@@ -3,7 +3,6 @@ package tab
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +11,9 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/gpupipe/gpupipe/internal/dial"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 // proxy holds the tickets of an epoch and the connections of all tabs.
@@ -122,10 +124,7 @@ func (p *proxy) meet(ctx context.Context, tab string) (net.Conn, error) {
 			}
 			_ = w.conn.Close()
 		}
-		select {
-		case <-time.After(meetPause):
-		case <-ctx.Done():
-		}
+		sleep.For(meetPause, ctx.Done())
 	}
 	return nil, fmt.Errorf("the other tab does not wait for connections: %w", context.Cause(ctx))
 }
@@ -138,7 +137,10 @@ func (p *proxy) reach(ctx context.Context, t Target) (net.Conn, error) {
 	if t.Tab != "" {
 		return p.meet(ctx, t.Tab)
 	}
-	return dialAny(ctx, t.Addresses)
+	c, _, err := dial.First(ctx, t.Addresses, func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	})
+	return c, err
 }
 
 // connect makes a request a WebSocket and has it served. It returns when that connection is closed.
@@ -250,17 +252,4 @@ func pipe(a, b net.Conn) {
 		})
 	}
 	copying.Wait()
-}
-
-// dialAny returns the first connection to one of a peer's addresses.
-func dialAny(ctx context.Context, addresses []string) (net.Conn, error) {
-	var failures []error
-	for _, address := range addresses {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		if err == nil {
-			return c, nil
-		}
-		failures = append(failures, err)
-	}
-	return nil, errors.Join(failures...)
 }

@@ -48,7 +48,7 @@ func echo(c net.Conn) {
 	_ = c.Close()
 }
 
-func dial(t *testing.T, url string, o *websocket.DialOptions) (net.Conn, *http.Response, error) {
+func open(t *testing.T, url string, o *websocket.DialOptions) (net.Conn, *http.Response, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -146,7 +146,7 @@ func TestConnectionsReachTheirServers(t *testing.T) {
 		echo(c)
 	}})
 	for _, path := range []string{"connect/join", "connect/coordinator"} {
-		c, _, err := dial(t, s.address()+path, nil)
+		c, _, err := open(t, s.address()+path, nil)
 		require.NoError(t, err)
 		talk(t, c)
 		assert.NoError(t, c.Close())
@@ -174,7 +174,7 @@ func echoServer(t *testing.T) (address string) {
 
 func TestOtherOriginsAreRefused(t *testing.T) {
 	s := serve(t, Options{Join: echo})
-	_, r, err := dial(t, s.address()+"connect/join", &websocket.DialOptions{HTTPHeader: http.Header{"Origin": {"https://example.com"}}})
+	_, r, err := open(t, s.address()+"connect/join", &websocket.DialOptions{HTTPHeader: http.Header{"Origin": {"https://example.com"}}})
 	require.Error(t, err)
 	assert.Equal(t, http.StatusForbidden, r.StatusCode)
 }
@@ -183,12 +183,12 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 	peer := echoServer(t)
 	s := serve(t, Options{})
 	paths := s.Tickets(1, map[string]Target{"b": {Addresses: []string{"127.0.0.1:1", peer}}, "gone": {Addresses: []string{"127.0.0.1:1"}}})
-	c, _, err := dial(t, s.address()+"connect/"+paths["b"], nil)
+	c, _, err := open(t, s.address()+"connect/"+paths["b"], nil)
 	require.NoError(t, err)
 	talk(t, c)
 	refused := func(path string, status int) {
 		t.Helper()
-		_, r, err := dial(t, s.address()+"connect/"+path, nil)
+		_, r, err := open(t, s.address()+"connect/"+path, nil)
 		require.Error(t, err)
 		assert.Equal(t, status, r.StatusCode)
 	}
@@ -197,7 +197,7 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 	again := s.Tickets(2, map[string]Target{"b": {Addresses: []string{peer}}})
 	refused(paths["b"], http.StatusForbidden)
 	talk(t, c) // an open connection ends with its epoch's link
-	c, _, err = dial(t, s.address()+"connect/"+again["b"], nil)
+	c, _, err = open(t, s.address()+"connect/"+again["b"], nil)
 	require.NoError(t, err)
 	talk(t, c)
 	require.NoError(t, s.Close())
@@ -209,11 +209,11 @@ func TestTabsMeet(t *testing.T) {
 	s := serve(t, Options{})
 	path := s.Tickets(1, map[string]Target{"b": {Tab: protocol.TabHash("secret")}})["b"]
 	for range 2 {
-		_, _, err := dial(t, s.address()+"connect/accept/secret", nil)
+		_, _, err := open(t, s.address()+"connect/accept/secret", nil)
 		require.NoError(t, err) // and is replaced by the next
-		b, _, err := dial(t, s.address()+"connect/accept/secret", nil)
+		b, _, err := open(t, s.address()+"connect/accept/secret", nil)
 		require.NoError(t, err)
-		a, _, err := dial(t, s.address()+"connect/"+path, nil)
+		a, _, err := open(t, s.address()+"connect/"+path, nil)
 		require.NoError(t, err)
 		go func() {
 			mark := make([]byte, 1)
@@ -250,7 +250,7 @@ func TestNewestCall(t *testing.T) {
 	}))
 	defer server.Close()
 	accept := func() *conn {
-		_, _, err := dial(t, server.URL, nil)
+		_, _, err := open(t, server.URL, nil)
 		require.NoError(t, err)
 		return <-accepted
 	}

@@ -11,6 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+
+	"github.com/gpupipe/gpupipe/internal/dial"
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 const (
@@ -18,8 +21,7 @@ const (
 	connWindow   = 64 << 20 // all streams, so that one that is not read does not stop the others
 	ioBuffer     = 64 << 10
 	maxMetadata  = 16 << 10
-	maxStreams   = 2 + uint32(classes)    // one more than there are, so that it can be refused with a reason
-	dialStagger  = 300 * time.Millisecond // between the attempts at two addresses
+	maxStreams   = 2 + uint32(classes) // one more than there are, so that it can be refused with a reason
 )
 
 // dial keeps the link connected until it ends.
@@ -59,9 +61,7 @@ func (l *link) dial() {
 				l.node.notes.add("no connection to member %s: %v", l.peer.ID, err)
 			}
 		}
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
+		if !sleep.For(backoff, ctx.Done()) {
 			return
 		}
 	}
@@ -69,7 +69,9 @@ func (l *link) dial() {
 
 // connectOnce dials and uses the connection until it ends. It reports whether the hello was answered.
 func (l *link) connectOnce(ctx context.Context) (bool, error) {
-	raw, err := dialAny(ctx, l.peer.Addresses, l.node.options)
+	dialing, cancel := context.WithTimeout(ctx, l.node.options.timing.hello)
+	defer cancel()
+	raw, _, err := dial.First(dialing, l.peer.Addresses, l.node.options.Network.Dial)
 	if err != nil {
 		return false, err
 	}
@@ -108,47 +110,6 @@ func (n *Node) newClient(conn net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithWriteBufferSize(ioBuffer), grpc.WithReadBufferSize(ioBuffer), grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(), grpc.WithUserAgent("gpupipe"),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}))
-}
-
-// dialAny dials the addresses of a peer, one after the other with little time between them, and returns the first
-// connection.
-func dialAny(ctx context.Context, addresses []string, o Options) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.timing.hello)
-	defer cancel()
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	results := make(chan result)
-	for i, address := range addresses {
-		go func() {
-			select {
-			case <-time.After(time.Duration(i) * dialStagger):
-			case <-ctx.Done():
-			}
-			conn, err := o.Network.Dial(ctx, address)
-			select {
-			case results <- result{conn, err}:
-			case <-ctx.Done():
-				if err == nil {
-					_ = conn.Close()
-				}
-			}
-		}()
-	}
-	var errs []error
-	for range addresses {
-		select {
-		case r := <-results:
-			if r.err == nil {
-				return r.conn, nil
-			}
-			errs = append(errs, r.err)
-		case <-ctx.Done():
-			return nil, errors.Join(append(errs, context.Cause(ctx))...)
-		}
-	}
-	return nil, errors.Join(errs...)
 }
 
 // dialed is the dialing side of a connection.

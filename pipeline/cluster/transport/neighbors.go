@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 // Neighbor is a peer that is not in the node's epoch.
@@ -67,23 +69,17 @@ func (l *link) awaitDial(ctx context.Context) bool {
 	if l.node.listener != nil && l.node.options.Self < l.peer.ID {
 		wait = yieldFor
 	}
-	for {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return false
-		}
+	for sleep.For(wait, ctx.Done()) {
 		if !l.connected() {
 			return true
 		}
 		for l.connected() {
-			select {
-			case <-time.After(neighborLook):
-			case <-ctx.Done():
+			if !sleep.For(neighborLook, ctx.Done()) {
 				return false
 			}
 		}
 	}
+	return false
 }
 
 // connected reports whether there is a connection.

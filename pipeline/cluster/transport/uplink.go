@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/gpupipe/gpupipe/internal/sleep"
 )
 
 // uplink bounds the bytes that a node sends a second.
@@ -23,13 +25,7 @@ func (u uplink) wait(class Class, bytes int, done <-chan struct{}) {
 		return
 	}
 	delay := u.limiter.ReserveN(time.Now(), min(bytes, 2*fragmentPayload)).Delay()
-	if class == Urgent || delay == 0 {
-		return
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-done:
+	if class != Urgent {
+		sleep.For(delay, done)
 	}
 }
