@@ -7,8 +7,8 @@ import (
 	"runtime"
 
 	"github.com/gpupipe/gpupipe/cmd/gpupipe/internal/bench"
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/codecache"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/pipeline/layout/measure"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -92,8 +92,8 @@ func (a *app) measuredPeak(dev device.Device) (float64, error) {
 	known, path := map[string]float64{}, ""
 	if dir, err := os.UserCacheDir(); err == nil {
 		path = filepath.Join(dir, "gpupipe", "peaks.json")
-		if text, err := os.ReadFile(path); err == nil && json.Unmarshal(text, &known) != nil || known == nil {
-			known = map[string]float64{}
+		if kept, err := jsonfile.ReadCache[float64](path); err == nil {
+			known = kept
 		}
 	}
 	if peak, ok := known[string(key)]; ok {
@@ -104,12 +104,8 @@ func (a *app) measuredPeak(dev device.Device) (float64, error) {
 		return peak, err
 	}
 	known[string(key)] = peak
-	text, err := json.MarshalIndent(known, "", "  ")
-	if err != nil {
-		return peak, err
-	}
 	_ = os.MkdirAll(filepath.Dir(path), 0o777) // writing reports the error
-	if err := atomicfile.WriteBytes(path, text); err != nil {
+	if err := jsonfile.Write(path, known, "  "); err != nil {
 		a.noteOnce("peaks", "gpupipe: the peak of %s is not kept for later runs: %v", dev.Info().Name, err)
 	}
 	return peak, nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 )
@@ -132,11 +132,7 @@ func (c *hostCommand) saver(a *app, dir string) func([]coordinator.MemberState) 
 
 // keep keeps a value in the run folder as JSON. A failure ends no run.
 func (c *hostCommand) keep(a *app, dir, file string, value any) {
-	text, err := json.MarshalIndent(value, "", " ")
-	if err == nil {
-		err = atomicfile.WriteBytes(filepath.Join(dir, file), text)
-	}
-	if err != nil {
+	if err := jsonfile.Write(filepath.Join(dir, file), value, " "); err != nil {
 		a.noteOnce(file, "gpupipe: %s is not kept: %v", file, err)
 	}
 }

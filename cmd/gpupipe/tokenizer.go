@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/data/tokenizer"
@@ -170,12 +170,9 @@ func writeTokenizer(out string, special []string, text []byte) error {
 	if len(special) > 0 {
 		config["eos_token"] = special[0]
 	}
-	words, err := json.MarshalIndent(config, "", "  ")
+	err := os.MkdirAll(out, 0o777)
 	if err == nil {
-		err = os.MkdirAll(out, 0o777)
-	}
-	if err == nil {
-		err = atomicfile.WriteBytes(filepath.Join(out, "tokenizer_config.json"), append(words, '\n'))
+		err = jsonfile.Write(filepath.Join(out, "tokenizer_config.json"), config, "  ")
 	}
 	if err == nil {
 		err = atomicfile.WriteBytes(filepath.Join(out, tokenizer.File), text)

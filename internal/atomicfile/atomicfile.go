@@ -79,6 +79,24 @@ func writeMode(aside, path string, mode os.FileMode, write func(io.Writer) error
 	return SyncDir(dir)
 }
 
+// Replace replaces the file at path by data at once, as Write does, but does not wait until it is on the disk: a power
+// failure may damage it. Only its owner may read it. The name of the temporary file, which a killed process leaves,
+// begins with temporary.
+func Replace(path, temporary string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
 // SyncDir makes the names in a folder durable if the system can. Windows and some network file systems cannot.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {

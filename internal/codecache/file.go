@@ -2,9 +2,7 @@ package codecache
 
 import (
 	"crypto/sha256"
-	"errors"
 	"os"
-	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
@@ -24,17 +22,6 @@ func Read(path string) []byte {
 // Write replaces a file by the SHA-256 of data and data, completely or not at all. A file damaged by a power failure
 // fails its checksum.
 func Write(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
-	if err != nil {
-		return err
-	}
 	sum := sha256.Sum256(data)
-	_, err = f.Write(append(sum[:], data...))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = atomicfile.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.Replace(path, temporary, append(sum[:], data...))
 }

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 )
 
 const (
@@ -274,11 +276,7 @@ func (m *Manifest) remove(dir string) error {
 }
 
 func (m *Manifest) save(dir string) error {
-	return writeAtomic(filepath.Join(dir, manifestName), func(w io.Writer) error {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(m)
-	})
+	return jsonfile.Write(filepath.Join(dir, manifestName), m, "  ")
 }
 
 // bytes is the size of all inputs.

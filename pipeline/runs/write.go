@@ -1,12 +1,12 @@
 package runs
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -14,11 +14,7 @@ import (
 
 // WriteJSON writes a value into a file.
 func WriteJSON(path string, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return WriteFile(path, append(text, '\n'))
+	return usererror.New(jsonfile.Write(path, v, "  "))
 }
 
 // WriteFile writes a file at once. Its errors are the user's.

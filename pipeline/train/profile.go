@@ -1,7 +1,6 @@
 package train
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -139,12 +139,7 @@ func (p *profiling) pagePath() string {
 // the page.
 func WriteProfile(dir string, p *profile.Profile) (page string, err error) {
 	page = filepath.Join(dir, profilePage)
-	data, err := json.MarshalIndent(p, "", " ")
-	if err != nil {
-		panic(err) // names and finite numbers
-	}
-	err = errors.Join(os.MkdirAll(dir, 0o777), atomicfile.WriteBytes(filepath.Join(dir, profileFile), append(data, '\n')),
-		atomicfile.Write(page, p.HTML))
+	err = errors.Join(os.MkdirAll(dir, 0o777), jsonfile.Write(filepath.Join(dir, profileFile), p, " "), atomicfile.Write(page, p.HTML))
 	if err != nil {
 		return "", fmt.Errorf("profile: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders"
 )
@@ -74,7 +75,7 @@ type Timing struct {
 // Open reads the cache file if it exists. An unreadable file is an error; a damaged one is replaced. Without a path
 // choices are kept in memory only. onTimed, if not nil, is called before each timing.
 func Open(path string, onTimed func(Timing)) (*Cache, error) {
-	known, err := read(path)
+	known, err := jsonfile.ReadCache[Choice](path)
 	if err != nil {
 		return nil, fmt.Errorf("kernel choices: %w", err)
 	}

@@ -224,21 +224,6 @@ func timed(candidate string) tune.Choice {
 	return tune.Choice{Candidate: candidate, DurationMicros: map[string]float64{candidate: 1}}
 }
 
-// A temporary file of a killed process is removed when it is too old to be in use.
-func TestLeftFilesGo(t *testing.T) {
-	dir := t.TempDir()
-	for name, age := range map[string]time.Duration{".tune-1": 25 * time.Hour, ".tune-2": 23 * time.Hour} {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, nil, 0o600))
-		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
-	}
-	c, err := tune.Open(filepath.Join(dir, "kernels.json"), nil)
-	require.NoError(t, err)
-	require.NoError(t, c.Save())
-	assert.NoFileExists(t, filepath.Join(dir, ".tune-1"))
-	assert.FileExists(t, filepath.Join(dir, ".tune-2"))
-}
-
 func TestWithoutAPathNothingIsWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	c, err := tune.Open("", nil)

@@ -3,16 +3,13 @@ package measure
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -40,18 +37,11 @@ func NewCache() *Cache { return &Cache{known: map[string]entry{}} }
 
 // OpenCache reads the file at path, if it exists. An unreadable file is an error; the contents of a damaged one are
 // discarded.
-func OpenCache(path string) (*Cache, error) {
+func OpenCache(path string) (_ *Cache, err error) {
 	c := NewCache()
 	c.path = path
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err != nil {
+	if c.known, err = jsonfile.ReadCache[entry](path); err != nil {
 		return nil, fmt.Errorf("measured costs: %w", err)
-	}
-	if json.Unmarshal(text, &c.known) != nil || c.known == nil { // JSON's null leaves no map
-		c.known = map[string]entry{}
 	}
 	return c, nil
 }
@@ -61,12 +51,9 @@ func (c *Cache) Save() error {
 	if c.path == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(c.known, "", " ")
+	err := os.MkdirAll(filepath.Dir(c.path), 0o755)
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(c.path), 0o755)
-	}
-	if err == nil {
-		err = atomicfile.WriteBytes(c.path, text)
+		err = jsonfile.Write(c.path, c.known, " ")
 	}
 	if err != nil {
 		return fmt.Errorf("measured costs: %w", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/diskspace"
+	"github.com/gpupipe/gpupipe/internal/jsonfile"
 	"github.com/gpupipe/gpupipe/internal/units"
 )
 
@@ -113,11 +114,7 @@ func (r *Report) Problems() (problems []string) {
 // Write writes both files.
 func (r *Report) Write() error {
 	markdown, data := r.Files()
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	return errors.Join(atomicfile.WriteBytes(data, append(text, '\n')), atomicfile.WriteBytes(markdown, []byte(r.Markdown())))
+	return errors.Join(jsonfile.Write(data, r, " "), atomicfile.WriteBytes(markdown, []byte(r.Markdown())))
 }
 
 // Runner runs tasks.
