@@ -21,19 +21,12 @@ type buffer struct {
 // Alloc makes a buffer of memory that the system fills with zeros when it is first accessed.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() error {
-			var err error
-			if b.memory, b.freed, err = d.memory.alloc(size); err != nil {
-				return fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
-			}
-			return nil
-		})
+	return d.owner.Alloc(d.do, b, func() (err error) {
+		if b.memory, b.freed, err = d.memory.alloc(size); err != nil {
+			return fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
 }
 
 // ImportAlignment returns the size of a page.
@@ -42,13 +35,7 @@ func (d *Device) ImportAlignment() int64 { return int64(os.Getpagesize()) }
 // Import makes a buffer of the host's memory, which kernels access directly.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, memory: memory, freed: freed}
-	err := d.do("import", label, func() error {
-		return d.owner.Import(b, memory, d.ImportAlignment(), func() error { return nil })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return d.owner.Import(d.do, b, memory, d.ImportAlignment(), func() error { return nil })
 }
 
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.

@@ -8,13 +8,7 @@ func (d *Device) ImportAlignment() int64 { return d.alignment }
 // Import makes a buffer of memory. A transfer into it writes zeros; a transfer out of it moves nothing.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, memory: memory, freed: freed}
-	err := d.do("import", label, func() error {
-		return d.owner.Import(b, memory, d.alignment, func() error { return nil })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return d.owner.Import(d.do, b, memory, d.alignment, func() error { return nil })
 }
 
 // free gives imported memory back, unless the device is lost. The device's lock is held.

@@ -108,13 +108,7 @@ func (d *Device) do(op, object string, f func() error) error {
 
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() error { return nil })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return d.owner.Alloc(d.do, b, func() error { return nil })
 }
 
 func (b *buffer) Release() {

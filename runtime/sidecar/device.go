@@ -92,11 +92,9 @@ func (d *Device) newID() uint64 {
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
 	answer := newCall("alloc", label)
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() error {
-			b.id = d.newID()
-			return d.worker.enqueue(&command{op: opAlloc, id: b.id, label: label, n: size}, answer)
-		})
+	_, err := d.owner.Alloc(d.do, b, func() error {
+		b.id = d.newID()
+		return d.worker.enqueue(&command{op: opAlloc, id: b.id, label: label, n: size}, answer)
 	})
 	if err != nil {
 		return nil, err

@@ -26,18 +26,12 @@ type buffer struct {
 // Alloc makes a buffer. The zeros are the first commands of the queue that write to it.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() (err error) {
-			if b.handle, b.place, err = d.heap.buffer(size); err == nil {
-				d.queue.batch.fill(device.Range{Buffer: b, Size: size})
-			}
-			return err
-		})
+	return d.owner.Alloc(d.do, b, func() (err error) {
+		if b.handle, b.place, err = d.heap.buffer(size); err == nil {
+			d.queue.batch.fill(device.Range{Buffer: b, Size: size})
+		}
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
 }
 
 // ImportAlignment returns the driver's alignment, at least a page; 0 if it cannot import.
@@ -46,13 +40,7 @@ func (d *Device) ImportAlignment() int64 { return d.adapter.ImportAlignment }
 // Import makes a buffer in memory of the host.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, freed: freed}
-	err := d.do("import", label, func() error {
-		return d.owner.Import(b, memory, d.ImportAlignment(), func() error { return b.importMemory(memory) })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return d.owner.Import(d.do, b, memory, d.ImportAlignment(), func() error { return b.importMemory(memory) })
 }
 
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.

@@ -15,16 +15,10 @@ type buffer struct {
 // Alloc makes a buffer. WebGPU fills it with zeros.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() (err error) {
-			b.gpu, err = d.create(label, size, wgpu.BufferUsageStorage|wgpu.BufferUsageCopySrc|wgpu.BufferUsageCopyDst, false)
-			return err
-		})
+	return d.owner.Alloc(d.do, b, func() (err error) {
+		b.gpu, err = d.create(label, size, wgpu.BufferUsageStorage|wgpu.BufferUsageCopySrc|wgpu.BufferUsageCopyDst, false)
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
 }
 
 // create makes a native buffer.

@@ -93,17 +93,14 @@ func (d *crossDevice) do(op, object string, f func() error) error {
 
 func (d *crossDevice) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
-	err := d.do("alloc", label, func() error {
-		return d.owner.Alloc(b, func() error {
-			d.files++
-			b.path = filepath.Join(d.dir, fmt.Sprint("buffer", d.files))
-			if err := os.WriteFile(b.path, nil, 0o600); err != nil {
-				return err
-			}
-			return os.Truncate(b.path, size)
-		})
+	return d.owner.Alloc(d.do, b, func() error {
+		d.files++
+		b.path = filepath.Join(d.dir, fmt.Sprint("buffer", d.files))
+		if err := os.WriteFile(b.path, nil, 0o600); err != nil {
+			return err
+		}
+		return os.Truncate(b.path, size)
 	})
-	return b, err
 }
 
 func (b *buffer) Release() {

@@ -27,10 +27,13 @@ func newOwner(budget int64) (*owner, *Properties) {
 	return o, p
 }
 
+func do(_, _ string, f func() error) error { return f() }
+
 func alloc(t *testing.T, o *owner, label string, size int64) *buffer {
 	t.Helper()
 	b := &buffer{o.NewBuffer(label, size)}
-	require.NoError(t, o.Alloc(b, func() error { return nil }))
+	_, err := o.Alloc(do, b, func() error { return nil })
+	require.NoError(t, err)
 	return b
 }
 
@@ -44,16 +47,19 @@ func TestBudget(t *testing.T) {
 	o, p := newOwner(100)
 	a := alloc(t, o, "a", 60)
 	b := &buffer{o.NewBuffer("b", 44)}
-	require.ErrorIs(t, o.Alloc(b, func() error { t.Error("created"); return nil }), device.ErrOutOfMemory)
+	_, err := o.Alloc(do, b, func() error { t.Error("created"); return nil })
+	require.ErrorIs(t, err, device.ErrOutOfMemory)
 	assert.True(t, o.Release(a))
 	assert.False(t, o.Release(a))
 	failed := errors.New("the driver's")
-	require.ErrorIs(t, o.Alloc(b, func() error { return failed }), failed)
+	_, err = o.Alloc(do, b, func() error { return failed })
+	require.ErrorIs(t, err, failed)
 	used, _ := p.Allocated()
 	assert.Zero(t, used, "what was not created does not count")
 	memory := make([]byte, 64)
 	c := &buffer{o.NewBuffer("c", 64)}
-	require.NoError(t, o.Import(c, memory, 1, func() error { return nil }))
+	_, err = o.Import(do, c, memory, 1, func() error { return nil })
+	require.NoError(t, err)
 	used, _ = p.Allocated()
 	assert.Zero(t, used, "imported memory does not count")
 	assert.True(t, o.Release(c))
@@ -65,7 +71,6 @@ func TestOwnership(t *testing.T) {
 	o, _ := newOwner(0)
 	other, _ := newOwner(0)
 	a, b, foreign := alloc(t, o, "a", 64), alloc(t, o, "b", 64), alloc(t, other, "foreign", 64)
-	do := func(_, _ string, f func() error) error { return f() }
 	load := func(p *device.Program) (*loaded, error) {
 		l := &loaded{o.NewProgram(p)}
 		_, err := o.Load(do, l, p, func() error { return nil })

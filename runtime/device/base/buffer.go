@@ -33,31 +33,45 @@ func (b *Buffer) Size() int64 { return b.size }
 // Imported reports whether the buffer lies in memory of the host.
 func (b *Buffer) Imported() bool { return b.imported }
 
-// Alloc checks the size of b against the limits and the memory budget, calls create, and takes b in.
-func (o *Owner[B, P]) Alloc(b B, create func() error) error {
+// Alloc has do check the size of b against the limits and the memory budget, call create, and take b in.
+func (o *Owner[B, P]) Alloc(do Do, b B, create func() error) (device.Buffer, error) {
 	p, x := o.properties, b.buffer()
-	if err := o.Checker().Alloc(x.label, x.size, p.buffers.Load(), p.budget); err != nil {
+	return o.take(do, "alloc", b, func() error {
+		if err := o.Checker().Alloc(x.label, x.size, p.buffers.Load(), p.budget); err != nil {
+			return err
+		}
+		err := create()
+		if err == nil {
+			p.buffers.Add(x.size)
+		}
 		return err
-	}
-	if err := create(); err != nil {
-		return err
-	}
-	p.buffers.Add(x.size)
-	o.buffers[b] = struct{}{}
-	return nil
+	})
 }
 
-// Import checks the memory of b, calls create, and takes b in. It does not count as allocated.
-func (o *Owner[B, P]) Import(b B, memory []byte, alignment int64, create func() error) error {
-	if err := o.Checker().Import(b.Label(), memory, alignment); err != nil {
+// Import has do check the memory of b, call create, and take b in. It does not count as allocated.
+func (o *Owner[B, P]) Import(do Do, b B, memory []byte, alignment int64, create func() error) (device.Buffer, error) {
+	return o.take(do, "import", b, func() error {
+		if err := o.Checker().Import(b.Label(), memory, alignment); err != nil {
+			return err
+		}
+		b.buffer().imported = true
+		return create()
+	})
+}
+
+// take takes a buffer in, once it is made.
+func (o *Owner[B, P]) take(do Do, operation string, b B, make func() error) (device.Buffer, error) {
+	err := do(operation, b.Label(), func() error {
+		err := make()
+		if err == nil {
+			o.buffers[b] = struct{}{}
+		}
 		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	if err := create(); err != nil {
-		return err
-	}
-	b.buffer().imported = true
-	o.buffers[b] = struct{}{}
-	return nil
+	return b, nil
 }
 
 // Release takes b out, and reports whether it had not been released before.
