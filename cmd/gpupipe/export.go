@@ -8,15 +8,12 @@ import (
 )
 
 type exportCommand struct {
-	From   string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
+	modelFlags
 	Out    string `help:"Folder to create, or the file with --format gguf." required:"" placeholder:"PATH"`
 	Format string `help:"hf: a folder for transformers. gguf: a file for llama.cpp." enum:"hf,gguf" default:"hf"`
-	stepFlag
-	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16; with --format gguf also q8_0." enum:"f32,bf16,f16,q8_0" default:"f32"`
-	Tokenizer string `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Force     bool   `help:"Replace an existing export."`
-	JSON      bool   `help:"Print a JSON object."`
+	DType  string `name:"dtype" help:"Number format to store: f32, bf16, f16; with --format gguf also q8_0." enum:"f32,bf16,f16,q8_0" default:"f32"`
+	Force  bool   `help:"Replace an existing export."`
+	JSON   bool   `help:"Print a JSON object."`
 }
 
 func (c *exportCommand) Help() string {
@@ -37,12 +34,12 @@ Examples:
 }
 
 func (c *exportCommand) Run(a *app) error {
-	step, err := c.number(c.From)
+	step, err := c.number()
 	if err != nil {
 		return err
 	}
 	p := newProgress(a, c.JSON)
-	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: inference.Version(c.Weights),
+	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: c.Weights,
 		Tokenizer: c.Tokenizer, Format: c.Format, DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -64,26 +65,38 @@ func (f fromFlag) run(c trainCommand) (string, error) {
 	return config.RunDir(path, c.Set)
 }
 
-// stepFlag is the flag --step of commands that use models.
-type stepFlag struct {
-	Step string `help:"Step of the run's checkpoint to use, or best: the lowest validation loss. Default: the newest." placeholder:"N"`
+// modelFlags choose the model that a command uses.
+type modelFlags struct {
+	From      string            `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
+	Step      string            `help:"Step of the run's checkpoint to use, or best: the lowest validation loss. Default: the newest." placeholder:"N"`
+	Tokenizer string            `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
+	Weights   inference.Version `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 }
 
-// of returns the folder of the checkpoint in a run folder; without the flag, the path that it is given.
-func (f stepFlag) of(run string) (string, error) {
-	step, err := f.number(run)
-	if step == nil {
-		return run, err
+// open opens the model.
+func (f modelFlags) open(a *app) (*inference.Source, error) {
+	from, err := f.place()
+	if err != nil {
+		return nil, err
 	}
-	return filepath.Join(run, checkpoint.Folder, "step-"+strconv.Itoa(*step)), nil
+	return inference.OpenWeights(from, nil, f.Tokenizer, f.Weights, a.note)
 }
 
-// number returns the step; nil without the flag.
-func (f stepFlag) number(run string) (*int, error) {
+// place returns the folder of the checkpoint in a run folder; without --step, the path of the model.
+func (f modelFlags) place() (string, error) {
+	step, err := f.number()
+	if step == nil {
+		return f.From, err
+	}
+	return filepath.Join(f.From, checkpoint.Folder, "step-"+strconv.Itoa(*step)), nil
+}
+
+// number returns the step; nil without --step.
+func (f modelFlags) number() (*int, error) {
 	if f.Step == "" {
 		return nil, nil
 	}
-	step, err := stepIn(run, f.Step, "--step", "a step or best")
+	step, err := stepIn(f.From, f.Step, "--step", "a step or best")
 	if err != nil {
 		return nil, err
 	}

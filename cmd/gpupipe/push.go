@@ -16,16 +16,13 @@ import (
 )
 
 type pushCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
-	To   string `arg:"" name:"repository" help:"org/name on the Hugging Face Hub, with @branch or without; it is made if there is none."`
-	stepFlag
-	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
-	Tokenizer string `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	License   string `help:"License of the model, as the Hub writes it: apache-2.0, mit, cc-by-4.0. Default: the card names none." placeholder:"NAME"`
-	Private   bool   `help:"Make a new repository private."`
-	Message   string `help:"First line of the commit. Default: it names the run and the step." placeholder:"TEXT"`
-	JSON      bool   `help:"Print a JSON object."`
+	modelFlags
+	To      string `arg:"" name:"repository" help:"org/name on the Hugging Face Hub, with @branch or without; it is made if there is none."`
+	DType   string `name:"dtype" help:"Number format to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
+	License string `help:"License of the model, as the Hub writes it: apache-2.0, mit, cc-by-4.0. Default: the card names none." placeholder:"NAME"`
+	Private bool   `help:"Make a new repository private."`
+	Message string `help:"First line of the commit. Default: it names the run and the step." placeholder:"TEXT"`
+	JSON    bool   `help:"Print a JSON object."`
 }
 
 func (c *pushCommand) Help() string {
@@ -50,7 +47,7 @@ func (c *pushCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	step, err := c.number(c.From)
+	step, err := c.number()
 	if err != nil {
 		return err
 	}
@@ -71,7 +68,7 @@ func (c *pushCommand) Run(a *app) error {
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "model")
 	p := newProgress(a, c.JSON)
-	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: inference.Version(c.Weights),
+	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: step, Weights: c.Weights,
 		Tokenizer: c.Tokenizer, DType: c.DType, Out: out, Progress: p.writing, Note: a.note})
 	p.line.clear()
 	if err != nil {

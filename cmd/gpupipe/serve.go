@@ -14,15 +14,12 @@ import (
 )
 
 type serveCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
-	stepFlag
-	Server    serverFlags `embed:""`
-	Name      string      `help:"Name of the model. Default: that of its folder." placeholder:"NAME"`
-	Limits    limitFlags  `embed:""`
-	Tokenizer string      `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Weights   string      `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	Device    string      `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
-	JSON      bool        `help:"Print a JSON object when requests can come."`
+	modelFlags
+	Server serverFlags `embed:""`
+	Name   string      `help:"Name of the model. Default: that of its folder." placeholder:"NAME"`
+	Limits limitFlags  `embed:""`
+	Device string      `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
+	JSON   bool        `help:"Print a JSON object when requests can come."`
 }
 
 // serverFlags say where requests come from.
@@ -69,11 +66,7 @@ func (c *serveCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	from, err := c.of(c.From)
-	if err != nil {
-		return err
-	}
-	src, err := inference.OpenWeights(from, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
+	src, err := c.open(a)
 	if err != nil {
 		return err
 	}

@@ -7,15 +7,12 @@ import (
 )
 
 type topKCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
-	stepFlag
+	modelFlags
 	Data      []string `hub:"data" help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
 	Field     string   `help:"Field of JSON objects, or column of .parquet and .arrow, that has the text." default:"text"`
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
 	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
 	Force     bool     `help:"Replace an existing file."`
-	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context." placeholder:"TOKENS"`
 	BatchSize int      `help:"Windows in a batch." default:"4"`
 	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
@@ -40,13 +37,13 @@ func (c *topKCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	from, err := c.of(c.From)
+	from, err := c.place()
 	if err != nil {
 		return err
 	}
 	p := newProgress(a, c.JSON)
 	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: from, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force,
-		Tokenizer: c.Tokenizer, Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize,
+		Tokenizer: c.Tokenizer, Weights: c.Weights, SeqLen: c.SeqLen, BatchSize: c.BatchSize,
 		Target:   inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
 	p.line.clear()

@@ -15,14 +15,11 @@ import (
 )
 
 type evalCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
-	stepFlag
+	modelFlags
 	Data      []string `hub:"data" help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
 	Task      []string `hub:"file" help:"Instead of a text: multiple-choice questions as JSON lines, in the formats of HellaSwag, ARC, PIQA or DCLM." placeholder:"FILE" sep:"none"`
 	Shots     int      `help:"With --task: the first questions of a file, which come as examples before each of the others." default:"0"`
 	Limit     int      `help:"With --task: questions of each file; 0: all." default:"0"`
-	Tokenizer string   `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
 	BatchSize int      `help:"Sequences in a batch." default:"4"`
 	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
@@ -44,14 +41,14 @@ func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	from, err := c.of(c.From)
+	from, err := c.place()
 	if err != nil {
 		return err
 	}
 	p := newProgress(a, c.JSON)
 	o := inference.EvalOptions{From: from, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
-		Weights: inference.Version(c.Weights), Note: a.note}
+		Weights: c.Weights, Note: a.note}
 	if len(c.Task) > 0 {
 		return c.answer(a, p, o)
 	}
@@ -120,16 +117,13 @@ func windowFlags(batchSize, seqLen int) error {
 }
 
 type generateCommand struct {
-	From string `arg:"" name:"model" hub:"model" help:"A run folder, a checkpoint, a GGUF file, a folder in Hugging Face's layout, or hf:org/name."`
-	stepFlag
+	modelFlags
 	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`
 	TopK        int     `help:"Sample from this many of the likeliest tokens; 0: from all." default:"0"`
 	TopP        float64 `help:"Sample from the smallest set of tokens with this total probability." default:"1"`
 	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
-	Tokenizer   string  `hub:"tokenizer" help:"bytes, gpt2, a tokenizer.json or tokenizer.model, or its folder. Default: the model's own." placeholder:"NAME"`
-	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	Device      string  `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
@@ -162,11 +156,7 @@ func (c *generateCommand) Run(a *app) error {
 		}
 		c.Prompt = string(text)
 	}
-	from, err := c.of(c.From)
-	if err != nil {
-		return err
-	}
-	src, err := inference.OpenWeights(from, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
+	src, err := c.open(a)
 	if err != nil {
 		return err
 	}
