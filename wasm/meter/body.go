@@ -10,10 +10,8 @@ func (m *module) code() []byte {
 		}
 		return nil
 	}
-	n := 0
 	var b []byte
-	m.vector(10, "functions", maxFunctions, func(r *reader, i int) {
-		n++
+	n := m.vector(10, "functions", maxFunctions, func(r *reader, i int) {
 		f := m.imported + i
 		if f >= len(m.functions) {
 			r.refuse("more functions than the function section's %d", len(m.functions)-m.imported)

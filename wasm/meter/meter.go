@@ -236,18 +236,19 @@ func (m *module) custom(r *reader) {
 	}
 }
 
-// vector reads each entry of a section, if there is one.
-func (m *module) vector(id byte, what string, limit int, entry func(r *reader, i int)) {
+// vector reads each entry of a section, if there is one. It returns their number.
+func (m *module) vector(id byte, what string, limit int, entry func(r *reader, i int)) (n int) {
 	r := m.content[id]
 	if r == nil {
-		return
+		return 0
 	}
 	r.i = 0
-	n := r.count(what, limit)
+	n = r.count(what, limit)
 	for i := range n {
 		entry(r, i)
 	}
 	r.end()
+	return n
 }
 
 // scan reads what the other sections refer to.

@@ -64,10 +64,8 @@ func (m *module) tableSection() []byte {
 	if m.content[4] == nil {
 		return nil
 	}
-	n := 0
 	var b []byte
-	m.vector(4, "tables", maxTables, func(r *reader, _ int) {
-		n++
+	n := m.vector(4, "tables", maxTables, func(r *reader, _ int) {
 		if r.more() && r.b[r.i] == 0x40 {
 			r.refuse("typed function references are not supported (a table with an initializer)")
 		}
@@ -84,10 +82,8 @@ func (m *module) memorySection() []byte {
 	if m.content[5] == nil {
 		return nil
 	}
-	n := 0
 	var b []byte
-	m.vector(5, "memories", 1, func(r *reader, _ int) {
-		n++
+	n := m.vector(5, "memories", 1, func(r *reader, _ int) {
 		b = r.capped(b, "memory", 1<<16, m.MemoryPages)
 	})
 	return append(appendU32(nil, uint32(n)), b...)
@@ -107,17 +103,15 @@ func (r *reader) capped(b []byte, what string, most uint64, limit uint32) []byte
 }
 
 func (m *module) globalSection() []byte {
-	n := uint32(0)
 	var b []byte
-	m.vector(6, "globals", maxGlobals, func(r *reader, _ int) {
-		n++
+	n := m.vector(6, "globals", maxGlobals, func(r *reader, _ int) {
 		start := r.i
 		r.globalType()
 		b = m.constant(append(b, r.b[start:r.i]...), r)
 	})
 	b = append(b, 0x7e, 1, opI64Const, 0, opEnd)
 	b = append(appendS64(append(b, 0x7f, 1, opI32Const), int64(m.Depth)), opEnd)
-	return append(appendU32(nil, n+2), b...)
+	return append(appendU32(nil, uint32(n+2)), b...)
 }
 
 // constant copies a constant expression.
@@ -158,10 +152,8 @@ func (m *module) constant(b []byte, r *reader) []byte {
 }
 
 func (m *module) exportSection() []byte {
-	n := uint32(0)
 	var b []byte
-	m.vector(7, "exports", maxExports, func(r *reader, _ int) {
-		n++
+	n := m.vector(7, "exports", maxExports, func(r *reader, _ int) {
 		name := r.name()
 		if name == Fuel || name == Room {
 			r.refuse("exports %q, which is the host's own", name)
@@ -185,7 +177,7 @@ func (m *module) exportSection() []byte {
 	})
 	b = appendU32(append(appendName(b, Fuel), 3), m.fuelGlobal())
 	b = appendU32(append(appendName(b, Room), 3), m.roomGlobal())
-	return append(appendU32(nil, n+2), b...)
+	return append(appendU32(nil, uint32(n+2)), b...)
 }
 
 func (m *module) startSection() []byte {
@@ -220,10 +212,9 @@ func (m *module) elementSection() []byte {
 	if m.content[9] == nil {
 		return nil
 	}
-	n, total := uint32(0), 0
+	total := 0
 	var b []byte
-	m.vector(9, "element segments", maxSegments, func(r *reader, _ int) {
-		n++
+	n := m.vector(9, "element segments", maxSegments, func(r *reader, _ int) {
 		size, at := uint64(math.MaxUint64), uint64(0) // of the table, and where in it; of any size if that is not known
 		kind := r.u32()
 		if kind > 7 {
@@ -268,14 +259,12 @@ func (m *module) elementSection() []byte {
 			}
 		}
 	})
-	return append(appendU32(nil, n), b...)
+	return append(appendU32(nil, uint32(n)), b...)
 }
 
 func (m *module) dataSection() []byte {
-	n := uint32(0)
 	var b []byte
-	m.vector(11, "data segments", maxSegments, func(r *reader, _ int) {
-		n++
+	n := m.vector(11, "data segments", maxSegments, func(r *reader, _ int) {
 		kind := r.u32()
 		if kind > 2 {
 			r.refuse("a data segment of the unknown kind %d", kind)
@@ -290,11 +279,11 @@ func (m *module) dataSection() []byte {
 		data := r.take(r.u32())
 		b = append(appendU32(b, uint32(len(data))), data...)
 	})
-	if m.segments >= 0 && m.segments != int(n) {
+	if m.segments >= 0 && m.segments != n {
 		panic(&Error{Where: "data section", What: "does not have as many segments as the data count section says"})
 	}
 	if m.content[11] == nil {
 		return nil
 	}
-	return append(appendU32(nil, n), b...)
+	return append(appendU32(nil, uint32(n)), b...)
 }

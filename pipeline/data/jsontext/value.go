@@ -181,12 +181,23 @@ func plain(b []byte) int {
 }
 
 // str appends the content of a string to dst. The cursor is at its quotation mark.
-func (s *scanner) str(dst []byte) ([]byte, error) {
+func (s *scanner) str(dst []byte) ([]byte, error) { return s.content(dst, true) }
+
+// skipString is str without the content.
+func (s *scanner) skipString() error {
+	var ignored [utf8.UTFMax * 2]byte
+	_, err := s.content(ignored[:0], false)
+	return err
+}
+
+func (s *scanner) content(dst []byte, keep bool) (_ []byte, err error) {
 	s.pos++
 	for s.fill(1) {
 		b := s.buf[s.pos:s.end]
 		n := plain(b)
-		dst = append(dst, b[:n]...)
+		if keep {
+			dst = append(dst, b[:n]...)
+		}
 		s.pos += n
 		if n == len(b) {
 			continue
@@ -196,41 +207,17 @@ func (s *scanner) str(dst []byte) ([]byte, error) {
 			s.pos++
 			return dst, nil
 		case '\\':
-			var err error
 			if dst, err = s.escape(dst); err != nil {
 				return nil, err
+			}
+			if !keep {
+				dst = dst[:0]
 			}
 		default:
 			return nil, s.notJSON("an escape such as \\n in a string")
 		}
 	}
 	return nil, s.notJSON("")
-}
-
-// skipString is str without the content.
-func (s *scanner) skipString() error {
-	s.pos++
-	var ignored [utf8.UTFMax * 2]byte
-	for s.fill(1) {
-		b := s.buf[s.pos:s.end]
-		n := plain(b)
-		s.pos += n
-		if n == len(b) {
-			continue
-		}
-		switch b[n] {
-		case '"':
-			s.pos++
-			return nil
-		case '\\':
-			if _, err := s.escape(ignored[:0]); err != nil {
-				return err
-			}
-		default:
-			return s.notJSON("an escape such as \\n in a string")
-		}
-	}
-	return s.notJSON("")
 }
 
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
