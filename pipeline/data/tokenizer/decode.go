@@ -14,7 +14,7 @@ type decoder func(tokens []string) ([]string, error)
 
 func parseDecoder(raw json.RawMessage) (decoder, error) {
 	if isNull(raw) {
-		return func(tokens []string) ([]string, error) { return []string{strings.Join(tokens, " ")}, nil }, nil
+		return joining(" "), nil
 	}
 	return parseDecoderAt(raw, 0)
 }
@@ -30,34 +30,22 @@ func each(f func(s string, i, n int) string) decoder {
 	}
 }
 
+func decoders() []kind[decoder] {
+	return []kind[decoder]{
+		{"Sequence", decoderSequence}, {"ByteLevel", always[decoder](byteLevelDecoder)}, {"ByteFallback", always[decoder](fallbackDecoder)},
+		{"Fuse", always(joining(""))}, {"Replace", alone(newReplaceDecoder)}, {"Strip", alone(newStripDecoder)},
+		{"Metaspace", alone(newMetaspaceDecoder)}, {"WordPiece", alone(newWordPieceDecoder)}, {"BPEDecoder", alone(newBPEDecoder)},
+		{"CTC", alone(newCTCDecoder)},
+	}
+}
+
+// joining joins all tokens.
+func joining(separator string) decoder {
+	return func(tokens []string) ([]string, error) { return []string{strings.Join(tokens, separator)}, nil }
+}
+
 func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
-	p, err := readPart(raw, depth)
-	if err != nil {
-		return nil, err
-	}
-	switch p.Type {
-	case "Sequence":
-		return decoderSequence(p, depth)
-	case "ByteLevel":
-		return byteLevelDecoder, nil
-	case "ByteFallback":
-		return fallbackDecoder, nil
-	case "Fuse":
-		return func(tokens []string) ([]string, error) { return []string{strings.Join(tokens, "")}, nil }, nil
-	case "Replace":
-		return newReplaceDecoder(p)
-	case "Strip":
-		return newStripDecoder(p)
-	case "Metaspace":
-		return newMetaspaceDecoder(p)
-	case "WordPiece":
-		return newWordPieceDecoder(p)
-	case "BPEDecoder":
-		return newBPEDecoder(p)
-	case "CTC":
-		return newCTCDecoder(p)
-	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece, BPEDecoder or CTC", p.Type)
+	return parsePart(raw, depth, decoders())
 }
 
 func decoderSequence(p part, depth int) (decoder, error) {

@@ -33,6 +33,38 @@ func readPart(raw json.RawMessage, depth int) (p part, err error) {
 	return p, nil
 }
 
+// kind is a type of parts, and how one is read.
+type kind[T any] struct {
+	name string
+	read func(p part, depth int) (T, error)
+}
+
+// alone reads a part without parts.
+func alone[T any](read func(p part) (T, error)) func(part, int) (T, error) {
+	return func(p part, _ int) (T, error) { return read(p) }
+}
+
+// always reads a part without fields.
+func always[T any](x T) func(part, int) (T, error) {
+	return func(part, int) (T, error) { return x, nil }
+}
+
+// parsePart parses a part of one of some kinds.
+func parsePart[T any](raw json.RawMessage, depth int, kinds []kind[T]) (made T, err error) {
+	p, err := readPart(raw, depth)
+	if err != nil {
+		return made, err
+	}
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		if names[i] = k.name; k.name == p.Type {
+			return k.read(p, depth)
+		}
+	}
+	last := len(names) - 1
+	return made, fmt.Errorf("type %q is not supported: expected %s or %s", p.Type, strings.Join(names[:last], ", "), names[last])
+}
+
 // parseSequence parses the parts of a Sequence.
 func parseSequence[T any](parts []json.RawMessage, depth int, parse func(raw json.RawMessage, depth int) (T, error)) (all []T, err error) {
 	for i, raw := range parts {
@@ -177,47 +209,24 @@ func inForm(form norm.Form) normalizer {
 	}
 }
 
+func normalizers() []kind[normalizer] {
+	return []kind[normalizer]{
+		{"Sequence", normalizerSequence}, {"Prepend", alone(newPrepend)}, {"Replace", alone(newReplace)},
+		{"Precompiled", alone(newPrecompiled)}, {"NFC", always(inForm(norm.NFC))}, {"NFD", always(inForm(norm.NFD))},
+		{"NFKC", always(inForm(norm.NFKC))}, {"NFKD", always(inForm(norm.NFKD))}, {"Nmt", always(byCharacter(neuralTranslation))},
+		{"StripAccents", always(byCharacter(func(s string) string { return without(s, characters().Sets.Mark.has) }))},
+		{"Lowercase", always(byCharacter(lower))}, {"BertNormalizer", alone(newBertNormalizer)},
+		{"ByteLevel", always(byCharacter(toAlphabet))}, {"Strip", alone(newStrip)},
+	}
+}
+
 func parseNormalizer(raw json.RawMessage) (normalizer, error) { return parseNormalizerAt(raw, 0) }
 
 func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 	if isNull(raw) {
 		return nil, nil
 	}
-	p, err := readPart(raw, depth)
-	if err != nil {
-		return nil, err
-	}
-	switch p.Type {
-	case "Sequence":
-		return normalizerSequence(p, depth)
-	case "Prepend":
-		return newPrepend(p)
-	case "Replace":
-		return newReplace(p)
-	case "Precompiled":
-		return newPrecompiled(p)
-	case "Nmt":
-		return byCharacter(neuralTranslation), nil
-	case "StripAccents":
-		return byCharacter(func(s string) string { return without(s, characters().Sets.Mark.has) }), nil
-	case "NFC":
-		return inForm(norm.NFC), nil
-	case "NFD":
-		return inForm(norm.NFD), nil
-	case "NFKC":
-		return inForm(norm.NFKC), nil
-	case "NFKD":
-		return inForm(norm.NFKD), nil
-	case "BertNormalizer":
-		return newBertNormalizer(p)
-	case "ByteLevel":
-		return byCharacter(toAlphabet), nil
-	case "Lowercase":
-		return byCharacter(lower), nil
-	case "Strip":
-		return newStrip(p)
-	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, Prepend, Replace, Precompiled, NFC, NFD, NFKC, NFKD, Nmt, StripAccents, Lowercase, BertNormalizer, ByteLevel or Strip", p.Type)
+	return parsePart(raw, depth, normalizers())
 }
 
 func normalizerSequence(p part, depth int) (normalizer, error) {

@@ -72,41 +72,25 @@ func lastPre(p preTokenizer) preTokenizer {
 	return p
 }
 
+func preTokenizers() []kind[preTokenizer] {
+	whitespace := split{find: findEach(unicode.IsSpace), behavior: removed}
+	return []kind[preTokenizer]{
+		{"Sequence", newSequencePre}, {"ByteLevel", alone(newByteLevel)}, {"Split", alone(newSplit)}, {"Digits", alone(newDigits)},
+		{"Punctuation", alone(newPunctuation)},
+		{"Whitespace", always[preTokenizer](split{find: findWords, behavior: removed, invert: true})},
+		{"WhitespaceSplit", always[preTokenizer](whitespace)},
+		{"BertPreTokenizer", always[preTokenizer](sequencePre{whitespace, split{find: findEach(isPunctuation)}})},
+		{"CharDelimiterSplit", alone(newCharDelimiterSplit)}, {"FixedLength", alone(newFixedLength)},
+		{"UnicodeScripts", always[preTokenizer](scriptsPre{})},
+		{"Metaspace", func(p part, _ int) (preTokenizer, error) { return newMetaspace(p) }},
+	}
+}
+
 func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 	if isNull(raw) {
 		return sequencePre(nil), nil
 	}
-	p, err := readPart(raw, depth)
-	if err != nil {
-		return nil, err
-	}
-	switch p.Type {
-	case "Sequence":
-		return newSequencePre(p, depth)
-	case "ByteLevel":
-		return newByteLevel(p)
-	case "Split":
-		return newSplit(p)
-	case "Digits":
-		return newDigits(p)
-	case "Punctuation":
-		return newPunctuation(p)
-	case "WhitespaceSplit":
-		return split{find: findEach(unicode.IsSpace), behavior: removed}, nil
-	case "BertPreTokenizer":
-		return sequencePre{split{find: findEach(unicode.IsSpace), behavior: removed}, split{find: findEach(isPunctuation)}}, nil
-	case "Whitespace":
-		return split{find: findWords, behavior: removed, invert: true}, nil
-	case "CharDelimiterSplit":
-		return newCharDelimiterSplit(p)
-	case "FixedLength":
-		return newFixedLength(p)
-	case "UnicodeScripts":
-		return scriptsPre{}, nil
-	case "Metaspace":
-		return newMetaspace(p)
-	}
-	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength, UnicodeScripts or Metaspace", p.Type)
+	return parsePart(raw, depth, preTokenizers())
 }
 
 type sequencePre []preTokenizer
