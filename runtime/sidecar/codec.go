@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 )
 
 // A frame is the length of the rest, a kind, and a body. All numbers are little-endian. Strings and lists are preceded
@@ -46,16 +45,33 @@ const (
 
 // message is the content of a frame.
 type message interface {
-	// append adds the kind and the body.
-	append(b []byte) []byte
+	// code writes or reads the kind and the body.
+	code(c *coder)
 }
 
 // appendFrame adds a whole frame.
 func appendFrame(b []byte, m message) []byte {
 	start := len(b)
-	b = m.append(append(b, make([]byte, header)...))
+	b = appendContent(append(b, make([]byte, header)...), m)
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start-header))
 	return b
+}
+
+// appendContent adds the content of a frame.
+func appendContent(b []byte, m message) []byte {
+	c := coder{b: b}
+	m.code(&c)
+	return c.b
+}
+
+// decode reads the whole content of a frame into a message.
+func decode(b []byte, m message) error {
+	c := coder{b: b, reads: true}
+	m.code(&c)
+	if c.err == nil && len(c.b) > 0 {
+		c.err = fmt.Errorf("a frame has %d extra bytes", len(c.b))
+	}
+	return c.err
 }
 
 // frames reads frames from a stream. The result of next is valid until the next call.
@@ -93,101 +109,116 @@ func within(err error) error {
 	return err
 }
 
-func appendU64(b []byte, n uint64) []byte { return binary.LittleEndian.AppendUint64(b, n) }
-func appendI64(b []byte, n int64) []byte  { return appendU64(b, uint64(n)) }
-func appendInt(b []byte, n int) []byte    { return binary.LittleEndian.AppendUint32(b, uint32(int32(n))) }
-
-func appendFlag(b []byte, is bool) []byte {
-	if is {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
-func appendText(b []byte, s string) []byte { return append(appendInt(b, len(s)), s...) }
-
-// decoder decodes a body. It keeps its first error; values read after that are zero.
-type decoder struct {
-	b   []byte
-	err error
+// coder writes the fields of a frame one after the other, or reads them: what a message consists of is said once. It
+// keeps its first error; fields that are read after that are zero.
+type coder struct {
+	b     []byte // what is written so far, or what is left to read
+	reads bool
+	err   error
 }
 
 var errShort = errors.New("a frame ends early")
 
-func (d *decoder) take(n int) []byte {
-	if d.err != nil || n > len(d.b) {
-		d.fail(errShort)
+// take reads n bytes.
+func (c *coder) take(n int) []byte {
+	if c.err != nil || n > len(c.b) {
+		c.fail(errShort)
 		return nil
 	}
-	out := d.b[:n]
-	d.b = d.b[n:]
+	out := c.b[:n]
+	c.b = c.b[n:]
 	return out
 }
 
-func (d *decoder) fail(err error) {
-	if d.err == nil {
-		d.err = err
+func (c *coder) fail(err error) {
+	if c.err == nil {
+		c.err = err
 	}
-	d.b = nil
+	if c.reads {
+		c.b = nil
+	}
 }
 
-func (d *decoder) u8() byte {
-	if b := d.take(1); b != nil {
-		return b[0]
+func (c *coder) u8(x *byte) *coder {
+	if !c.reads {
+		c.b = append(c.b, *x)
+	} else if b := c.take(1); b != nil {
+		*x = b[0]
 	}
-	return 0
+	return c
 }
 
-func (d *decoder) flag() bool {
-	b := d.u8()
-	if b > 1 {
-		d.fail(fmt.Errorf("found flag %d, expected 0 or 1", b))
+func (c *coder) flag(x *bool) *coder {
+	var b byte
+	if *x {
+		b = 1
 	}
-	return b == 1
+	if c.u8(&b); b > 1 {
+		c.fail(fmt.Errorf("found flag %d, expected 0 or 1", b))
+	}
+	*x = b == 1
+	return c
 }
 
-func (d *decoder) int() int {
-	if b := d.take(4); b != nil {
-		return int(int32(binary.LittleEndian.Uint32(b)))
+func (c *coder) int(x *int) *coder {
+	if !c.reads {
+		c.b = binary.LittleEndian.AppendUint32(c.b, uint32(int32(*x)))
+	} else if b := c.take(4); b != nil {
+		*x = int(int32(binary.LittleEndian.Uint32(b)))
 	}
-	return 0
+	return c
 }
 
-func (d *decoder) u64() uint64 {
-	if b := d.take(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
+func (c *coder) u64(x *uint64) *coder {
+	if !c.reads {
+		c.b = binary.LittleEndian.AppendUint64(c.b, *x)
+	} else if b := c.take(8); b != nil {
+		*x = binary.LittleEndian.Uint64(b)
 	}
-	return 0
+	return c
 }
 
-func (d *decoder) i64() int64 { return int64(d.u64()) }
-
-// size reads a number that must not be negative.
-func (d *decoder) size() int64 {
-	n := d.u64()
-	if n > math.MaxInt64 {
-		d.fail(fmt.Errorf("found size %d, expected at least 0", n))
-		return 0
-	}
-	return int64(n)
+func (c *coder) i64(x *int64) *coder {
+	n := uint64(*x)
+	c.u64(&n)
+	*x = int64(n)
+	return c
 }
 
-// count reads the length of a list whose elements take at least that many bytes.
-func (d *decoder) count(least int) int {
-	n := d.int()
-	if n < 0 || n > len(d.b)/least {
-		d.fail(errShort)
-		return 0
+// size is a number that must not be negative.
+func (c *coder) size(x *int64) *coder {
+	if c.i64(x); c.reads && *x < 0 {
+		c.fail(fmt.Errorf("found size %d, expected at least 0", uint64(*x)))
+		*x = 0
 	}
-	return n
+	return c
 }
 
-func (d *decoder) text() string { return string(d.take(d.count(1))) }
-
-// end returns the first error, or an error if bytes are left.
-func (d *decoder) end() error {
-	if d.err == nil && len(d.b) > 0 {
-		d.err = fmt.Errorf("a frame has %d extra bytes", len(d.b))
+// count is the length of a list whose elements take at least that many bytes.
+func (c *coder) count(n *int, least int) {
+	if c.int(n); c.reads && (*n < 0 || *n > len(c.b)/least) {
+		c.fail(errShort)
+		*n = 0
 	}
-	return d.err
+}
+
+func (c *coder) text(x *string) *coder {
+	n := len(*x)
+	if c.count(&n, 1); c.reads {
+		*x = string(c.take(n))
+	} else {
+		c.b = append(c.b, *x...)
+	}
+	return c
+}
+
+// list is a list whose elements take at least that many bytes.
+func list[T any](c *coder, least int, all *[]T, element func(x *T)) {
+	n := len(*all)
+	if c.count(&n, least); c.reads && n > 0 {
+		*all = make([]T, n)
+	}
+	for i := range *all {
+		element(&(*all)[i])
+	}
 }

@@ -50,19 +50,36 @@ func events() []*event {
 	}
 }
 
+func content(m message) []byte { return appendContent(nil, m) }
+
+func decodeCommand(b []byte) (*command, error) {
+	c := &command{}
+	return c, decode(b, c)
+}
+
+func decodeHello(b []byte) (*hello, error) {
+	h := &hello{}
+	return h, decode(b, h)
+}
+
+func decodeEvent(b []byte) (*event, error) {
+	e := &event{}
+	return e, decode(b, e)
+}
+
 func TestCommandsTravel(t *testing.T) {
 	for _, c := range commands() {
-		got, err := decodeCommand(c.append(nil))
+		got, err := decodeCommand(content(c))
 		require.NoError(t, err)
 		assert.Equal(t, c, got)
-		refusesFragments(t, c.append(nil), func(b []byte) error { _, err := decodeCommand(b); return err })
+		refusesFragments(t, content(c), func(b []byte) error { _, err := decodeCommand(b); return err })
 	}
 	h := &hello{token: "secret", device: "webgpu:1", up: 1 << 20, down: 4096, silence: time.Minute}
-	got, err := decodeHello(h.append(nil))
+	got, err := decodeHello(content(h))
 	require.NoError(t, err)
 	assert.Equal(t, h, got)
-	refusesFragments(t, h.append(nil), func(b []byte) error { _, err := decodeHello(b); return err })
-	b := h.append(nil)
+	refusesFragments(t, content(h), func(b []byte) error { _, err := decodeHello(b); return err })
+	b := content(h)
 	b[1+4+len(magic)]++
 	_, err = decodeHello(b)
 	require.EqualError(t, err, "found a host of version 2, expected 1")
@@ -70,10 +87,10 @@ func TestCommandsTravel(t *testing.T) {
 
 func TestEventsTravel(t *testing.T) {
 	for _, e := range events() {
-		got, err := decodeEvent(e.append(nil))
+		got, err := decodeEvent(content(e))
 		require.NoError(t, err)
 		assert.Equal(t, e, got)
-		refusesFragments(t, e.append(nil), func(b []byte) error { _, err := decodeEvent(b); return err })
+		refusesFragments(t, content(e), func(b []byte) error { _, err := decodeEvent(b); return err })
 	}
 }
 
@@ -90,7 +107,7 @@ func refusesFragments(t *testing.T, b []byte, decode func([]byte) error) {
 func TestErrorsTravel(t *testing.T) {
 	for _, cause := range causes[1:] {
 		sent := &device.Error{Op: "alloc", Object: "b", Device: "webgpu:0", Cause: fmt.Errorf("%w: 4 of 3", cause)}
-		got, err := decodeEvent((&event{kind: evDone, id: 1, err: sent}).append(nil))
+		got, err := decodeEvent(content(&event{kind: evDone, id: 1, err: sent}))
 		require.NoError(t, err)
 		require.ErrorIs(t, got.err, cause)
 		require.EqualError(t, got.err, sent.Error())
@@ -98,12 +115,12 @@ func TestErrorsTravel(t *testing.T) {
 		require.ErrorAs(t, got.err, &named)
 		require.Equal(t, "b", named.Object)
 	}
-	got, err := decodeEvent((&event{kind: evFailed,
-		err: fmt.Errorf("while: %w", &device.Error{Op: "a", Cause: device.ErrLost})}).append(nil))
+	got, err := decodeEvent(content(&event{kind: evFailed,
+		err: fmt.Errorf("while: %w", &device.Error{Op: "a", Cause: device.ErrLost})}))
 	require.NoError(t, err)
 	require.ErrorIs(t, got.err, device.ErrLost)
 	require.ErrorContains(t, got.err, "while: ")
-	got, err = decodeEvent((&event{kind: evFailed, err: errors.New(strings.Repeat("é", 1<<20))}).append(nil))
+	got, err = decodeEvent(content(&event{kind: evFailed, err: errors.New(strings.Repeat("é", 1<<20))}))
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(got.err.Error()), maxErrorText)
 }
@@ -117,7 +134,7 @@ func TestFrames(t *testing.T) {
 	for _, c := range commands() {
 		b, err := f.next()
 		require.NoError(t, err)
-		require.Equal(t, c.append(nil), b)
+		require.Equal(t, content(c), b)
 	}
 	_, err := f.next()
 	require.Equal(t, io.EOF, err)
@@ -137,37 +154,38 @@ func TestPromisesTakeNoMemory(t *testing.T) {
 	_, err := f.next()
 	require.Equal(t, io.ErrUnexpectedEOF, err)
 	assert.Less(t, f.buf.Cap(), 16<<10)
-	load := append(appendU64([]byte{byte(opLoad)}, 1), 0, 0, 0, 0, 255, 255, 255, 127)
+	load := append(content(&command{op: opUnload, id: 1}), 0, 0, 0, 0, 255, 255, 255, 127)
+	load[0] = byte(opLoad)
 	_, err = decodeCommand(load)
 	require.Equal(t, errShort, err)
 }
 
 func FuzzCommand(f *testing.F) {
 	for _, c := range commands() {
-		f.Add(c.append(nil))
+		f.Add(content(c))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if c, err := decodeCommand(b); err == nil {
-			require.Equal(t, b, c.append(nil), "one encoding each")
+			require.Equal(t, b, content(c), "one encoding each")
 		}
 		if h, err := decodeHello(b); err == nil {
-			require.Equal(t, b, h.append(nil))
+			require.Equal(t, b, content(h))
 		}
 	})
 }
 
 func FuzzEvent(f *testing.F) {
 	for _, e := range events() {
-		f.Add(e.append(nil))
+		f.Add(content(e))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := decodeEvent(b)
 		if err != nil {
 			return
 		}
-		again, err := decodeEvent(e.append(nil))
+		again, err := decodeEvent(content(e))
 		require.NoError(t, err)
-		require.Equal(t, e.append(nil), again.append(nil))
+		require.Equal(t, content(e), content(again))
 	})
 }
 

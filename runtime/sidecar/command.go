@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,22 +18,15 @@ type hello struct {
 
 const magic = "gpupipe worker"
 
-func (h *hello) append(b []byte) []byte {
-	b = appendInt(appendText(append(b, byte(opHello)), magic), version)
-	b = appendText(appendText(b, h.token), h.device)
-	return appendI64(appendI64(appendI64(b, h.up), h.down), int64(h.silence))
-}
-
-func decodeHello(b []byte) (*hello, error) {
-	d := decoder{b: b}
-	if kind(d.u8()) != opHello || d.text() != magic {
-		return nil, fmt.Errorf("the client is not a gpupipe host")
+func (h *hello) code(c *coder) {
+	op, name, v := opHello, magic, version
+	if c.u8((*byte)(&op)).text(&name); op != opHello || name != magic {
+		c.b, c.err = nil, errors.New("the client is not a gpupipe host")
 	}
-	if v := d.int(); d.err == nil && v != version {
-		return nil, fmt.Errorf("found a host of version %d, expected %d", v, version)
+	if c.int(&v); c.err == nil && v != version {
+		c.fail(fmt.Errorf("found a host of version %d, expected %d", v, version))
 	}
-	h := &hello{token: d.text(), device: d.text(), up: d.size(), down: d.size(), silence: time.Duration(d.size())}
-	return h, d.end()
+	c.text(&h.token).text(&h.device).size(&h.up).size(&h.down).size((*int64)(&h.silence))
 }
 
 // command is what a host requests of a worker.
@@ -55,46 +49,28 @@ func (h handle) Label() string { return "" }
 func (h handle) Size() int64   { return 0 }
 func (h handle) Release()      {}
 
-func (c *command) append(b []byte) []byte {
-	b = appendU64(append(b, byte(c.op)), c.id)
+func (c *command) code(x *coder) {
+	x.u8((*byte)(&c.op)).u64(&c.id)
 	switch c.op {
 	case opAlloc:
-		b = appendI64(appendText(b, c.label), c.n)
+		x.text(&c.label).i64(&c.n)
 	case opLoad:
-		b = appendProgram(b, c.program)
+		if x.reads {
+			c.program = &device.Program{}
+		}
+		x.program(c.program)
 	case opWrite:
-		b = appendI64(appendI64(appendI64(appendU64(b, c.buffer), c.offset), c.n), c.at)
+		x.u64(&c.buffer).i64(&c.offset).size(&c.n).size(&c.at)
 	case opRead:
-		b = appendI64(appendI64(appendU64(b, c.buffer), c.offset), c.n)
+		x.u64(&c.buffer).i64(&c.offset).i64(&c.n)
 	case opTimed:
-		b = appendU64(b, c.buffer)
+		x.u64(&c.buffer)
 	case opTaken:
-		b = appendI64(b, c.at)
-	}
-	return b
-}
-
-func decodeCommand(b []byte) (*command, error) {
-	d := decoder{b: b}
-	c := &command{op: kind(d.u8()), id: d.u64()}
-	switch c.op {
-	case opAlloc:
-		c.label, c.n = d.text(), d.i64()
-	case opLoad:
-		c.program = d.program()
-	case opWrite:
-		c.buffer, c.offset, c.n, c.at = d.u64(), d.i64(), d.size(), d.size()
-	case opRead:
-		c.buffer, c.offset, c.n = d.u64(), d.i64(), d.i64()
-	case opTimed:
-		c.buffer = d.u64()
-	case opTaken:
-		c.at = d.size()
+		x.size(&c.at)
 	case opFree, opUnload, opRun, opSync, opClose:
 	default:
-		return nil, fmt.Errorf("unknown command %d", c.op)
+		x.fail(fmt.Errorf("unknown command %d", c.op))
 	}
-	return c, d.end()
 }
 
 // The minimum bytes of a shader, a command and an argument.
@@ -104,27 +80,26 @@ const (
 	rangeBytes   = 3 * 8
 )
 
-// appendProgram adds a program whose buffers are handles or have ids.
-func appendProgram(b []byte, p *device.Program) []byte {
-	b = appendInt(appendText(b, p.Label), len(p.Shaders))
-	for i := range p.Shaders {
-		s := &p.Shaders[i]
-		b = appendInt(appendText(appendText(b, s.Label), s.Source), len(s.Bindings))
-		for _, a := range s.Bindings {
-			b = append(b, byte(a))
-		}
-		b = appendFlag(appendInt(appendGroups(b, s.Workgroup), s.WorkgroupMemory), s.Inside)
-	}
-	b = appendInt(b, len(p.Commands))
-	for i := range p.Commands {
-		c := &p.Commands[i]
-		b = appendInt(appendGroups(appendInt(b, c.Shader), c.Groups), len(c.Args))
-		for _, r := range c.Args {
-			b = appendI64(appendI64(appendU64(b, idOf(r.Buffer)), r.Offset), r.Size)
-		}
-	}
-	return b
+// program is a program. Its buffers are handles or have ids; those that are read are handles.
+func (x *coder) program(p *device.Program) {
+	x.text(&p.Label)
+	list(x, shaderBytes, &p.Shaders, func(s *device.Shader) {
+		x.text(&s.Label).text(&s.Source)
+		list(x, 1, &s.Bindings, func(a *device.Access) { x.u8((*byte)(a)) })
+		x.groups(&s.Workgroup).int(&s.WorkgroupMemory).flag(&s.Inside)
+	})
+	list(x, commandBytes, &p.Commands, func(c *device.Command) {
+		x.int(&c.Shader).groups(&c.Groups)
+		list(x, rangeBytes, &c.Args, func(r *device.Range) {
+			id := idOf(r.Buffer)
+			if x.u64(&id).i64(&r.Offset).i64(&r.Size); x.reads {
+				r.Buffer = handle(id)
+			}
+		})
+	})
 }
+
+func (x *coder) groups(g *[3]int) *coder { return x.int(&g[0]).int(&g[1]).int(&g[2]) }
 
 func idOf(b device.Buffer) uint64 {
 	switch b := b.(type) {
@@ -135,34 +110,3 @@ func idOf(b device.Buffer) uint64 {
 	}
 	return 0
 }
-
-func appendGroups(b []byte, g [3]int) []byte {
-	return appendInt(appendInt(appendInt(b, g[0]), g[1]), g[2])
-}
-
-// program reads a program; its buffers are handles.
-func (d *decoder) program() *device.Program {
-	p := &device.Program{Label: d.text()}
-	for range d.count(shaderBytes) {
-		s := device.Shader{Label: d.text(), Source: d.text()}
-		for range d.count(1) {
-			s.Bindings = append(s.Bindings, device.Access(d.u8()))
-		}
-		s.Workgroup, s.WorkgroupMemory, s.Inside = d.groups(), d.int(), d.flag()
-		p.Shaders = append(p.Shaders, s)
-	}
-	for range d.count(commandBytes) {
-		c := device.Command{Shader: d.int(), Groups: d.groups()}
-		n := d.count(rangeBytes)
-		if n > 0 {
-			c.Args = make([]device.Range, n)
-		}
-		for i := range c.Args {
-			c.Args[i] = device.Range{Buffer: handle(d.u64()), Offset: d.i64(), Size: d.i64()}
-		}
-		p.Commands = append(p.Commands, c)
-	}
-	return p
-}
-
-func (d *decoder) groups() [3]int { return [3]int{d.int(), d.int(), d.int()} }

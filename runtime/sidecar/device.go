@@ -135,7 +135,7 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 	loaded, err := d.owner.Load(d.do, l, p, func() error {
 		l.id = d.newID()
 		c := &command{op: opLoad, id: l.id, program: p}
-		if n := len(c.append(nil)); n > maxFrame {
+		if n := len(appendContent(nil, c)); n > maxFrame {
 			return device.Invalid("the program takes %d bytes to be sent to its worker, at most %d", n, maxFrame)
 		}
 		return d.worker.enqueue(c, answer)

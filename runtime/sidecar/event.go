@@ -39,71 +39,53 @@ type description struct {
 	Timer  bool          `json:"timer"`  // it implements device.Timer
 }
 
-func (e *event) append(b []byte) []byte {
-	b = appendU64(append(b, byte(e.kind)), e.id)
+func (e *event) code(c *coder) {
+	c.u8((*byte)(&e.kind)).u64(&e.id)
 	switch e.kind {
 	case evReady:
-		text, err := json.Marshal(e.ready)
-		if e.err == nil {
-			e.err = err
+		text := ""
+		if !c.reads {
+			text = e.describe()
 		}
-		b = appendText(appendError(b, e.err), string(text))
+		if c.failure(&e.err).text(&text); c.reads && c.err == nil && e.err == nil {
+			e.ready = c.description(text)
+		}
 	case evState:
-		b = appendI64(appendI64(appendU64(appendU64(b, e.accepted), e.moves), e.fresh), e.staging)
+		c.u64(&e.accepted).u64(&e.moves).size(&e.fresh).size(&e.staging)
 	case evDone:
-		b = appendInt(appendError(b, e.err), len(e.times))
-		for _, t := range e.times {
-			b = appendI64(b, int64(t))
-		}
+		c.failure(&e.err)
+		list(c, 8, &e.times, func(t *time.Duration) { c.size((*int64)(t)) })
 	case evData:
-		b = appendFlag(appendI64(appendI64(appendI64(b, e.at), e.n), e.end), e.last)
+		c.size(&e.at).size(&e.n).size(&e.end).flag(&e.last)
 	case evFailed:
-		b = appendError(b, e.err)
-	}
-	return b
-}
-
-func decodeEvent(b []byte) (*event, error) {
-	d := decoder{b: b}
-	e := &event{kind: kind(d.u8()), id: d.u64()}
-	switch e.kind {
-	case evReady:
-		e.err = d.failure()
-		e.ready = d.description(e.err == nil)
-	case evState:
-		e.accepted, e.moves, e.fresh, e.staging = d.u64(), d.u64(), d.size(), d.size()
-	case evDone:
-		e.err = d.failure()
-		for range d.count(8) {
-			e.times = append(e.times, time.Duration(d.size()))
-		}
-	case evData:
-		e.at, e.n, e.end, e.last = d.size(), d.size(), d.size(), d.flag()
-	case evFailed:
-		if e.err = d.failure(); e.err == nil {
-			d.fail(errors.New("found a failure without an error"))
+		if c.failure(&e.err); c.reads && e.err == nil {
+			c.fail(errors.New("found a failure without an error"))
 		}
 	default:
-		return nil, fmt.Errorf("unknown event %d", e.kind)
+		c.fail(fmt.Errorf("unknown event %d", e.kind))
 	}
-	return e, d.end()
 }
 
-// description decodes a description, and refuses limits that would divide by zero.
-func (d *decoder) description(needed bool) *description {
-	text := d.text()
-	if d.err != nil || !needed {
-		return nil
+// describe is the text of the device's description.
+func (e *event) describe() string {
+	text, err := json.Marshal(e.ready)
+	if e.err == nil {
+		e.err = err
 	}
+	return string(text)
+}
+
+// description parses a description, and refuses limits that would divide by zero.
+func (c *coder) description(text string) *description {
 	var x description
 	if err := json.Unmarshal([]byte(text), &x); err != nil {
-		d.fail(fmt.Errorf("the device's description: %w", err))
+		c.fail(fmt.Errorf("the device's description: %w", err))
 		return nil
 	}
 	l := x.Limits
 	if slices.Min([]int64{l.MaxBindingSize, l.MaxBufferSize, l.OffsetAlignment, int64(l.MaxBindings), int64(l.MaxWorkgroupMemory),
 		int64(l.MaxInvocations), int64(slices.Min(l.MaxWorkgroupSize[:])), int64(l.MaxDispatchDimension)}) < 1 || x.Budget < 0 {
-		d.fail(fmt.Errorf("the device's description: found invalid limits %+v or budget %d", l, x.Budget))
+		c.fail(fmt.Errorf("the device's description: found invalid limits %+v or budget %d", l, x.Budget))
 		return nil
 	}
 	return &x
@@ -123,37 +105,38 @@ type remote struct {
 func (r *remote) Error() string { return r.text }
 func (r *remote) Unwrap() error { return r.is }
 
-// appendError appends an error: its text, its cause, and what a *device.Error names.
-func appendError(b []byte, err error) []byte {
-	if err == nil {
-		return append(b, 0)
+// failure is an error or none: its text, its cause, and what a *device.Error names.
+func (c *coder) failure(err *error) *coder {
+	failed := *err != nil
+	if c.flag(&failed); !failed {
+		return c
 	}
-	is := max(0, slices.IndexFunc(causes, func(c error) bool { return c != nil && errors.Is(err, c) }))
-	named, ok := err.(*device.Error)
-	if !ok {
-		named = &device.Error{Cause: err}
+	var is byte
+	var text string
+	var named device.Error
+	if !c.reads {
+		is = byte(max(0, slices.IndexFunc(causes, func(cause error) bool { return cause != nil && errors.Is(*err, cause) })))
+		if x, ok := (*err).(*device.Error); ok {
+			named = *x
+		} else {
+			named.Cause = *err
+		}
+		text = named.Cause.Error()
+		text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "?")
 	}
-	text := named.Cause.Error()
-	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "?")
-	return appendText(appendText(appendText(appendText(append(b, 1, byte(is)), named.Op), named.Object), named.Device), text)
-}
-
-func (d *decoder) failure() error {
-	if !d.flag() || d.err != nil {
-		return nil
+	if c.u8(&is); int(is) >= len(causes) {
+		c.fail(fmt.Errorf("unknown cause %d", is))
+		return c
 	}
-	is := int(d.u8())
-	if is >= len(causes) {
-		d.fail(fmt.Errorf("unknown cause %d", is))
-		return nil
+	if c.text(&named.Op).text(&named.Object).text(&named.Device).text(&text); !c.reads {
+		return c
 	}
-	named := &device.Error{Op: d.text(), Object: d.text(), Device: d.text()}
-	cause := &remote{text: d.text(), is: causes[is]}
-	if named.Op == "" {
-		return cause
+	*err = &remote{text: text, is: causes[is]}
+	if named.Op != "" {
+		named.Cause = *err
+		*err = &named
 	}
-	named.Cause = cause
-	return named
+	return c
 }
 
 // maxFresh bounds the number of kernels for which a worker may take longer.

@@ -25,7 +25,7 @@ import (
 // raw is the content of a frame, which is sent unchanged.
 type raw []byte
 
-func (r raw) append(b []byte) []byte { return append(b, r...) }
+func (r raw) code(c *coder) { c.b = append(c.b, r...) }
 
 // lies are invalid messages of a worker: at its start, in place of the answer to an allocation, and in place of a read.
 func lies() map[string][][]byte {
@@ -48,7 +48,7 @@ func lies() map[string][][]byte {
 		"unknown event":   {{1, 0, 0, 0, 9}},
 		"zero alignment":  {ready(func(d *description) { d.Limits.OffsetAlignment = 0 })},
 		"negative budget": {ready(func(d *description) { d.Budget = -1 })},
-		"no JSON":         {appendFrame(nil, raw(appendText(append(appendU64([]byte{byte(evReady)}, 0), 0), "{")))},
+		"no JSON":         {appendFrame(nil, raw{byte(evReady), 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, '{'})},
 
 		"ready again":       late(&event{kind: evReady, ready: &description{Limits: target.DefaultLimits()}}),
 		"unknown answer":    late(&event{kind: evDone, id: 77}),
@@ -293,7 +293,7 @@ func TestHostileHosts(t *testing.T) {
 	}{
 		"unknown command": {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
 		"cut command":     {[]message{raw{byte(opRun), 1}}, "ends early"},
-		"long command":    {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
+		"long command":    {[]message{raw(append(content(&command{op: opRun, id: 1}), 1))}, "extra bytes"},
 		"hello again":     {[]message{&hello{}}, "unknown command"}, "empty": {[]message{raw{}}, "0 bytes"},
 		"unknown program":     {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
 		"a buffer is run":     {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},

@@ -25,8 +25,8 @@ func (c *connection) receive() {
 	for {
 		b, err := f.next()
 		if err == nil {
-			var e *event
-			if e, err = decodeEvent(b); err == nil && e.kind == evData {
+			e := &event{}
+			if err = decode(b, e); err == nil && e.kind == evData {
 				err = in.data(e)
 			} else if err == nil {
 				err = c.handle(e)

@@ -121,9 +121,9 @@ func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(greeting))
 	b, files, err := readHello(conn)
-	var h *hello
+	h := &hello{}
 	if err == nil {
-		h, err = decodeHello(b)
+		err = decode(b, h)
 	}
 	if err == nil && subtle.ConstantTimeCompare([]byte(h.token), []byte(token)) != 1 {
 		err = errors.New("found another token, expected that of the host")

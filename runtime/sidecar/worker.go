@@ -146,7 +146,8 @@ func (w *worker) read() {
 		b, err := f.next()
 		var c *command
 		if err == nil {
-			c, err = decodeCommand(b)
+			c = &command{}
+			err = decode(b, c)
 		}
 		if err == nil {
 			err = w.receive(c, int64(len(b)))
@@ -199,11 +200,11 @@ func (w *worker) live() {
 	}
 }
 
-// append makes status a message: the state at the time when it is written.
-func (w *status) append(b []byte) []byte {
+// code makes status a message: the state at the time when it is written.
+func (w *status) code(c *coder) {
 	fresh := w.fresh.Load() // read before moves: whatever reduces it increases moves
 	e := event{kind: evState, accepted: w.accepted.Load(), moves: w.moves.Load(), fresh: fresh, staging: w.staging.Load()}
-	return e.append(b)
+	e.code(c)
 }
 
 // report sends an event. If the device is lost, the worker ends.
