@@ -19,6 +19,16 @@ func of2(f func(x, y *scalar.Expr) *scalar.Expr) func(graph.Emitter, []*scalar.E
 	return func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr { return f(a[0], a[1]) }
 }
 
+// wrapping is the reference of a function of two floats and, with the wrapping of their dtype, of two whole numbers.
+func wrapping(f func(x, y float64) float64, whole func(x, y int64) int64) func(graph.DType, []float64) float64 {
+	return func(d graph.DType, a []float64) float64 {
+		if d.Float() {
+			return f(a[0], a[1])
+		}
+		return integer(d, a[0], a[1], whole)
+	}
+}
+
 // call is the kernel of a built-in function.
 func call(name string) func(graph.Emitter, []*scalar.Expr) *scalar.Expr {
 	return func(_ graph.Emitter, a []*scalar.Expr) *scalar.Expr { return scalar.Apply(name, a...) }
@@ -53,12 +63,7 @@ func Add(x, y *graph.Value) *graph.Value { return apply2(add(), x, y) }
 func add() graph.Op {
 	return &pointwise{
 		name: "add", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Add),
-		eval: func(d graph.DType, a []float64) float64 {
-			if !d.Float() {
-				return integer(d, a[0], a[1], func(x, y int64) int64 { return x + y })
-			}
-			return a[0] + a[1]
-		},
+		eval: wrapping(func(x, y float64) float64 { return x + y }, func(x, y int64) int64 { return x + y }),
 		grad: func(_ *graph.Node, d *graph.Value) []*graph.Value { return []*graph.Value{d, d} },
 	}
 }
@@ -69,12 +74,7 @@ func Sub(x, y *graph.Value) *graph.Value { return apply2(sub(), x, y) }
 func sub() graph.Op {
 	return &pointwise{
 		name: "sub", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Sub),
-		eval: func(d graph.DType, a []float64) float64 {
-			if !d.Float() {
-				return integer(d, a[0], a[1], func(x, y int64) int64 { return x - y })
-			}
-			return a[0] - a[1]
-		},
+		eval: wrapping(func(x, y float64) float64 { return x - y }, func(x, y int64) int64 { return x - y }),
 		grad: func(_ *graph.Node, d *graph.Value) []*graph.Value { return []*graph.Value{d, Neg(d)} },
 	}
 }
@@ -88,12 +88,7 @@ func IsProduct(o graph.Op) bool { return o.Name() == mul().Name() }
 func mul() graph.Op {
 	return &pointwise{
 		name: "mul", inputs: 2, accept: anyDType, emit: of2((*scalar.Expr).Mul),
-		eval: func(d graph.DType, a []float64) float64 {
-			if !d.Float() {
-				return integer(d, a[0], a[1], func(x, y int64) int64 { return x * y })
-			}
-			return a[0] * a[1]
-		},
+		eval: wrapping(func(x, y float64) float64 { return x * y }, func(x, y int64) int64 { return x * y }),
 		grad: func(n *graph.Node, d *graph.Value) []*graph.Value {
 			return []*graph.Value{Mul(d, n.Inputs[1]), Mul(d, n.Inputs[0])}
 		},

@@ -9,15 +9,47 @@ import (
 )
 
 func reductions() []graph.Op {
-	return []graph.Op{new(SumOp), new(MaxOp), new(MinOp)}
+	return []graph.Op{sumFold.over(nil), maxFold.over(nil), minFold.over(nil)}
 }
 
-// reduction is what the folds share. The axes, ascending, leave the shape.
-type reduction struct {
+// fold is what an element is combined with those before it by.
+type fold struct {
+	name      string
+	kernel    graph.Fold
+	start     float64
+	combine   func(d graph.DType, acc, x float64) float64
+	shares    bool // the elements that equal the result share the gradient, else each has it
+	tolerance float64
+}
+
+var (
+	sumFold = &fold{name: "sum", kernel: graph.Sum, tolerance: 2e-5, combine: func(d graph.DType, acc, x float64) float64 {
+		if d.Float() {
+			return acc + x
+		}
+		return wrap(d, int64(acc+x))
+	}}
+	maxFold = &fold{name: "max", kernel: graph.Max, start: math.Inf(-1), shares: true,
+		combine: func(_ graph.DType, acc, x float64) float64 { return math.Max(acc, x) }}
+	minFold = &fold{name: "min", kernel: graph.Min, start: math.Inf(1), shares: true,
+		combine: func(_ graph.DType, acc, x float64) float64 { return math.Min(acc, x) }}
+)
+
+func (f *fold) over(axes []int) *ReductionOp { return &ReductionOp{Axes: axes, fold: f} }
+
+// ReductionOp folds the elements along axes, ascending, which leave the shape.
+type ReductionOp struct {
 	Axes []int `json:"axes"`
+	fold *fold
 }
 
-func (r *reduction) Infer(in []graph.Type) ([]graph.Type, error) {
+func (r *ReductionOp) Name() string { return r.fold.name }
+
+func (r *ReductionOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Reduction{Axes: r.Axes, Fold: r.fold.kernel}
+}
+
+func (r *ReductionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
 		return nil, err
 	}
@@ -56,15 +88,14 @@ func keepDims(s graph.Shape, axes []int) graph.Shape {
 }
 
 // spread repeats the result of a reduction over the input's shape.
-func (r *reduction) spread(x, y *graph.Value) *graph.Value {
+func (r *ReductionOp) spread(x, y *graph.Value) *graph.Value {
 	return Broadcast(Reshape(y, keepDims(x.Shape, r.Axes)...), x.Shape...)
 }
 
-// eval folds, starting from start.
-func (r *reduction) eval(in, out []*graph.Tensor, start float64, fold func(acc, x float64) float64) {
+func (r *ReductionOp) Eval(in, out []*graph.Tensor) {
 	acc := out[0].Data
 	for i := range acc {
-		acc[i] = start
+		acc[i] = r.fold.start
 	}
 	shape := in[0].Shape
 	strides := make([]int, len(shape))
@@ -77,7 +108,7 @@ func (r *reduction) eval(in, out []*graph.Tensor, start float64, fold func(acc, 
 	}
 	at, to := make([]int, len(shape)), 0
 	for _, x := range in[0].Data {
-		acc[to] = fold(acc[to], x)
+		acc[to] = r.fold.combine(in[0].DType, acc[to], x)
 		for d := len(at) - 1; d >= 0; d-- {
 			at[d]++
 			to += strides[d]
@@ -90,7 +121,7 @@ func (r *reduction) eval(in, out []*graph.Tensor, start float64, fold func(acc, 
 	}
 }
 
-func reductionCases(make func(reduction) graph.Op, tolerance float64) []graph.Case {
+func (r *ReductionOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, c := range []struct {
 		shape graph.Shape
@@ -101,71 +132,25 @@ func reductionCases(make func(reduction) graph.Op, tolerance float64) []graph.Ca
 		{graph.Shape{5, 1, 3}, []int{1}}, {graph.Shape{2, 3, 1, 4, 2}, []int{0, 1, 2, 3, 4}}, {graph.Shape{70001}, []int{0}},
 		{graph.Shape{3, 1000}, []int{1}}, {graph.Shape{1000, 67}, []int{0}}, {graph.Shape{65536, 2}, []int{1}},
 	} {
-		cs = append(cs, graph.Case{Op: make(reduction{c.axes}), Inputs: []graph.Type{{DType: graph.F32, Shape: c.shape}},
-			Tolerance: tolerance})
+		cs = append(cs, graph.Case{Op: r.fold.over(c.axes), Inputs: []graph.Type{{DType: graph.F32, Shape: c.shape}},
+			Tolerance: r.fold.tolerance})
 	}
 	for _, d := range []graph.DType{graph.I32, graph.U32} {
-		cs = append(cs, graph.Case{Op: make(reduction{[]int{1}}), Inputs: []graph.Type{graph.T(d, 6, 37)}, Fill: wideIntegers(d),
+		cs = append(cs, graph.Case{Op: r.fold.over([]int{1}), Inputs: []graph.Type{graph.T(d, 6, 37)}, Fill: wideIntegers(d),
 			NoGrad: true})
 	}
 	return cs
 }
 
-// SumOp adds; integers wrap.
-type SumOp struct{ reduction }
-
-func (*SumOp) Name() string { return "sum" }
-func (o *SumOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Reduction{Axes: o.Axes, Fold: graph.Sum}
-}
-func (o *SumOp) Eval(in, out []*graph.Tensor) {
-	d := out[0].DType
-	o.eval(in, out, 0, func(acc, x float64) float64 {
-		if d.Float() {
-			return acc + x
-		}
-		return wrap(d, int64(acc+x))
-	})
-}
-func (o *SumOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
-	return []*graph.Value{o.spread(n.Inputs[0], d[0])}
-}
-func (*SumOp) Cases() []graph.Case {
-	return reductionCases(func(r reduction) graph.Op { return &SumOp{r} }, 2e-5)
-}
-
-// MaxOp takes the largest.
-type MaxOp struct{ reduction }
-
-func (*MaxOp) Name() string { return "max" }
-func (o *MaxOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Reduction{Axes: o.Axes, Fold: graph.Max}
-}
-func (o *MaxOp) Eval(in, out []*graph.Tensor) { o.eval(in, out, math.Inf(-1), math.Max) }
-func (o *MaxOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
-	return []*graph.Value{o.shareTies(n, d[0])}
-}
-func (*MaxOp) Cases() []graph.Case {
-	return reductionCases(func(r reduction) graph.Op { return &MaxOp{r} }, 0)
-}
-
-// MinOp takes the smallest.
-type MinOp struct{ reduction }
-
-func (*MinOp) Name() string { return "min" }
-func (o *MinOp) Kernel(*graph.Node) graph.Kernel {
-	return graph.Reduction{Axes: o.Axes, Fold: graph.Min}
-}
-func (o *MinOp) Eval(in, out []*graph.Tensor) { o.eval(in, out, math.Inf(1), math.Min) }
-func (o *MinOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
-	return []*graph.Value{o.shareTies(n, d[0])}
-}
-func (*MinOp) Cases() []graph.Case {
-	return reductionCases(func(r reduction) graph.Op { return &MinOp{r} }, 0)
+func (r *ReductionOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	if r.fold.shares {
+		return []*graph.Value{r.shareTies(n, d[0])}
+	}
+	return []*graph.Value{r.spread(n.Inputs[0], d[0])}
 }
 
 // shareTies divides the gradient among the elements that equal the result.
-func (r *reduction) shareTies(n *graph.Node, d *graph.Value) *graph.Value {
+func (r *ReductionOp) shareTies(n *graph.Node, d *graph.Value) *graph.Value {
 	x, y := n.Inputs[0], n.Outputs[0]
 	hit := Cast(Equal(x, r.spread(x, y)), x.DType)
 	count := Sum(hit, r.Axes, false)
@@ -173,7 +158,7 @@ func (r *reduction) shareTies(n *graph.Node, d *graph.Value) *graph.Value {
 }
 
 // reduce resolves the axes (nil is all, negative counts from the end), applies the op and keeps extents of one.
-func reduce(x *graph.Value, make func(reduction) graph.Op, axes []int, keep bool) *graph.Value {
+func (f *fold) reduce(x *graph.Value, axes []int, keep bool) *graph.Value {
 	if axes == nil {
 		axes = firstAxes(len(x.Shape))
 	}
@@ -187,7 +172,7 @@ func reduce(x *graph.Value, make func(reduction) graph.Op, axes []int, keep bool
 	if len(axes) == 0 {
 		return x
 	}
-	y := graph.Apply1(make(reduction{axes}), x)
+	y := graph.Apply1(f.over(axes), x)
 	if keep {
 		y = Reshape(y, keepDims(x.Shape, axes)...)
 	}
@@ -195,8 +180,9 @@ func reduce(x *graph.Value, make func(reduction) graph.Op, axes []int, keep bool
 }
 
 // Sum adds over the axes (nil is all, negative counts from the end); they leave the shape, or with keep stay as one.
+// Integers wrap.
 func Sum(x *graph.Value, axes []int, keep bool) *graph.Value {
-	return reduce(x, func(r reduction) graph.Op { return &SumOp{r} }, axes, keep)
+	return sumFold.reduce(x, axes, keep)
 }
 
 // Mean is Sum over the number of elements that each result is made of; x is float.
@@ -207,10 +193,10 @@ func Mean(x *graph.Value, axes []int, keep bool) *graph.Value {
 
 // ReduceMax is the largest over the axes, which are as in Sum. Equal elements share the gradient.
 func ReduceMax(x *graph.Value, axes []int, keep bool) *graph.Value {
-	return reduce(x, func(r reduction) graph.Op { return &MaxOp{r} }, axes, keep)
+	return maxFold.reduce(x, axes, keep)
 }
 
 // ReduceMin is the smallest over the axes, which are as in Sum. Equal elements share the gradient.
 func ReduceMin(x *graph.Value, axes []int, keep bool) *graph.Value {
-	return reduce(x, func(r reduction) graph.Op { return &MinOp{r} }, axes, keep)
+	return minFold.reduce(x, axes, keep)
 }
