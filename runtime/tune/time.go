@@ -45,9 +45,9 @@ func timeUpTo(dev device.Device, k shaders.Kernel, limit time.Duration) (time.Du
 	return best(dev, program, limit)
 }
 
-// best runs once to warm up and once to estimate the time, then a few batches of about 20 ms.
+// best is Best of a program's runs.
 func best(dev device.Device, program func(repeat int) (device.Loaded, error), limit time.Duration) (time.Duration, error) {
-	run := func(repeat int) (time.Duration, error) {
+	return Best(limit, func(repeat int) (time.Duration, error) {
 		l, err := program(repeat)
 		if err != nil {
 			return 0, err
@@ -62,18 +62,23 @@ func best(dev device.Device, program func(repeat int) (device.Loaded, error), li
 		}
 		err = dev.Sync()
 		return time.Since(start) / time.Duration(repeat), err
-	}
-	if _, err := run(1); err != nil { // compiles
+	})
+}
+
+// Best is the shortest time of one repetition of some work, of which timed carries out some and returns the time of one.
+// It does so once to warm up, which may compile, once to learn the scale, and then a few times for about 20 ms. Work of
+// which one repetition exceeds limit is not measured more exactly.
+func Best(limit time.Duration, timed func(repeat int) (time.Duration, error)) (time.Duration, error) {
+	if _, err := timed(1); err != nil {
 		return 0, err
 	}
-	once, err := run(1)
-	if err != nil || once > limit {
-		return once, err
+	fastest, err := timed(1)
+	if err != nil || fastest > limit {
+		return fastest, err
 	}
-	repeat := max(1, min(200, int(20*time.Millisecond/max(once, time.Microsecond))))
-	fastest := once
+	repeat := max(1, min(200, int(20*time.Millisecond/max(fastest, time.Microsecond))))
 	for range 3 {
-		t, err := run(repeat)
+		t, err := timed(repeat)
 		if err != nil {
 			return 0, err
 		}

@@ -13,27 +13,38 @@ import (
 
 // BuildLoss returns the loss that the module builds: see graphhook.BuildLoss. build_loss runs once. Later only
 // loss_scalars runs, which the module must export if the loss has scalars.
-func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook.Loss, error) {
+func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (loss *graphhook.Loss, err error) {
+	err = m.build(ctx, BuildLoss, func(write writer) error {
+		if loss, err = graphhook.BuildLoss(in, write); err == nil && len(loss.Scalars) > 0 && !m.Has(LossScalars) {
+			err = fmt.Errorf("the loss reads the scalar %q, but the module exports no %s, which sets its value", loss.Scalars[0], LossScalars)
+		}
+		return err
+	})
+	return loss, err
+}
+
+// writer has the module write a graph.
+type writer = func(*graphhook.Builder) (graphhook.Handle, error)
+
+// build calls do with what one of the module's hooks writes, and names the module in a mistake that do finds.
+func (m *Module) build(ctx context.Context, hook string, do func(write writer) error) error {
 	i, err := m.open(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer i.Close()
-	loss, err := graphhook.BuildLoss(in, func(b *graphhook.Builder) (graphhook.Handle, error) {
-		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, BuildLoss, -1) })
+	err = do(func(b *graphhook.Builder) (graphhook.Handle, error) {
+		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, hook, -1) })
 		if err == nil {
 			err = i.CheckKeys()
 		}
 		return graphhook.Handle(h), err
 	})
-	if err == nil && len(loss.Scalars) > 0 && !m.Has(LossScalars) {
-		err = fmt.Errorf("the loss reads the scalar %q, but the module exports no %s, which sets its value", loss.Scalars[0], LossScalars)
-	}
 	var known *wasm.Error
 	if err != nil && !errors.As(err, &known) {
 		err = m.invalid(-1, err)
 	}
-	return loss, err
+	return err
 }
 
 // LossGrad calls the module's loss_grad, with which build_loss can be checked. It returns the losses of logits [rows ×

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/layout/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 // record is the measurement of a device.
@@ -137,36 +138,14 @@ func (t Target) fill(s *exec.Session, k kind) error {
 	return nil
 }
 
-const (
-	batchTime = 20 * time.Millisecond // of one measurement
-	batches   = 3
-)
-
-// best is the shortest time of one repetition of work. It runs once to warm up, once to learn the scale, then a few
-// batches.
+// best is the shortest time of one repetition of work. Short disturbances do not matter where it exceeds a second.
 func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
-	timed := func(n int) (time.Duration, error) {
+	return tune.Best(time.Second, func(n int) (time.Duration, error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
 		start := time.Now()
 		err := work(n)
 		return time.Since(start) / time.Duration(n), err
-	}
-	if _, err := timed(1); err != nil {
-		return 0, err
-	}
-	fastest, err := timed(1)
-	if err != nil || fastest > time.Second { // short disturbances do not matter then
-		return fastest, err
-	}
-	n := max(1, min(200, int(batchTime/max(fastest, time.Microsecond))))
-	for range batches {
-		d, err := timed(n)
-		if err != nil {
-			return 0, err
-		}
-		fastest = min(fastest, d)
-	}
-	return fastest, nil
+	})
 }
