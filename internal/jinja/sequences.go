@@ -33,9 +33,25 @@ func (m *machine) getter(attribute any) func(v any) any {
 	}
 }
 
+// getterOr is getter with a value in place of attributes that are undefined; nil: they stay so.
+func (m *machine) getterOr(attribute, otherwise any) func(v any) any {
+	get := m.getter(attribute)
+	return func(v any) any {
+		x := get(v)
+		if _, ok := x.(undefined); ok && otherwise != nil {
+			return otherwise
+		}
+		return x
+	}
+}
+
 // sortKey returns a getter of the values that sort, unique and their like compare.
 func (m *machine) sortKey(attribute any, caseSensitive bool) func(v any) any {
-	get := m.getter(attribute)
+	return m.folded(m.getter(attribute), caseSensitive)
+}
+
+// folded is a getter in lower case, unless case counts.
+func (m *machine) folded(get func(v any) any, caseSensitive bool) func(v any) any {
 	return func(v any) any {
 		v = get(v)
 		if !caseSensitive && isText(v) {
@@ -149,27 +165,8 @@ func dictsort(m *machine, v any, a args) any {
 
 func groupby(m *machine, v any, a args) any {
 	p := a.bind("groupby", 1, "attribute", "default", "case_sensitive")
-	otherwise, sensitive := or(p[1], nil), truth(or(p[2], false))
-	get := func(key func(v any) any) func(v any) any {
-		return func(v any) any {
-			x := key(v)
-			if _, ok := x.(undefined); ok && otherwise != nil {
-				return otherwise
-			}
-			return x
-		}
-	}
-	exact := get(m.getter(p[0]))
-	key := exact
-	if !sensitive {
-		key = func(v any) any {
-			x := exact(v)
-			if isText(x) {
-				return lower(text(x))
-			}
-			return x
-		}
-	}
+	exact := m.getterOr(p[0], or(p[1], nil))
+	key := m.folded(exact, truth(or(p[2], false)))
 	groups := []any{}
 	var members []any
 	flush := func() {
@@ -309,14 +306,7 @@ func mapped(m *machine, v any, a args) any {
 func (m *machine) mapper(a args) func(v any) any {
 	if len(a.pos) == 0 {
 		p := a.bind("map", 1, "attribute", "default")
-		get, otherwise := m.getter(p[0]), or(p[1], nil)
-		return func(v any) any {
-			x := get(v)
-			if _, ok := x.(undefined); ok && otherwise != nil {
-				return otherwise
-			}
-			return x
-		}
+		return m.getterOr(p[0], or(p[1], nil))
 	}
 	name := textArg("map", a.pos[0])
 	filter, ok := m.filters[name]

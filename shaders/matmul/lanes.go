@@ -3,7 +3,6 @@ package matmul
 import (
 	"fmt"
 	"math"
-	"sort"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -49,7 +48,7 @@ func lanesVariants(s Spec, l target.Limits) []Kernel {
 			}
 		}
 	}
-	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
+	byCost(ks)
 	return ks[:min(len(ks), lanesKept)]
 }
 

@@ -7,9 +7,9 @@
 package matmul
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -157,8 +157,13 @@ func Variants(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, cooperativeVariants(s, l)...)
 		ks = append(ks, matrix2Variants(s, l)...)
 	}
-	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
+	byCost(ks)
 	return append([]Kernel{naive(s, l)}, slices.DeleteFunc(ks, Kernel.divided)...)
+}
+
+// byCost sorts kernels by rising Cost.
+func byCost(ks []Kernel) {
+	slices.SortStableFunc(ks, func(a, b Kernel) int { return cmp.Compare(a.Cost, b.Cost) })
 }
 
 // divided reports whether a pass would read one array as elements of two types.

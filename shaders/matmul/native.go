@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -92,7 +91,7 @@ func nativeVariants(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, product.smallKernel())
 	}
 	ks = append(ks, units...)
-	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
+	byCost(ks[1:])
 	return ks
 }
 

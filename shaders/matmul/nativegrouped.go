@@ -2,7 +2,6 @@ package matmul
 
 import (
 	_ "embed"
-	"sort"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -30,7 +29,7 @@ func nativeGroupedVariants(s Spec, l target.Limits) []Kernel {
 	}
 	ks = append(ks, groupedPairVariants(s, l)...)
 	ks = append(ks, termVariants(s, l)...)
-	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
+	byCost(ks[1:])
 	return ks
 }
 
