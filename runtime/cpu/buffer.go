@@ -40,13 +40,7 @@ func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffe
 
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
-	// After Close there is nothing left to release.
-	_ = b.d.do("release", b.Label(), func() error {
-		if b.d.owner.Release(b) {
-			b.d.queue.add(unbounded, b.free)
-		}
-		return nil
-	})
+	b.d.owner.ReleaseWith(b.d.do, b, func() { b.d.queue.add(unbounded, b.free) })
 }
 
 func (b *buffer) free() {

@@ -119,13 +119,7 @@ func (d *Device) run(p device.Loaded, times func(commands int) []C.uint64_t) (nu
 // Release frees the list of commands when enqueued work is done with it. The compiled kernels are kept for later
 // programs.
 func (l *loaded) Release() {
-	// After Close there is nothing left to release.
-	_ = l.d.do("release", l.Label(), func() error {
-		if l.d.owner.Unload(l) {
-			l.d.queue.add(unbounded, l.free)
-		}
-		return nil
-	})
+	l.d.owner.UnloadWith(l.d.do, l, func() { l.d.queue.add(unbounded, l.free) })
 }
 
 func (l *loaded) free() {

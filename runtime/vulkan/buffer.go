@@ -45,13 +45,9 @@ func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffe
 
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
-	// After Close or a loss there is nothing left to release.
-	_ = b.d.do("release", b.Label(), func() error {
-		if b.d.owner.Release(b) {
-			b.d.queue.batch.forget(b)
-			b.d.queue.discard(b.free)
-		}
-		return nil
+	b.d.owner.ReleaseWith(b.d.do, b, func() {
+		b.d.queue.batch.forget(b)
+		b.d.queue.discard(b.free)
 	})
 }
 

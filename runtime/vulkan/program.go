@@ -184,13 +184,7 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 
 // Release frees the bindings when enqueued work is done with them. The compiled shaders are kept for later programs.
 func (l *loaded) Release() {
-	// After Close or a loss there is nothing left to release.
-	_ = l.d.do("release", l.Label(), func() error {
-		if l.d.owner.Unload(l) {
-			l.d.queue.discard(l.free)
-		}
-		return nil
-	})
+	l.d.owner.UnloadWith(l.d.do, l, func() { l.d.queue.discard(l.free) })
 }
 
 func (l *loaded) free() {

@@ -34,15 +34,7 @@ func (d *Device) create(label string, size int64, usage wgpu.BufferUsage, mapped
 }
 
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
-func (b *buffer) Release() {
-	// After Close or a loss there is nothing left to release.
-	_ = b.d.do("release", b.Label(), func() error {
-		if b.d.owner.Release(b) {
-			b.free()
-		}
-		return nil
-	})
-}
+func (b *buffer) Release() { b.d.owner.ReleaseWith(b.d.do, b, b.free) }
 
 func (b *buffer) free() {
 	b.gpu.Destroy() // bind groups of loaded programs would keep it alive otherwise

@@ -248,15 +248,7 @@ func (d *Device) enqueue(section []C.gp_command, timer *C.gp_timer) error {
 }
 
 // Release frees the bindings. The compiled shaders are kept for later programs.
-func (l *loaded) Release() {
-	// After Close or a loss there is nothing left to release.
-	_ = l.d.do("release", l.Label(), func() error {
-		if l.d.owner.Unload(l) {
-			l.free()
-		}
-		return nil
-	})
-}
+func (l *loaded) Release() { l.d.owner.UnloadWith(l.d.do, l, l.free) }
 
 func (l *loaded) free() {
 	for _, g := range l.groups {

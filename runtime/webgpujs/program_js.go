@@ -190,11 +190,5 @@ func (l *loaded) submit() {
 
 // Release drops the bindings. The compiled shaders are kept for later programs.
 func (l *loaded) Release() {
-	// After Close or a loss there is nothing left to release.
-	_ = l.d.do("release", l.Label(), func() error {
-		if l.d.owner.Unload(l) {
-			l.commands = nil
-		}
-		return nil
-	})
+	l.d.owner.UnloadWith(l.d.do, l, func() { l.commands = nil })
 }

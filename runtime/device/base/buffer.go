@@ -87,3 +87,14 @@ func (o *Owner[B, P]) Release(b B) bool {
 	delete(o.buffers, b)
 	return true
 }
+
+// ReleaseWith has do call Release, and free unless b is released already. After Close or a loss there is nothing left to
+// release.
+func (o *Owner[B, P]) ReleaseWith(do Do, b B, free func()) {
+	_ = do("release", b.Label(), func() error {
+		if o.Release(b) {
+			free()
+		}
+		return nil
+	})
+}

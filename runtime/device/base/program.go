@@ -118,3 +118,13 @@ func (o *Owner[B, P]) Unload(l P) bool {
 	delete(o.programs, l)
 	return true
 }
+
+// UnloadWith is ReleaseWith of a program.
+func (o *Owner[B, P]) UnloadWith(do Do, l P, free func()) {
+	_ = do("release", l.program().label, func() error {
+		if o.Unload(l) {
+			free()
+		}
+		return nil
+	})
+}
