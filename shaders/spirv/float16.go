@@ -140,14 +140,12 @@ func withFloat16(list []instruction, bound *uint32, bfloat16 bool) []instruction
 		half = *bound
 		*bound++
 	}
-	declared, capabilities, extensions := newInstruction(opTypeFloat, half, 16), []uint32{capabilityFloat16}, []string(nil)
+	declared, out := newInstruction(opTypeFloat, half, 16), []instruction{newInstruction(opCapability, capabilityFloat16)}
+	var extensions, rest []instruction
 	if bfloat16 {
 		declared = newInstruction(opTypeFloat, half, 16, encodingBfloat16)
-		capabilities, extensions = []uint32{capabilityBfloat16, capabilityBfloat16Matrix}, []string{"SPV_KHR_bfloat16"}
-	}
-	var out, rest []instruction
-	for _, c := range capabilities {
-		out = append(out, newInstruction(opCapability, c))
+		out = []instruction{newInstruction(opCapability, capabilityBfloat16), newInstruction(opCapability, capabilityBfloat16Matrix)}
+		extensions = []instruction{newInstruction(opExtension, words("SPV_KHR_bfloat16")...)}
 	}
 	for _, in := range list {
 		switch {
@@ -160,9 +158,7 @@ func withFloat16(list []instruction, bound *uint32, bfloat16 bool) []instruction
 			rest = append(rest, in)
 		}
 	}
-	for _, e := range extensions {
-		out = append(out, newInstruction(opExtension, words(e)...))
-	}
+	out = append(out, extensions...)
 	types := slices.IndexFunc(rest, func(in instruction) bool { return in.op() >= opTypeFirst && in.op() <= opTypeLast })
 	return append(out, slices.Insert(rest, types, declared)...)
 }
