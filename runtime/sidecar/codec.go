@@ -110,7 +110,8 @@ func within(err error) error {
 }
 
 // coder writes the fields of a frame one after the other, or reads them: what a message consists of is said once. It
-// keeps its first error; fields that are read after that are zero.
+// keeps its first error; fields that are read after that are zero. Writing leaves the fields alone: several goroutines
+// may write one program.
 type coder struct {
 	b     []byte // what is written so far, or what is left to read
 	reads bool
@@ -156,7 +157,9 @@ func (c *coder) flag(x *bool) *coder {
 	if c.u8(&b); b > 1 {
 		c.fail(fmt.Errorf("found flag %d, expected 0 or 1", b))
 	}
-	*x = b == 1
+	if c.reads {
+		*x = b == 1
+	}
 	return c
 }
 
@@ -180,8 +183,9 @@ func (c *coder) u64(x *uint64) *coder {
 
 func (c *coder) i64(x *int64) *coder {
 	n := uint64(*x)
-	c.u64(&n)
-	*x = int64(n)
+	if c.u64(&n); c.reads {
+		*x = int64(n)
+	}
 	return c
 }
 
