@@ -61,7 +61,7 @@ func (c *benchCommand) Run(a *app) error {
 	if c.Filter != "" {
 		var err error
 		if o.Filter, err = regexp.Compile(c.Filter); err != nil {
-			return usererror.New(fmt.Errorf("--filter: %w", err))
+			return usererror.Errorf("--filter: %w", err)
 		}
 	}
 	if err := c.checkProfile(o); err != nil {
@@ -93,7 +93,7 @@ func (c *benchCommand) Run(a *app) error {
 		return err
 	}
 	if len(rs[0].Results)+len(rs[0].Steps)+len(pipelines) == 0 {
-		return usererror.New(fmt.Errorf("--filter: no case matches %q", c.Filter))
+		return usererror.Errorf("--filter: no case matches %q", c.Filter)
 	}
 	if err := save(); err != nil {
 		a.note("gpupipe: %v", err)

@@ -44,14 +44,14 @@ func (f browserFlags) browser(listen string) (*coordinator.BrowserOptions, error
 	if f.BrowserCert != "" {
 		pair, err := tls.LoadX509KeyPair(f.BrowserCert, f.BrowserKey)
 		if err != nil {
-			return nil, usererror.New(fmt.Errorf("--browser-cert %s, --browser-key %s: %w", f.BrowserCert, f.BrowserKey, err))
+			return nil, usererror.Errorf("--browser-cert %s, --browser-key %s: %w", f.BrowserCert, f.BrowserKey, err)
 		}
 		o.Certificate = &pair
 	}
 	if o.Address == "" {
 		port, err := pagePort(listen)
 		if err != nil {
-			return nil, usererror.New(fmt.Errorf("--listen %s: %w", listen, err))
+			return nil, usererror.Errorf("--listen %s: %w", listen, err)
 		}
 		host := "localhost"
 		if o.Certificate != nil {

@@ -65,8 +65,8 @@ func (c *configCommand) Run(a *app) error {
 		for _, k := range config.Keys() {
 			names = append(names, k.Name)
 		}
-		return usererror.New(fmt.Errorf("key: found %q, expected a key or a section, which gpupipe config lists%s", c.Prefix,
-			suggest.DidYouMean(c.Prefix, names)))
+		return usererror.Errorf("key: found %q, expected a key or a section, which gpupipe config lists%s", c.Prefix,
+			suggest.DidYouMean(c.Prefix, names))
 	}
 	return nil
 }

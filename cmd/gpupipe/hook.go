@@ -81,11 +81,11 @@ type moduleFlags struct {
 func (f *moduleFlags) check() error {
 	switch {
 	case !json.Valid([]byte(f.Config)) || !strings.HasPrefix(strings.TrimSpace(f.Config), "{"):
-		return usererror.New(fmt.Errorf("--config: found %q, expected a JSON object", f.Config))
+		return usererror.Errorf("--config: found %q, expected a JSON object", f.Config)
 	case f.Vocab < 2 || f.Vocab > 1<<24:
-		return usererror.New(fmt.Errorf("--vocab: found %d, expected an integer from 2 to %d", f.Vocab, 1<<24))
+		return usererror.Errorf("--vocab: found %d, expected an integer from 2 to %d", f.Vocab, 1<<24)
 	case f.SeqLen < 1 || f.SeqLen > 1<<24:
-		return usererror.New(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24))
+		return usererror.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24)
 	}
 	_, err := f.aligned()
 	return err
@@ -101,7 +101,7 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 	for _, text := range f.Aligned {
 		m := alignedArray.FindStringSubmatch(text)
 		if m == nil {
-			return nil, usererror.New(fmt.Errorf("--aligned: found %q, expected a name, and its type for one token, as in ids=u32, teacher=f32[8] or pairs=i32[2,4]", text))
+			return nil, usererror.Errorf("--aligned: found %q, expected a name, and its type for one token, as in ids=u32, teacher=f32[8] or pairs=i32[2,4]", text)
 		}
 		t := graph.Type{DType: map[string]graph.DType{"f32": graph.F32, "i32": graph.I32, "u32": graph.U32}[m[2]]}
 		for d := range strings.SplitSeq(m[3], ",") {
@@ -111,8 +111,8 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 			}
 		}
 		if t.Shape.Len() > maxAligned {
-			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d elements for each token, expected at most %d", text, t.Shape.Len(),
-				maxAligned))
+			return nil, usererror.Errorf("--aligned: %s has %d elements for each token, expected at most %d", text, t.Shape.Len(),
+				maxAligned)
 		}
 		all = append(all, graph.Named{ID: m[1], Type: t})
 	}
@@ -141,7 +141,7 @@ const maxLogged = 100
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
 	bin, err := hook.ReadFile(f.File)
 	if errors.Is(err, fs.ErrNotExist) {
-		return usererror.New(fmt.Errorf("%s: no such file", f.File))
+		return usererror.Errorf("%s: no such file", f.File)
 	}
 	if err != nil {
 		return usererror.New(refused(f.File, err))
@@ -204,7 +204,7 @@ func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 		}
 	}
 	if size == 0 {
-		return nil, 0, usererror.New(fmt.Errorf("--text: %s has no text", f.Text))
+		return nil, 0, usererror.Errorf("--text: %s has no text", f.Text)
 	}
 	return texts, size, nil
 }

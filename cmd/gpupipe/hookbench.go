@@ -54,7 +54,7 @@ func figure(what, hook string, value float64, unit string, limit float64, least 
 
 func (c *hookBenchCommand) Run(a *app) error {
 	if !(c.Seconds > 0 && c.Seconds <= 3600) {
-		return usererror.New(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds)))
+		return usererror.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds))
 	}
 	if err := c.check(); err != nil {
 		return err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -26,12 +28,7 @@ func spread(n, instances int, backwards bool, do func(i int) error) error {
 		})
 	}
 	group.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // documentGuest maps documents with some instances, every second time in reverse order: unless the module has state,
@@ -93,7 +90,7 @@ const maxSample = 1 << 16
 // batches of sequences of the sample text's bytes.
 func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 	if f.SeqLen > maxSample {
-		return nil, usererror.New(fmt.Errorf("--seq-len: found %d, expected at most %d for batches", f.SeqLen, maxSample))
+		return nil, usererror.Errorf("--seq-len: found %d, expected at most %d for batches", f.SeqLen, maxSample)
 	}
 	texts, _, err := f.documents()
 	if err != nil {
@@ -132,11 +129,11 @@ func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 
 func copied(b *hook.Batch) *hook.Batch {
 	c := *b
-	c.Tokens, c.Targets = append([]uint32{}, b.Tokens...), append([]uint32{}, b.Targets...)
-	c.Weights, c.Segments = append([]float32{}, b.Weights...), append([]uint32{}, b.Segments...)
-	c.Aligned = append([]hook.Aligned{}, b.Aligned...)
+	c.Tokens, c.Targets = slices.Clone(b.Tokens), slices.Clone(b.Targets)
+	c.Weights, c.Segments = slices.Clone(b.Weights), slices.Clone(b.Segments)
+	c.Aligned = slices.Clone(b.Aligned)
 	for i := range c.Aligned {
-		c.Aligned[i].Data = append([]byte{}, b.Aligned[i].Data...)
+		c.Aligned[i].Data = slices.Clone(b.Aligned[i].Data)
 	}
 	return &c
 }

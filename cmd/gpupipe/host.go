@@ -424,7 +424,7 @@ func checkDevices(a *app, names []string) error {
 			err = dev.Close()
 		}
 		if err != nil {
-			return usererror.New(fmt.Errorf("--device: %w", err))
+			return usererror.Errorf("--device: %w", err)
 		}
 	}
 	return nil

@@ -78,7 +78,7 @@ func (c *kernelsCommand) limits(a *app) (*target.Limits, error) {
 	}
 	dev, err := a.openDevice(c.Device)
 	if err != nil {
-		return nil, usererror.New(fmt.Errorf("device: %w", err))
+		return nil, usererror.Errorf("device: %w", err)
 	}
 	l := dev.Limits()
 	return &l, dev.Close()

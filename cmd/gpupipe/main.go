@@ -307,7 +307,7 @@ func (a *app) printText(text string) {
 // lost keeps the first error of writing to standard output.
 func (a *app) lost(err error) {
 	if err != nil && a.failed == nil {
-		a.failed = usererror.New(fmt.Errorf("standard output: %w", err))
+		a.failed = usererror.Errorf("standard output: %w", err)
 	}
 }
 

@@ -93,7 +93,7 @@ func readMembers(dir string) (members []coordinator.MemberState, written time.Ti
 		return nil, written, usererror.New(err)
 	}
 	if err := json.Unmarshal(text, &members); err != nil {
-		return nil, written, usererror.New(fmt.Errorf("%s: %w", path, err))
+		return nil, written, usererror.Errorf("%s: %w", path, err)
 	}
 	if info, err := os.Stat(path); err == nil {
 		written = info.ModTime()

@@ -108,7 +108,7 @@ func (c *planCommand) Run(a *app) error {
 	s := &status{app: a, silent: c.JSON}
 	link, err := parseLink(c.Network)
 	if err != nil {
-		return usererror.New(fmt.Errorf("--network: %w", err))
+		return usererror.Errorf("--network: %w", err)
 	}
 	o := measure.Options{Modelled: c.Modelled, GPU: gpu, Between: link,
 		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
@@ -145,7 +145,7 @@ func (c *planCommand) Run(a *app) error {
 		printPlan(a, p, c.devicesToUse(p, over))
 	}
 	if p.RecommendedIndex < 0 {
-		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
+		return usererror.Errorf("no schedule is possible: %s", p.Schedules[0].Problem)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (c *planCommand) machines() (machines, error) {
 	}
 	m, err := readMachines(c.Members)
 	if err != nil {
-		return nil, usererror.New(fmt.Errorf("--members: %w", err))
+		return nil, usererror.Errorf("--members: %w", err)
 	}
 	return m, nil
 }

@@ -183,7 +183,7 @@ func (x imaginedMachine) machine(at string) (m layout.Machine, err error) {
 func (c *planCommand) planReplicas(a *app, m *imaginedMachines) error {
 	h, err := m.homes()
 	if err != nil {
-		return usererror.New(fmt.Errorf("--members: %s: %w", c.Members, err))
+		return usererror.Errorf("--members: %s: %w", c.Members, err)
 	}
 	if c.Stages != nil || len(c.Cut) > 0 || c.Memory != "" {
 		return usererror.Errorf("--stages, --cut and --memory: found with the machines of homes, for whose replicas they are chosen")

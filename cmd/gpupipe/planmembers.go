@@ -87,7 +87,7 @@ func (m *measuredMachines) open(a *app, name string) (device.Device, error) {
 
 func (m *measuredMachines) place(p *partition.Problem) error {
 	if err := m.Apply(p); err != nil {
-		return usererror.New(fmt.Errorf("%s: %w", m.path, err))
+		return usererror.Errorf("%s: %w", m.path, err)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (m *imaginedMachines) place(p *partition.Problem) error {
 		if x.Memory != "" {
 			bytes, err := config.ParseBytes(x.Memory)
 			if err != nil {
-				return usererror.New(fmt.Errorf("--members: machines[%d].memory: %w", i, err))
+				return usererror.Errorf("--members: machines[%d].memory: %w", i, err)
 			}
 			d.Memory = bytes
 		}

@@ -24,14 +24,14 @@ type runsFlags struct {
 func (f runsFlags) options(a *app, p *progress) (runs.Options, error) {
 	o := runs.Options{Jobs: f.Jobs, Devices: f.Device, OpenDevice: a.openDevice, OpenWorker: a.workers(), Saves: &a.saves, Note: p.Note}
 	if f.Jobs < 1 || f.Jobs > 1024 {
-		return o, usererror.New(fmt.Errorf("--jobs: found %d, expected an integer from 1 to 1024", f.Jobs))
+		return o, usererror.Errorf("--jobs: found %d, expected an integer from 1 to 1024", f.Jobs)
 	}
 	for i, name := range f.Device {
 		if _, err := parseDevice(name); err != nil {
-			return o, usererror.New(fmt.Errorf("--device: %w", err))
+			return o, usererror.Errorf("--device: %w", err)
 		}
 		if slices.Contains(f.Device[:i], name) {
-			return o, usererror.New(fmt.Errorf("--device: found %s twice, expected each device once (--jobs is the number of runs on each)", name))
+			return o, usererror.Errorf("--device: found %s twice, expected each device once (--jobs is the number of runs on each)", name)
 		}
 	}
 	return o, nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -84,7 +83,7 @@ Examples:
 
 func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON && c.Draw == "text" {
-		return usererror.New(errors.New("--draw: found text with --json, expected a file"))
+		return usererror.Errorf("--draw: found text with --json, expected a file")
 	}
 	batches, err := c.Plan.counts()
 	if err != nil {
@@ -116,7 +115,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	if c.Draw != "" && c.Draw != "text" {
 		if err := v.save(c.Draw); err != nil {
-			return usererror.New(fmt.Errorf("--draw: %w", err))
+			return usererror.Errorf("--draw: %w", err)
 		}
 	}
 	if c.JSON {
@@ -129,7 +128,7 @@ func (c *scheduleCommand) Run(a *app) error {
 			columns = a.stdoutColumns()
 		}
 		if picture, err = draw.Text(s, v.Simulation, columns); err != nil {
-			return usererror.New(fmt.Errorf("--draw: %w", err))
+			return usererror.Errorf("--draw: %w", err)
 		}
 		picture = "\n" + picture
 		if v.Exchanges != nil {

@@ -78,7 +78,7 @@ func (c *selftestCommand) Run(a *app) error {
 	}
 	s.clear()
 	if len(r.Lines) == 0 {
-		return usererror.New(fmt.Errorf("--filter: no op's name contains %q", c.Filter))
+		return usererror.Errorf("--filter: no op's name contains %q", c.Filter)
 	}
 	if c.JSON {
 		err = a.printJSON(r)

@@ -121,8 +121,7 @@ func (c *serveCommand) serve(a *app, b *inference.Batch, token string, made bool
 		Hosts: c.Server.Host, Origins: c.Server.CORS, Shutdown: untilDone, MaxBody: c.Limits.MaxBody, MaxConnections: c.Limits.Clients,
 		Refuse: serve.Refuse})
 	if err != nil {
-		return usererror.New(fmt.Errorf("%s: %w", map[bool]string{true: "--cors",
-			false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err))
+		return usererror.Errorf("%s: %w", map[bool]string{true: "--cors", false: "--listen"}[strings.HasPrefix(err.Error(), "origin")], err)
 	}
 	c.announce(a, h.URL(), name, b, token, made)
 	select {

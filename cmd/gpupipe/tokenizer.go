@@ -204,7 +204,7 @@ func (c *tokenizerCheckCommand) Run(a *app) error {
 	a.notes(tokenizer.Notes(tok))
 	files, size, err := textFiles(c.Text)
 	if err != nil {
-		return usererror.New(fmt.Errorf("--text: %w", err))
+		return usererror.Errorf("--text: %w", err)
 	}
 	p := newProgress(a, c.JSON)
 	var report tokenizer.Report

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -36,7 +35,7 @@ Examples:
 func (c *traceCommand) Run(a *app) error {
 	path := c.Path
 	if path == "" {
-		return usererror.New(errors.New("no run: expected its folder, or its trace.json"))
+		return usererror.Errorf("no run: expected its folder, or its trace.json")
 	}
 	earlier := "" // the part before the present one
 	if st, err := os.Stat(path); err == nil && st.IsDir() {

@@ -156,12 +156,12 @@ func (c *trainCommand) load() (config.Config, error) {
 	if path == "" {
 		path = c.Config
 	} else if c.Config != "" {
-		return config.Config{}, usererror.New(fmt.Errorf("two configs: found %s and --config %s, expected one", c.Path, c.Config))
+		return config.Config{}, usererror.Errorf("two configs: found %s and --config %s, expected one", c.Path, c.Config)
 	}
 	set, run := c.Set, ""
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		if !utf8.ValidString(path) {
-			return config.Config{}, usererror.New(fmt.Errorf("%q: the name is not UTF-8, which config.yaml requires", path))
+			return config.Config{}, usererror.Errorf("%q: the name is not UTF-8, which config.yaml requires", path)
 		}
 		kept, err := configIn(path)
 		if err != nil {
@@ -200,7 +200,7 @@ func (c *trainCommand) commits() hub.Commits {
 func configIn(dir string) (string, error) {
 	path := filepath.Join(dir, "config.yaml")
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return "", usererror.New(fmt.Errorf("%s: the folder has no config.yaml: expected a YAML file or the folder of a run", dir))
+		return "", usererror.Errorf("%s: the folder has no config.yaml: expected a YAML file or the folder of a run", dir)
 	}
 	return path, nil
 }

@@ -53,7 +53,7 @@ func (c *evalCommand) Run(a *app) error {
 		return c.answer(a, p, o)
 	}
 	if c.Shots != 0 || c.Limit != 0 {
-		return usererror.New(errors.New("--shots and --limit: expected --task with them"))
+		return usererror.Errorf("--shots and --limit: expected --task with them")
 	}
 	e, err := inference.Evaluate(a.ctx, o)
 	p.line.clear()
@@ -78,9 +78,9 @@ func (c *evalCommand) Run(a *app) error {
 func (c *evalCommand) answer(a *app, p *progress, o inference.EvalOptions) error {
 	switch {
 	case len(c.Data) > 0:
-		return usererror.New(errors.New("--task and --data: expected one of the two"))
+		return usererror.Errorf("--task and --data: expected one of the two")
 	case c.Shots < 0 || c.Limit < 0:
-		return usererror.New(errors.New("--shots and --limit: expected at least 0"))
+		return usererror.Errorf("--shots and --limit: expected at least 0")
 	}
 	e, err := inference.AnswerTasks(a.ctx, inference.TaskOptions{EvalOptions: o, Files: c.Task, Shots: c.Shots, Limit: c.Limit})
 	p.line.clear()
@@ -109,9 +109,9 @@ func (c *evalCommand) answer(a *app, p *progress, o inference.EvalOptions) error
 func windowFlags(batchSize, seqLen int) error {
 	switch {
 	case batchSize < 1 || batchSize > 1<<16:
-		return usererror.New(fmt.Errorf("--batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
+		return usererror.Errorf("--batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16)
 	case seqLen < 0 || seqLen > 1<<24:
-		return usererror.New(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d, or 0 for the model's", seqLen, 1<<24))
+		return usererror.Errorf("--seq-len: found %d, expected an integer from 1 to %d, or 0 for the model's", seqLen, 1<<24)
 	}
 	return nil
 }
@@ -144,15 +144,15 @@ func (c *generateCommand) Run(a *app) error {
 		return usererror.New(fielderror.Rename(err, func(field string) string { return "--" + strings.ReplaceAll(field, "_", "-") }))
 	}
 	if c.Tokens < 1 {
-		return usererror.New(fmt.Errorf("--tokens: found %d, expected at least 1", c.Tokens))
+		return usererror.Errorf("--tokens: found %d, expected at least 1", c.Tokens)
 	}
 	if c.Prompt == "-" {
 		text, err := io.ReadAll(io.LimitReader(a.stdin, maxPrompt+1))
 		switch {
 		case err != nil:
-			return usererror.New(fmt.Errorf("--prompt -: %w", err))
+			return usererror.Errorf("--prompt -: %w", err)
 		case len(text) > maxPrompt:
-			return usererror.New(fmt.Errorf("--prompt -: found more than %d bytes on standard input", maxPrompt))
+			return usererror.Errorf("--prompt -: found more than %d bytes on standard input", maxPrompt)
 		}
 		c.Prompt = string(text)
 	}
@@ -236,23 +236,23 @@ Examples:
 func (c *dataCommand) Run(a *app) error {
 	tok, err := tokenizer.Open(c.Tokenizer)
 	if err != nil {
-		return usererror.New(fmt.Errorf("--tokenizer: %w", err))
+		return usererror.Errorf("--tokenizer: %w", err)
 	}
 	switch {
 	case c.ShardTokens < 1 || c.ShardTokens > data.MaxShard:
-		return usererror.New(fmt.Errorf("--shard-tokens: found %d, expected an integer from 1 to %d", c.ShardTokens, data.MaxShard))
+		return usererror.Errorf("--shard-tokens: found %d, expected an integer from 1 to %d", c.ShardTokens, data.MaxShard)
 	case c.ValTokens < 0 || c.ValTokens > data.MaxShard:
-		return usererror.New(fmt.Errorf("--val-tokens: found %d, expected an integer from 0 to %d", c.ValTokens, data.MaxShard))
+		return usererror.Errorf("--val-tokens: found %d, expected an integer from 0 to %d", c.ValTokens, data.MaxShard)
 	case c.ValTokens > 0 && len(c.Val) > 0:
-		return usererror.New(fmt.Errorf("--val and --val-tokens: expected one of the two"))
+		return usererror.Errorf("--val and --val-tokens: expected one of the two")
 	case c.Field == "":
-		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
+		return usererror.Errorf("--field: found \"\", expected the name of a field")
 	}
 	a.notes(tokenizer.Notes(tok))
 	framing := tokenizer.Framing{SpecialText: c.SpecialText, BOS: c.BOS}
 	framed, err := framing.Frame(tok)
 	if err != nil {
-		return usererror.New(fmt.Errorf("--bos: %w", err))
+		return usererror.Errorf("--bos: %w", err)
 	}
 	p := newProgress(a, c.JSON)
 	began := time.Now()
@@ -266,7 +266,7 @@ func (c *dataCommand) Run(a *app) error {
 		return errInterrupted
 	}
 	if errors.Is(err, data.ErrTooShort) && c.ValTokens > 0 {
-		return usererror.New(fmt.Errorf("--val-tokens: %w", err))
+		return usererror.Errorf("--val-tokens: %w", err)
 	}
 	if err != nil {
 		return usererror.New(data.FieldSetting(err, "--field"))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/table"
@@ -39,7 +38,7 @@ var errVerify = errors.New("a pipeline of these devices computes wrong results: 
 
 func (c *verifyCommand) Run(a *app) error {
 	if c.Batches != 0 && (c.Batches < 6 || c.Batches > 10000) {
-		return usererror.New(fmt.Errorf("--batches: found %d, expected an integer from 6 to 10000, or 0", c.Batches))
+		return usererror.Errorf("--batches: found %d, expected an integer from 6 to 10000, or 0", c.Batches)
 	}
 	if len(c.Device) == 0 {
 		d, err := a.defaultDevice()

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 
@@ -47,7 +46,7 @@ func (c *watchCommand) Run(a *app) error {
 		folders = []string{"runs"}
 	}
 	if c.Tokens < 1 || c.Tokens > 1<<16 {
-		return usererror.New(fmt.Errorf("--tokens: found %d, expected an integer from 1 to %d", c.Tokens, 1<<16))
+		return usererror.Errorf("--tokens: found %d, expected an integer from 1 to %d", c.Tokens, 1<<16)
 	}
 	token, err := c.token()
 	if err != nil {

@@ -175,15 +175,7 @@ func (x *Expr) same(y *Expr) bool {
 	if x == y {
 		return true
 	}
-	if x.Kind != y.Kind || x.Type != y.Type || x.Name != y.Name || x.Bits != y.Bits || len(x.Args) != len(y.Args) {
-		return false
-	}
-	for i, a := range x.Args {
-		if !a.same(y.Args[i]) {
-			return false
-		}
-	}
-	return true
+	return x.Kind == y.Kind && x.Type == y.Type && x.Name == y.Name && x.Bits == y.Bits && slices.EqualFunc(x.Args, y.Args, (*Expr).same)
 }
 
 // assume returns the facts that hold where a condition does, or where it does not. A

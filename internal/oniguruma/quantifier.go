@@ -1,6 +1,9 @@
 package oniguruma
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // quantifier says how often something is repeated.
 type quantifier struct {
@@ -105,11 +108,7 @@ func repeatable(n *node) bool {
 	case anchorNode, lookNode, keepNode:
 		return false
 	case altNode:
-		for _, sub := range n.nodes {
-			if !repeatable(sub) {
-				return false
-			}
-		}
+		return !slices.ContainsFunc(n.nodes, func(sub *node) bool { return !repeatable(sub) })
 	}
 	return true
 }

@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"fmt"
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -53,7 +52,7 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	}
 	o, err := layout.NewOptimizer(*src.config, src.Model, nil)
 	if err != nil {
-		return usererror.New(fmt.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err))
+		return usererror.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err)
 	}
 	if src.config.PartlyStale() && o.Ahead(src.Model.Parameters()[0].Name) == "" {
 		note("%s is of a run that evaluates the newest weights: its weights x and y are the same", src.Dir)

@@ -3,7 +3,6 @@ package layout
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -174,7 +173,7 @@ func openOnce(open OpenDevice, p config.Pipeline, apart bool) (devices []device.
 	for _, name := range names {
 		if byName[name] == nil {
 			if byName[name], err = open(name); err != nil {
-				return devices, usererror.New(fmt.Errorf("pipeline.devices: %w", err))
+				return devices, usererror.Errorf("pipeline.devices: %w", err)
 			}
 		}
 		devices = append(devices, byName[name])

@@ -216,7 +216,7 @@ func (s *speeds) of(m Machine) (partition.Problem, error) {
 	}
 	dev, err := s.open(m)
 	if err != nil {
-		return partition.Problem{}, usererror.New(fmt.Errorf("machine %s: %w", m.Name, err))
+		return partition.Problem{}, usererror.Errorf("machine %s: %w", m.Name, err)
 	}
 	o := s.options
 	o.GPU = m.GPU

@@ -52,11 +52,11 @@ var ErrInterrupted = errors.New("the runs were interrupted")
 // takeFolder creates the folder of a set and locks it. release unlocks it, and removes it if it is empty.
 func takeFolder(dir string, note func(format string, args ...any)) (release func(), err error) {
 	if err := atomicfile.CheckName(dir); err != nil {
-		return nil, usererror.New(fmt.Errorf("dir: %w", err))
+		return nil, usererror.Errorf("dir: %w", err)
 	}
 	made := atomicfile.MissingFolders(dir)
 	if err := os.MkdirAll(filepath.Join(dir, "runs"), 0o777); err != nil {
-		return nil, usererror.New(fmt.Errorf("dir: %w", err))
+		return nil, usererror.Errorf("dir: %w", err)
 	}
 	unlock, err := lock.Folder(dir)
 	if errors.Is(err, lock.ErrUnsupported) {
@@ -65,7 +65,7 @@ func takeFolder(dir string, note func(format string, args ...any)) (release func
 		}
 		unlock = func() {}
 	} else if err != nil {
-		return nil, usererror.New(fmt.Errorf("dir: %w", err))
+		return nil, usererror.Errorf("dir: %w", err)
 	}
 	return func() {
 		unlock()

@@ -122,18 +122,18 @@ func (s *Set[R]) read(path string) (o Outcome, ended bool, err error) {
 	}
 	switch {
 	case err != nil:
-		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
+		return o, false, usererror.Errorf("%s: %w", path, err)
 	case f.Diverged != "":
 		return Outcome{ValLoss: math.Inf(1), Diverged: f.Diverged, Metrics: f.Metrics, Step: f.Step, Dir: filepath.Dir(path)}, true, nil
 	case f.ValLoss == nil && len(f.Metrics) == 0:
-		return o, false, usererror.New(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
+		return o, false, usererror.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path)
 	}
 	o = Outcome{ValLoss: math.NaN(), Stopped: f.Stopped, Metrics: f.Metrics, Step: f.Step, Dir: filepath.Dir(path)}
 	if f.ValLoss != nil {
 		o.ValLoss = *f.ValLoss
 	}
 	if err := s.Complete(o); err != nil {
-		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
+		return o, false, usererror.Errorf("%s: %w", path, err)
 	}
 	return o, true, nil
 }

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ExchangeCosts are the costs of replicas that train on their own, and of their exchanges, in any unit of time and in
@@ -44,12 +45,7 @@ func (c ExchangeCosts) check(e Exchanges) error {
 	}
 	training, owned := 0, 0.0
 	valid := func(values ...float64) bool {
-		for _, v := range values {
-			if !(v >= 0 && v <= maxCost) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(values, func(v float64) bool { return !(v >= 0 && v <= maxCost) })
 	}
 	for i, r := range c.Replicas {
 		if !valid(r.Step, r.Drain, r.Share, r.Port) || r.Site < 0 || r.Site >= len(c.Sites) {

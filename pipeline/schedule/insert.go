@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 )
 
@@ -149,10 +150,8 @@ func (w *inserter) receive(s int, c channel) bool {
 func (w *inserter) stepExchange(s int) bool {
 	p := &w.stages[s]
 	need, of := w.exchangeNeeds(w.copies, s, p.current.Kind)
-	for _, other := range of {
-		if w.stages[other].done[need] <= p.current.Batch {
-			return false
-		}
+	if slices.ContainsFunc(of, func(other int) bool { return w.stages[other].done[need] <= p.current.Batch }) {
+		return false
 	}
 	p.done[p.current.Kind] = p.current.Batch + 1
 	w.output(s, p.current)

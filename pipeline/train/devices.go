@@ -26,7 +26,7 @@ func openDevices(open layout.OpenDevice, names []string, again bool) (devices []
 	for _, name := range names {
 		dev, err := open(name)
 		if err != nil {
-			return devices, usererror.New(fmt.Errorf("%s: %w", opening(name, again), err))
+			return devices, usererror.Errorf("%s: %w", opening(name, again), err)
 		}
 		devices = append(devices, dev)
 	}

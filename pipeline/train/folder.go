@@ -68,7 +68,7 @@ func (f *folder) take(note func(format string, args ...any), more ...string) err
 	if f.reserved != nil {
 		return nil
 	}
-	fail := func(err error) error { return usererror.New(fmt.Errorf("run.dir: %w", err)) }
+	fail := func(err error) error { return usererror.Errorf("run.dir: %w", err) }
 	if err := atomicfile.CheckName(f.path); err != nil {
 		return fail(err)
 	}

@@ -44,12 +44,12 @@ func (j *job) openTasks(context.Context) error {
 			err = fmt.Errorf("two files have the name %q", t.Name)
 		}
 		if err != nil {
-			return usererror.New(fmt.Errorf("train.eval_tasks: %w", err))
+			return usererror.Errorf("train.eval_tasks: %w", err)
 		}
 		t = t.First(j.config.Train.EvalQuestions)
 		rows, err := t.Encode(j.corpus.texts.tok, j.model.Size().SeqLen+1)
 		if err != nil {
-			return usererror.New(fmt.Errorf("train.eval_tasks: %w", err))
+			return usererror.Errorf("train.eval_tasks: %w", err)
 		}
 		names[t.Name] = true
 		j.tasks.tasks, j.tasks.rows = append(j.tasks.tasks, t), append(j.tasks.rows, rows...)

@@ -312,7 +312,7 @@ func (t *trainer) openFolder(context.Context) error {
 			t.checkpoints.findBest,
 		} {
 			if err := step(); err != nil {
-				return usererror.New(fmt.Errorf("run folder: %w", err))
+				return usererror.Errorf("run folder: %w", err)
 			}
 		}
 		t.folder.begun, t.folder.begunAt = true, t.step

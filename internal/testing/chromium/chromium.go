@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -209,10 +210,5 @@ func (t *tail) String() string {
 }
 
 func contains(text string, any []string) bool {
-	for _, a := range any {
-		if strings.Contains(text, a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(any, func(a string) bool { return strings.Contains(text, a) })
 }

@@ -3,7 +3,6 @@ package runtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -94,7 +93,7 @@ func (f *Fake) Train(ctx context.Context, c config.Config, o train.Options) (res
 	for step := first + 1; step <= last; step++ {
 		loss := f.Loss(c, step)
 		if math.IsInf(loss, 1) {
-			return res, usererror.New(fmt.Errorf("step %d: the loss is NaN: %w", step, train.ErrDiverged))
+			return res, usererror.Errorf("step %d: the loss is NaN: %w", step, train.ErrDiverged)
 		}
 		values := []metrics.Value{{Name: "loss", Value: loss + 0.5}, {Name: "tokens_per_s", Value: 100 * float64(c.Train.BatchSize)}}
 		hook := ""

@@ -60,12 +60,9 @@ func (rep *Report) plot(s *Study) (files []string, err error) {
 }
 
 func (rep *Report) hasGap(tuning string, stages int) bool {
-	for _, c := range rep.Cells {
-		if c.Tuning == tuning && c.Stages == stages && c.Gap != nil && metrics.Finite(c.Gap.Mean) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(rep.Cells, func(c Cell) bool {
+		return c.Tuning == tuning && c.Stages == stages && c.Gap != nil && metrics.Finite(c.Gap.Mean)
+	})
 }
 
 // plotGaps draws the gaps of all optimizers, a color per mode.

@@ -81,11 +81,11 @@ func FindRate(ctx context.Context, c config.Config, o RateOptions) (*RateTest, e
 	}
 	made := atomicfile.MissingFolders(o.Out)
 	if err := os.MkdirAll(o.Out, 0o777); err != nil {
-		return nil, usererror.New(fmt.Errorf("--out: %w", err))
+		return nil, usererror.Errorf("--out: %w", err)
 	}
 	scratch, err := os.MkdirTemp(o.Out, "run-")
 	if err != nil {
-		return nil, usererror.New(fmt.Errorf("--out: %w", err))
+		return nil, usererror.Errorf("--out: %w", err)
 	}
 	defer func() {
 		os.RemoveAll(scratch)

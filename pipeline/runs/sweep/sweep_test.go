@@ -233,7 +233,7 @@ func must(c config.Config, err error) config.Config {
 // A trial that diverges or fails is not promoted, and the sweep goes on.
 func TestFailedTrials(t *testing.T) {
 	s := loaded(t, "search: halving\nkeys: {optimizer.lr: [0.001, 0.002, 0.003, 0.0099, 0.01, 0.011]}\nhalving: {factor: 2, min_steps: 9}\n")
-	tooLarge := usererror.New(errors.New("pipeline.devices: the run needs 99 GB"))
+	tooLarge := usererror.Errorf("pipeline.devices: the run needs 99 GB")
 	f := &runtest.Fake{Loss: func(c config.Config, step int) float64 {
 		if c.Optimizer.Algorithm.LearningRate() == 0.01 && step > 3 {
 			return math.Inf(1)

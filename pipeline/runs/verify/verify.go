@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 		return !strings.Contains(c.Claim, o.Filter) && !strings.Contains(c.Name, o.Filter)
 	})
 	if len(checks) == 0 {
-		return r, usererror.New(fmt.Errorf("--filter: no case contains %q", o.Filter))
+		return r, usererror.Errorf("--filter: no case contains %q", o.Filter)
 	}
 	err = r.carryOut(ctx, checks, o.Progress)
 	return r, err
