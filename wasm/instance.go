@@ -60,8 +60,6 @@ type buffer struct{ address, size uint32 }
 
 type instanceKey struct{}
 
-func calledInstance(ctx context.Context) *Instance { return ctx.Value(instanceKey{}).(*Instance) }
-
 // Open makes an instance. It runs the start function, _initialize and gpupipe_open, if the module has them.
 func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	set(&o.Hook, m.File)

@@ -87,7 +87,7 @@ func (r *Runtime) provide(module string, imports []Import, hidden ...Import) err
 			r.allowed[key] = signature(im.Params, im.Results)
 		}
 		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, stack []uint64) {
-			calledInstance(ctx).serve(m, im, stack)
+			ctx.Value(instanceKey{}).(*Instance).serve(m, im, stack)
 		}), im.Params, im.Results).Export(im.Name)
 	}
 	_, err := b.Instantiate(context.Background())

@@ -95,7 +95,7 @@ func (f admissionFlags) expel(a *app, authority *identity.Authority, dir string,
 		return err
 	}
 	for _, id := range f.Expel {
-		if !isMember(members, id) {
+		if !slices.Contains(idsOf(members), id) {
 			return usererror.Errorf("--expel: found %q, expected one of %s", id, strings.Join(idsOf(members), ", "))
 		}
 	}
@@ -135,10 +135,6 @@ func (f admissionFlags) newToken(authority *identity.Authority, path string) (id
 	}
 	t, err := authority.NewToken(identity.TokenOptions{Addresses: all[len(all)-1].Addresses, Lifetime: f.Lifetime, SingleUse: f.SingleUse})
 	return t, usererror.New(err)
-}
-
-func isMember(members []coordinator.MemberState, id string) bool {
-	return slices.Contains(idsOf(members), id)
 }
 
 func idsOf(members []coordinator.MemberState) (ids []string) {

@@ -181,7 +181,8 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 	costs := a.measuredCosts()
 	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, clusterDir), Address: c.Listen, Hosts: c.Address, Build: a.build,
 		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note,
-		OnMembers: c.saver(a, base.Run.Dir), Measured: func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
+		OnMembers: func(members []coordinator.MemberState) { c.keep(a, base.Run.Dir, membersFile, members) },
+		Measured:  func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
 	devices := c.Device
 	switch {
 	case len(devices) == 0:

@@ -125,11 +125,6 @@ func printLinks(a *app, members []coordinator.MemberState) {
 	}
 }
 
-// saver returns a function that keeps the members' state in the run folder.
-func (c *hostCommand) saver(a *app, dir string) func([]coordinator.MemberState) {
-	return func(members []coordinator.MemberState) { c.keep(a, dir, membersFile, members) }
-}
-
 // keep keeps a value in the run folder as JSON. A failure ends no run.
 func (c *hostCommand) keep(a *app, dir, file string, value any) {
 	if err := jsonfile.Write(filepath.Join(dir, file), value, " "); err != nil {

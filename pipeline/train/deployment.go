@@ -29,8 +29,6 @@ type deployment struct {
 	faults    faultLog
 }
 
-func newDeployment(j *job) *deployment { return &deployment{job: j, tune: j.options.Devices.Tune} }
-
 // shutdownTimeout is how long devices may take to come to rest after a failure.
 const shutdownTimeout = 10 * time.Second
 

@@ -52,10 +52,6 @@ func (s *pendingStep) report() *Progress {
 	return &s.Progress
 }
 
-func newRecorder(j *job) *recorder {
-	return &recorder{job: j, system: system{usage: usage{busy: map[string]time.Duration{}}}}
-}
-
 // open opens the files of a run that has recorded the steps up to done. With traced, no step is left to trace, and the
 // trace of the steps before stays.
 func (r *recorder) open(done int, traced bool) (err error) {

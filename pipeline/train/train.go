@@ -196,10 +196,10 @@ func newTrainer(c config.Config, o Options) *trainer {
 		asked = o.Saves.Load() // for runs before
 	}
 	j := &job{config: c, options: o, journal: log}
-	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Prepared.Folder), checkpoints: &checkpoints{dir: c.Run.Dir,
-		keepBest: c.Train.KeepBest,
-		saved:    noCheckpoint}, loader: &loader{},
-		deployment: newDeployment(j), recorder: newRecorder(j), asked: asked, result: Result{Dir: c.Run.Dir}}
+	return &trainer{job: j, folder: newFolder(c.Run.Dir, o.Prepared.Folder), loader: &loader{},
+		checkpoints: &checkpoints{dir: c.Run.Dir, keepBest: c.Train.KeepBest, saved: noCheckpoint},
+		deployment:  &deployment{job: j, tune: j.options.Devices.Tune}, asked: asked, result: Result{Dir: c.Run.Dir},
+		recorder: &recorder{job: j, system: system{usage: usage{busy: map[string]time.Duration{}}}}}
 }
 
 // prepare opens everything that needs no device.

@@ -143,8 +143,8 @@ func (r *run) load() {
 // forget drops all contents, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
 	was := r.contents
-	r.contents = contents{table: newTable(), timeline: newTimeline(), generation: was.generation + 1, revision: was.revision + 1,
-		drawn: was.drawn + 1, loaded: was.loaded + 1}
+	r.contents = contents{table: newTable(), timeline: &timeline{tracks: map[int]*track{}, processes: map[int]string{}},
+		generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1, loaded: was.loaded + 1}
 	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, expertsFile} {
 		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
 	}

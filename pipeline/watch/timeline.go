@@ -53,10 +53,6 @@ type restart struct {
 	Fault string
 }
 
-func newTimeline() *timeline {
-	return &timeline{tracks: map[int]*track{}, processes: map[int]string{}}
-}
-
 // written is an event of the file.
 type written struct {
 	Name     string          `json:"name"`

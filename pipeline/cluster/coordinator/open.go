@@ -58,10 +58,9 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 			c.Pipeline.Schedule)
 	}
 	p := &Pipeline{group: newGroup(o), placement: placement{o.Places, c.Pipeline.Stages}, replies: map[string]*planned{},
-		variables: newVariables(), replica: o.replica, plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(),
-			inputs:       t.Inputs,
-			second:       weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()),
-			microbatches: c.Train.Microbatches, rows: c.Rows()}}
+		variables: variables{written: map[string]int64{}, pending: map[uint64]*reads{}}, replica: o.replica,
+		plan: plan{optimizer: t.Optimizer, parameters: t.Model.Parameters(), inputs: t.Inputs,
+			second: weights.SecondOf(c.Pipeline.Delay, c.PartlyStale()), microbatches: c.Train.Microbatches, rows: c.Rows()}}
 	for _, member := range p.group.members {
 		p.replies[member] = &planned{}
 	}

@@ -23,10 +23,6 @@ type variables struct {
 	idle    *reads            // since the last segment, of the run's goroutine; nil: none
 }
 
-func newVariables() variables {
-	return variables{written: map[string]int64{}, pending: map[uint64]*reads{}}
-}
-
 // beginSegment ends the reads between two segments. It returns how many variables were written to each member.
 func (v *variables) beginSegment() map[string]int64 {
 	v.mu.Lock()

@@ -19,8 +19,6 @@ type copies struct {
 	arrived map[protocol.Copy]chan []byte
 }
 
-func newCopies(e *epoch) *copies { return &copies{epoch: e, arrived: map[protocol.Copy]chan []byte{}} }
-
 // mostCopies bounds the copies of a version of a parameter that have not been taken: an exchange sends two at most.
 const mostCopies = 4
 

@@ -52,7 +52,7 @@ type lifetime struct {
 
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
-	e = &epoch{member: m, plan: q, lifetime: lifetime{over: make(chan struct{})}, segments: newSegments()}
+	e = &epoch{member: m, plan: q, lifetime: lifetime{over: make(chan struct{})}, segments: segments{changed: make(chan struct{})}}
 	if e.work, err = m.open(ctx, q.Task); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch
 		return e, context.Cause(ctx)
 	}
 	if e.engine, err = engine.New(o); err == nil && e.work.replica != nil {
-		r := &replica{copies: newCopies(e), neighbors: newNeighbors(e)}
+		r := &replica{copies: &copies{epoch: e, arrived: map[protocol.Copy]chan []byte{}}, neighbors: newNeighbors(e)}
 		e.work.replica.Weights, e.work.replica.Owns, e.work.replica.Waited = e.engine, e.owns, e.waited
 		e.work.replica.Copies, e.work.replica.Overdue, e.work.replica.ChangeTimeout = r.copies, r.neighbors.overdue, m.options.ChangeTimeout
 		r.course = replicas.NewCourse(*e.work.replica)

@@ -19,8 +19,6 @@ type segments struct {
 	earlyBytes int64           // of their payloads
 }
 
-func newSegments() segments { return segments{changed: make(chan struct{})} }
-
 // message is a message of a segment.
 type message struct {
 	header  segmented

@@ -26,12 +26,8 @@ func tune(c net.Conn, congestion string) {
 	loopback := err == nil && address.Addr().Unmap().IsLoopback()
 	_ = raw.Control(func(fd uintptr) {
 		if congestion != "" && !loopback {
-			_ = setCongestion(int(fd), congestion)
+			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
 		}
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentBytes)
 	})
-}
-
-func setCongestion(fd int, name string) error {
-	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 }

@@ -53,7 +53,7 @@ func parse(name string, data []byte, d description) (*fileTokenizer, error) {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	t := &fileTokenizer{name: name, json: data, hash: hashOf(data), model: m, notes: d.notes}
-	if t.normalize, err = parseNormalizer(f.Normalizer); err != nil {
+	if t.normalize, err = parseNormalizer(f.Normalizer, 0); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
 	if t.pre, err = parsePreTokenizer(f.PreTokenizer); err != nil {

@@ -220,9 +220,7 @@ func normalizers() []kind[normalizer] {
 	}
 }
 
-func parseNormalizer(raw json.RawMessage) (normalizer, error) { return parseNormalizerAt(raw, 0) }
-
-func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
+func parseNormalizer(raw json.RawMessage, depth int) (normalizer, error) {
 	if isNull(raw) {
 		return nil, nil
 	}
@@ -236,7 +234,7 @@ func normalizerSequence(p part, depth int) (normalizer, error) {
 	if err := p.read(&fields); err != nil {
 		return nil, err
 	}
-	list, err := parseSequence(fields.Normalizers, depth, parseNormalizerAt)
+	list, err := parseSequence(fields.Normalizers, depth, parseNormalizer)
 	if err != nil {
 		return nil, err
 	}

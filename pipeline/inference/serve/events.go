@@ -31,8 +31,6 @@ type eventQueue struct {
 	err    error
 }
 
-func newEventQueue() *eventQueue { return &eventQueue{wake: make(chan struct{}, 1)} }
-
 func (q *eventQueue) add(e event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -42,7 +42,8 @@ type decoding struct {
 
 // newSequence makes the sequence of a prompt.
 func newSequence(ctx context.Context, ids []uint32, asked decoding) *sequence {
-	q := &sequence{asked: asked, ids: slices.Clone(ids), prompt: len(ids), events: newEventQueue(), submitted: time.Now()}
+	q := &sequence{asked: asked, ids: slices.Clone(ids), prompt: len(ids), submitted: time.Now(),
+		events: &eventQueue{wake: make(chan struct{}, 1)}}
 	q.ctx, q.cancel = context.WithCancel(ctx)
 	asked.sampler.Begin(ids)
 	if asked.scored {
