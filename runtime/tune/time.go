@@ -65,9 +65,9 @@ func best(dev device.Device, program func(repeat int) (device.Loaded, error), li
 	})
 }
 
-// Best is the shortest time of one repetition of some work, of which timed carries out some and returns the time of one.
-// It does so once to warm up, which may compile, once to learn the scale, and then a few times for about 20 ms. Work of
-// which one repetition exceeds limit is not measured more exactly.
+// Best is the shortest time of one repetition of some work; timed carries out some and returns the time of one. That is
+// done once to warm up, which may compile, once to learn the scale, and then a few times for about 20 ms. Work of which
+// one repetition exceeds limit is not measured more exactly.
 func Best(limit time.Duration, timed func(repeat int) (time.Duration, error)) (time.Duration, error) {
 	if _, err := timed(1); err != nil {
 		return 0, err

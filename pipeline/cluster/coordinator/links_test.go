@@ -75,8 +75,8 @@ func TestNeighbors(t *testing.T) {
 	assert.ElementsMatch(t, strings.Fields("ab ba ac ca bd db cd dc da ad"), all)
 }
 
-// Two members are unreachable if one has not reached the other, not if a probe has failed otherwise, until a probe of either
-// direction succeeds.
+// Two members are unreachable if one has not reached the other, not if a probe has failed otherwise, until a probe of
+// either direction succeeds.
 func TestMembersAreUnreachableWithoutAConnectionAlone(t *testing.T) {
 	n := newNetwork()
 	for _, id := range []string{"a", "b", "c", "d"} {

@@ -151,7 +151,8 @@ func groupPlaces(before, offers []protocol.Place, stages, replicas int, away fun
 
 // freeGroups groups the devices of members that are not taken, in the order in which these joined. Members that have
 // not reached each other are in no group together.
-func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, unreachable func(a, b string) bool) (groups [][]protocol.Place) {
+func freeGroups(offers []protocol.Place, taken map[string]bool, stages int, unreachable func(a, b string) bool) (
+	groups [][]protocol.Place) {
 	var open [][]protocol.Place // of members with fewer devices than stages; one group, unless some are unreachable
 	for _, member := range (placement{ranks: offers}).members() {
 		if taken[member] {

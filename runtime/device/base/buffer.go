@@ -88,7 +88,7 @@ func (o *Owner[B, P]) Release(b B) bool {
 	return true
 }
 
-// ReleaseWith has do call Release, and free unless b is released already. After Close or a loss there is nothing left to
+// ReleaseWith has do call Release, and free unless b is released already. After Close or a loss nothing is left to
 // release.
 func (o *Owner[B, P]) ReleaseWith(do Do, b B, free func()) {
 	_ = do("release", b.Label(), func() error {
