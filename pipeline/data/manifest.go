@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-
-	"github.com/gpupipe/gpupipe/internal/jsonfile"
 )
 
 const (
@@ -276,7 +274,11 @@ func (m *Manifest) remove(dir string) error {
 }
 
 func (m *Manifest) save(dir string) error {
-	return jsonfile.Write(filepath.Join(dir, manifestName), m, "  ")
+	return writeAtomic(filepath.Join(dir, manifestName), func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(m)
+	})
 }
 
 // bytes is the size of all inputs.

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -57,6 +58,18 @@ func (t *tempFile) finish(path string, head []byte) error {
 	t.f = nil
 	_ = atomicfile.SyncDir(filepath.Dir(path)) // where it fails, the rename is no less atomic
 	return nil
+}
+
+func writeAtomic(path string, write func(io.Writer) error) error {
+	t, err := newTempFile(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer t.discard()
+	if err := write(t.w); err != nil {
+		return err
+	}
+	return t.finish(path, nil)
 }
 
 // shardWriter writes an llm.c shard; the number of its tokens goes into the header last.
