@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/sleep"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -146,9 +145,14 @@ func (p *Process) Close() error {
 
 // renew renews the member's certificate before it expires.
 func renew(ctx context.Context, o ProcessOptions) {
-	for sleep.For(max(time.Until(o.Credentials.RenewBefore()), time.Minute), ctx.Done()) {
-		if err := o.Renew(ctx); err != nil && ctx.Err() == nil {
-			o.Note("the certificate could not be renewed: %v", err)
+	for {
+		select {
+		case <-time.After(max(time.Until(o.Credentials.RenewBefore()), time.Minute)):
+			if err := o.Renew(ctx); err != nil && ctx.Err() == nil {
+				o.Note("the certificate could not be renewed: %v", err)
+			}
+		case <-ctx.Done():
+			return
 		}
 	}
 }
