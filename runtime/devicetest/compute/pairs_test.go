@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
+	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/devicetest/compute"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -107,6 +108,31 @@ func TestAttentionByPairsScalesSums(t *testing.T) {
 	lse := compute.Case(graph.Case{Op: new(op.AttentionOp), Inputs: types})
 	lse.Inputs = task.Inputs
 	checkPairs(t, []compute.Task{only(t, lse, "y1")}, compute.DefaultTolerance)
+}
+
+// Kernels of gradients keep Σ dy·y of all queries of a head of keys, but not of 32 heads of 520 queries.
+// Gradients of keys and values are then sums of 16,640 terms.
+func TestAttentionGradientsOfManyQueries(t *testing.T) {
+	tier.Rest(t)
+	const heads, length, dim = 32, 520, 16
+	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
+		if dtype == graph.BF16 {
+			needPairs(t)
+		}
+		q, kv := graph.T(dtype, 1, length, heads, dim), graph.T(dtype, 1, length, 1, dim)
+		types := []graph.Type{q, kv, kv}
+		in := graph.Case{Inputs: types}.Values(0)
+		task := compute.Task{Op: "attention", Name: "many queries", Graph: attentionGraph(t, types, false, 0), Runs: 1, Tolerance: 1e-5,
+			Inputs: map[string]*graph.Tensor{"x0": in[0], "x1": in[1], "x2": in[2]}}
+		if dtype == graph.F32 {
+			for _, r := range compute.CheckOnce(testdevice.Device(t), []compute.Task{task}, nil) {
+				require.True(t, r.OK(), r.Failure)
+			}
+			continue
+		}
+		task.Tolerance = 1.0 / 32
+		checkPairs(t, []compute.Task{task}, 1.0/32)
+	}
 }
 
 // A NaN or infinity reaches the queries that see it and those of their strip.
