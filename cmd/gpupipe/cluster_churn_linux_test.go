@@ -168,6 +168,7 @@ func (c *churn) disturb() {
 		m.signal(syscall.SIGCONT)
 	default:
 		c.t.Logf("step %d: member %d leaves", step, i)
+		m.until(hanging, "a first line", func(text string, _ int) bool { return text != "" }) // before it, a signal kills the process
 		m.signal(os.Interrupt)
 		m.exit(exitInterrupted)
 		c.members[i] = nil
