@@ -10,4 +10,4 @@ import (
 )
 
 // The thousands of kernels of the suite stay in the user's cache for later runs.
-func TestConformance(t *testing.T) { compute.Run(t, testdevice.Device(t), 2) }
+func TestConformance(t *testing.T) { compute.RunWith(t, testdevice.Device(t), testdevice.Quick(t), 2) }

@@ -2,6 +2,7 @@ package testdevice
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/testing/translate"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
@@ -27,12 +28,24 @@ func Open(name string) (device.Device, error) {
 	return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, CacheDir: dir})
 }
 
-func openTranslated() (device.Device, error) {
+// compiling opens the device, with more flags for the compiler.
+func compiling(flags ...string) (*cpu.Device, error) {
 	dir, err := Cache("cpu")
 	if err != nil {
 		return nil, err
 	}
-	d, err := cpu.Open(cpu.Options{CacheDir: dir, CFlags: []string{"-O1"}})
+	return cpu.Open(cpu.Options{CacheDir: dir, CFlags: flags})
+}
+
+// Quick opens the device until the test ends. The compiler optimizes nothing, which takes half the time, and changes bits
+// where sums may be formed in another order.
+func Quick(t testing.TB) device.Device {
+	t.Helper()
+	return opened(t, func() (device.Device, error) { return compiling("-O0") })
+}
+
+func openTranslated(level string) (device.Device, error) {
+	d, err := compiling(level)
 	if err != nil {
 		return nil, err
 	}

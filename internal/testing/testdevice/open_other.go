@@ -3,6 +3,8 @@
 package testdevice
 
 import (
+	"testing"
+
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
@@ -13,4 +15,10 @@ const Name = "webgpu:0"
 // Open opens the device, whatever the name.
 func Open(string) (device.Device, error) { return webgpu.Open(0, webgpu.Options{}) }
 
-func openTranslated() (device.Device, error) { return Open(Name) }
+func openTranslated(string) (device.Device, error) { return Open(Name) }
+
+// Quick is Device.
+func Quick(t testing.TB) device.Device {
+	t.Helper()
+	return Device(t)
+}

@@ -30,11 +30,17 @@ func opened(t testing.TB, open func() (device.Device, error)) device.Device {
 
 // Translated opens the CPU as a device for kernels in WGSL, which it translates into C, until the test ends. It reports
 // itself as a software adapter with the limits that WebGPU guarantees, but more workgroup memory. The compiler
-// optimizes little, which changes no bit, because it takes longer than the kernels do. On other systems than Linux it
+// optimizes nothing, which changes no bit, because it takes longer than the kernels do. On other systems than Linux it
 // is the first adapter.
 func Translated(t testing.TB) device.Device {
 	t.Helper()
-	return opened(t, openTranslated)
+	return opened(t, func() (device.Device, error) { return openTranslated("-O0") })
+}
+
+// TranslatedToCompute is Translated for kernels that take longer than their compilation: the compiler optimizes a bit.
+func TranslatedToCompute(t testing.TB) device.Device {
+	t.Helper()
+	return opened(t, func() (device.Device, error) { return openTranslated("-O1") })
 }
 
 type translated struct{ device.Device }

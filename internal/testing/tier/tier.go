@@ -26,6 +26,9 @@ const Left = "left to make test-all"
 // All reports whether this run includes the rest. Under go test -short it does not, either.
 func All() bool { return os.Getenv(Variable) != Core && !testing.Short() }
 
+// CoreHasRun reports whether this run may leave out what the core has.
+func CoreHasRun() bool { return os.Getenv(Variable) == Others }
+
 // Rest leaves a test to make test-all.
 func Rest(t testing.TB) {
 	t.Helper()
@@ -59,7 +62,7 @@ func Some[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 // cases, and counts all. Within a loop it would lose the cases that the core omits with the outer one.
 func Divide[T any](t testing.TB, cases []T, keep func(i int, c T) bool) []T {
 	t.Helper()
-	if os.Getenv(Variable) != Others {
+	if !CoreHasRun() {
 		return Some(t, cases, keep)
 	}
 	var others []T

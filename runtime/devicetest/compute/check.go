@@ -57,31 +57,47 @@ func Cases(o graph.Op) []Task {
 
 // Check runs tasks on the device, once with each kernel variant, and compares with the reference. If a task has several
 // kernels, the n-th run uses the n-th variant of each kernel that has so many.
-func Check(dev device.Device, tasks []Task) []Result { return check(dev, tasks, everyRun) }
+func Check(dev device.Device, tasks []Task) []Result { return check(dev, tasks, everyRun, nil) }
 
 // takes reports whether a run of a task with kernels is made, given the runs that were asked for before.
 type takes func(t Task, ks []shaders.Kernel) bool
 
 func everyRun(Task, []shaders.Kernel) bool { return true }
 
-// check makes those runs of Check.
-func check(dev device.Device, tasks []Task, takes takes) []Result {
-	var byRound [][]Task
+// alternative is a device, and the runs that it makes in place of another one.
+type alternative struct {
+	device.Device
+	takes takes
+}
+
+// check makes those runs of Check, some on the alternative device if there is one.
+func check(dev device.Device, tasks []Task, takes takes, other *alternative) []Result {
+	type round struct {
+		n     int
+		other bool
+	}
+	var order []round
+	runs := map[round][]Task{}
 	for _, t := range tasks {
 		for i, ks := range rounds(dev, t) {
-			if i == len(byRound) {
-				byRound = append(byRound, nil)
+			if !takes(t, ks) {
+				continue
 			}
-			if takes(t, ks) {
-				byRound[i] = append(byRound[i], t)
+			r := round{i, other != nil && other.takes(t, ks)}
+			if runs[r] == nil {
+				order = append(order, r)
 			}
+			runs[r] = append(runs[r], t)
 		}
 	}
 	var results []Result
-	for i, tasks := range byRound {
-		choose := func(Task) exec.Chooser { return &nth{n: i} }
-		for _, batch := range batches(tasks) {
-			results = append(results, run(dev, batch, choose)...)
+	for _, r := range order {
+		on, choose := dev, func(Task) exec.Chooser { return &nth{n: r.n} }
+		if r.other {
+			on = other.Device
+		}
+		for _, batch := range batches(runs[r]) {
+			results = append(results, run(on, batch, choose)...)
 		}
 	}
 	return results

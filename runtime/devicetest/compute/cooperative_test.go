@@ -63,12 +63,14 @@ func square(side int) target.CooperativeMatrix {
 	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
-// byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take.
+// byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, without the
+// longest, whose text differs from others' in numbers only.
 func byMatrices(t *testing.T, side int) []compute.Task {
 	var tasks []compute.Task
 	for _, o := range []graph.Op{new(op.AttentionOp), new(op.AttentionGradOp)} {
 		for _, c := range o.Cases() {
-			if q := c.Inputs[0]; q.DType.Float16() && q.Shape[3]%side == 0 {
+			q, k := c.Inputs[0], c.Inputs[1]
+			if long := q.Shape.Len()*k.Shape[1] > 1e6; q.DType.Float16() && q.Shape[3]%side == 0 && (!long || window(c) > 0) {
 				tasks = append(tasks, compute.Case(c))
 			}
 		}
@@ -158,26 +160,25 @@ func (r recorder) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallbac
 }
 
 // Every kernel by matrices, of all head dimensions, becomes SPIR-V, and takes the workgroup memory that it was planned
-// with.
+// with. Each dimension comes with each memory, and with f16 and bf16.
 func TestAttentionByMatricesCompiles(t *testing.T) {
 	tier.Rest(t)
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
 	defer compiler.Close()
 	passes := recorder{}
-	for _, memory := range []int{16384, 32768, 49152} {
+	for i, memory := range []int{16384, 32768, 49152} {
 		for dim := 8; dim <= 128; dim += 8 {
 			dev := cooperative{Device: null.New(null.Options{}), subgroup: 32, size: square(16 - dim%16), memory: memory}
 			if dim%48 == 0 {
 				dev.subgroup, dev.size.M = 16, 8
 			}
-			for _, half := range []graph.DType{graph.F16, graph.BF16} {
-				_, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": attentionAndGradient(t, half, dim)}, exec.Options{Tune: passes})
-				require.NoError(t, err)
-			}
+			half := []graph.DType{graph.F16, graph.BF16}[(i+dim/8)%2]
+			_, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": attentionAndGradient(t, half, dim)}, exec.Options{Tune: passes})
+			require.NoError(t, err)
 		}
 	}
-	assert.Greater(t, len(passes), 200)
+	assert.Greater(t, len(passes), 100)
 	for _, wgsl := range slices.Sorted(maps.Keys(passes)) {
 		m, err := compiler.Compile(wgsl, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
 		require.NoError(t, err, wgsl)

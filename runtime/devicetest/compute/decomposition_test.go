@@ -113,7 +113,7 @@ func deviation(q *mat.Dense) float64 {
 // Eigenvectors that are not unique are still orthonormal eigenvectors.
 func TestEighOfDifficultMatrices(t *testing.T) {
 	tier.Rest(t)
-	dev := testdevice.Translated(t)
+	dev := testdevice.TranslatedToCompute(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		for name, out := range decompose(t, dev, in, n, func(x *graph.Value) []*graph.Value {
@@ -150,7 +150,7 @@ func eigenvectors(t *testing.T, a, values, v *mat.Dense, what ...any) {
 // where matrices are.
 func TestDecompositionsForGPUs(t *testing.T) {
 	tier.Rest(t)
-	dev := testdevice.Translated(t)
+	dev := testdevice.TranslatedToCompute(t)
 	const n = 270
 	in := map[string]*mat.Dense{"full rank": difficult(n)["full rank"]}
 	out := decompose(t, hardware{dev}, in, n, func(x *graph.Value) []*graph.Value {
@@ -164,7 +164,7 @@ func TestDecompositionsForGPUs(t *testing.T) {
 // For a matrix without full rank, Q is still orthonormal and R triangular.
 func TestQROfDifficultMatrices(t *testing.T) {
 	tier.Rest(t)
-	dev := testdevice.Translated(t)
+	dev := testdevice.TranslatedToCompute(t)
 	for _, n := range []int{4, 50, 200} {
 		in := difficult(n)
 		delete(in, "infinite")

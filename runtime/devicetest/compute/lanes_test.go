@@ -105,7 +105,7 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 			[]string{"vector 64x1", "vector 32x8", "vector 16x4"}},
 		{"attention", []graph.Type{f32(1, 70, 2, 4), f32(1, 70, 1, 4), f32(1, 70, 1, 4), graph.T(graph.U32, 1, 70)},
 			attentionWithGradients, []string{"rows", "tiles"}},
-		{"attention of many lanes", []graph.Type{f32(1, 70, 2, 44), f32(1, 70, 1, 44), f32(1, 70, 1, 44), graph.T(graph.U32, 1, 70)},
+		{"attention of many lanes", []graph.Type{f32(1, 48, 2, 44), f32(1, 48, 1, 44), f32(1, 48, 1, 44), graph.T(graph.U32, 1, 48)},
 			attentionWithGradients, []string{"rows", "tiles"}},
 		{"attention of a cache", []graph.Type{f32(1, 2, 2, 8), f32(1, 2100, 1, 8), f32(1, 2100, 1, 8)}, attentionOfACache,
 			[]string{"keys"}},

@@ -49,11 +49,11 @@ func TestAttentionByPairsCompiles(t *testing.T) {
 	tier.Rest(t)
 	texts := pairsTexts{}
 	dev := withPairs{testdevice.Device(t)}
-	for _, dim := range []int{16, 80, 128} {
+	for _, dim := range []int{16, 80} {
 		_, err := gpuexec.NewPlan(dev, map[string]*graph.Graph{"g": attentionAndGradient(t, graph.BF16, dim)}, gpuexec.Options{Tune: texts})
 		require.NoError(t, err)
 	}
-	assert.Len(t, texts, 3*4, "two passes, with and without segments")
+	assert.Len(t, texts, 2*4, "two passes, with and without segments")
 	for _, command := range []string{"gcc", "clang"} {
 		_, err := exec.LookPath(command)
 		require.NoError(t, err, "this test needs %s", command)

@@ -106,7 +106,7 @@ func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
 // what a block cannot see must give the bits of walks over everything.
 func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 	tier.Rest(t)
-	d := testdevice.Translated(t)
+	d := testdevice.TranslatedToCompute(t)
 	for _, k := range []struct {
 		dev    device.Device
 		kernel string

@@ -22,7 +22,7 @@ func sums(t *testing.T, x graph.Type, build func(b *graph.Builder, x *graph.Valu
 // Sums of few long rows are spread over a GPU: by workgroups where columns are neighbours in memory, else by
 // invocations.
 func TestSumsForGPUs(t *testing.T) {
-	d := testdevice.Translated(t)
+	d := testdevice.TranslatedToCompute(t)
 	var tasks []compute.Task
 	for _, c := range []struct {
 		shape graph.Shape

@@ -60,15 +60,20 @@ func TestAttentionForGPUs(t *testing.T) {
 // repeats reports whether the text of a case of vectors differs in numbers only from another's: that of 7 keys and 12
 // queries, or the reverse, from the same with windows, and that of a window of 4 or 32 keys from those of 2 and 65.
 func repeats(c graph.Case) bool {
-	window := 0
+	w := window(c)
+	q, k := c.Inputs[0].Shape, c.Inputs[1].Shape
+	return q[3]%4 == 0 && (w == 0 && q[1] != k[1] || w == 4 || w == 32)
+}
+
+// window returns the window of a case of attention or of its gradient; 0: it has none.
+func window(c graph.Case) int {
 	switch o := c.Op.(type) {
 	case *op.AttentionOp:
-		window = o.Window
+		return o.Window
 	case *op.AttentionGradOp:
-		window = o.Window
+		return o.Window
 	}
-	q, k := c.Inputs[0].Shape, c.Inputs[1].Shape
-	return q[3]%4 == 0 && (window == 0 && q[1] != k[1] || window == 4 || window == 32)
+	return 0
 }
 
 // positioned reports whether a case of attention has queries at the end of a cache.
