@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/stretchr/testify/assert"
@@ -25,7 +26,9 @@ var nativeLimits = target.Limits{Native: true} // of a CPU without instructions 
 
 // thisCPU returns the limits of the machine's CPU.
 func thisCPU(t testing.TB) target.Limits {
-	found, err := cpu.FindToolchain(t.TempDir())
+	dir, err := testdevice.Cache("cpu")
+	require.NoError(t, err)
+	found, err := cpu.FindToolchain(dir)
 	require.NoError(t, err)
 	return found.Limits()
 }
@@ -362,7 +365,8 @@ func oneIn(n, from int, l target.Limits) (out []nativeUse) {
 }
 
 // TestNativeComputesTheProduct and the two tests behind it check every kind of kernel on this CPU, together with
-// TestNativeStaysInsideItsArrays: a quarter by the device's flags, one with fewer passes, and one by clang.
+// TestNativeStaysInsideItsArrays: a quarter by the device's flags, one with fewer passes, one by clang, and one with
+// sanitizers.
 func TestNativeComputesTheProduct(t *testing.T) {
 	uses := oneIn(4, 1, thisCPU(t))
 	testNative(t, tier.Divide(t, uses, everyKernel()), "gcc", "-O2", "-ftree-vectorize", "-march=native", "-mprefer-vector-width=512")
@@ -453,5 +457,15 @@ func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
 func TestNativeStaysInsideItsArrays(t *testing.T) {
 	tier.Rest(t)
 	l := thisCPU(t)
-	testNative(t, oneIn(2, 1, l), "gcc", fewerPasses, "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	uses := oneIn(4, 3, l)
+	novel := everyKernel()
+	for i, u := range uses {
+		novel(i, u)
+	}
+	for i, u := range covering(nativeSpecs(l), l) { // kinds of kernels that the quarter lacks
+		if novel(i, u) {
+			uses = append(uses, u)
+		}
+	}
+	testNative(t, uses, "gcc", fewerPasses, "-march=native", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 }

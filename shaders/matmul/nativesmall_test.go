@@ -16,7 +16,7 @@ import (
 func TestSmallProductsHaveTheBitsOfOthers(t *testing.T) {
 	b := newNativeBuild(t)
 	var checks []func()
-	for _, s := range tier.Divide(t, smallSpecs(), tier.Every[Spec](6)) {
+	for _, s := range tier.Divide(t, smallSpecs(), tier.Every[Spec](3)) {
 		c := newNativeCase(s)
 		product := planNative(s.flat())
 		small, other := b.add(t, product.smallKernel(), c), b.add(t, product.kernel("native", 1), c)
@@ -34,10 +34,12 @@ func TestSmallProductsHaveTheBitsOfOthers(t *testing.T) {
 	}
 }
 
+// smallSpecs cover the properties of small products.
 func smallSpecs() (out []Spec) {
-	for _, s := range nativeSpecs(nativeLimits) {
-		if s.Grouping == graph.Ungrouped && planNative(s.flat()).small() {
-			out = append(out, s)
+	for _, u := range covering(nativeSpecs(nativeLimits), nativeLimits) {
+		small := func(k Kernel) bool { return k.Name == "native small" }
+		if u.Grouping == graph.Ungrouped && planNative(u.flat()).small() && slices.ContainsFunc(u.kernels, small) {
+			out = append(out, u.Spec)
 		}
 	}
 	return out
