@@ -14,7 +14,7 @@ import (
 // opener opens a device for the suite, whose kernels are in WGSL.
 func opener(threads int) contract.Open {
 	return func(t *testing.T, budget int64) device.Device {
-		d, err := Open(Options{MemoryBudget: budget, Threads: threads})
+		d, err := Open(cached(t, Options{MemoryBudget: budget, Threads: threads}))
 		require.NoError(t, err)
 		return translate.Device{Native: d}
 	}

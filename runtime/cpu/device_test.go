@@ -32,10 +32,22 @@ var (
 
 func open(t testing.TB, o Options) *Device {
 	t.Helper()
-	d, err := Open(o)
+	d, err := Open(cached(t, o))
 	require.NoError(t, err, "these tests need a C compiler")
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	return d
+}
+
+// cached gives a device the commands' own cache, unless it has a cache or a compiler of the test's: without one, each
+// device tries the compiler anew. The name of each file there is a sum of what the file was compiled from.
+func cached(t testing.TB, o Options) Options {
+	t.Helper()
+	if o.CacheDir == "" && o.Toolchain == nil && !strings.Contains(o.Compiler, "/") {
+		dir, err := os.UserCacheDir()
+		require.NoError(t, err)
+		o.CacheDir = filepath.Join(dir, "gpupipe", "cpu")
+	}
+	return o
 }
 
 func alloc(t testing.TB, d device.Device, size int64) device.Buffer {
@@ -342,8 +354,10 @@ func TestCacheOfOthers(t *testing.T) {
 	require.ErrorContains(t, err, "may be written to by others")
 	require.ErrorContains(t, err, "chmod go-w")
 	require.Error(t, MakeCache(dir))
-	d := open(t, Options{})
+	d, err := Open(Options{})
+	require.NoError(t, err)
 	contract.Load(t, d, counting(alloc(t, d, 4096), 3))
+	require.NoError(t, d.Close())
 }
 
 // A compiler's failure is the error of the kernel, and the device goes on.
