@@ -172,7 +172,7 @@ func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)
 	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
 	t.Run("device", func(t *testing.T) {
 		tier.Rest(t)
-		dev := testdevice.Device(t)
+		dev := testdevice.Quick(t)
 		f(t, 2e-5, func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) })
 	})
 }
