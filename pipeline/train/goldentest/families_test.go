@@ -54,8 +54,8 @@ func eachFamily(t *testing.T, paths []string, run func(t *testing.T, f family)) 
 	}
 }
 
-// onDevice computes with kernels. The core of the tests does so for the mixture of experts that has the fewest: each
-// family has kernels of its own, which take long to compile.
+// onDevice computes with kernels. The core of the tests does so for mixtral, the mixture of experts that has the fewest:
+// each family has kernels of its own, which take long to compile.
 var onDevice = inference.Target{Device: testdevice.Name, Open: gputest.Open}
 
 // onReference computes with the ops' references.
@@ -63,12 +63,10 @@ func onReference() inference.Target {
 	return inference.Target{Device: "null:0", Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}
 }
 
-func onDevices(t *testing.T) []string {
-	return tier.Some(t, familyFiles(t), func(_ int, path string) bool { return strings.Contains(path, "/mixtral/") })
-}
-
 func TestFamiliesPredictAsTransformersDoes(t *testing.T) { predict(t, familyFiles(t), onReference()) }
-func TestFamiliesPredictOnADevice(t *testing.T)          { predict(t, onDevices(t), onDevice) }
+func TestFamiliesPredictOnADevice(t *testing.T) {
+	predict(t, tier.Divide(t, familyFiles(t), func(_ int, path string) bool { return strings.Contains(path, "/mixtral/") }), onDevice)
+}
 
 // predict checks that weights of classes of transformers give its losses and its greedy tokens.
 func predict(t *testing.T, paths []string, target inference.Target) {
@@ -160,13 +158,19 @@ func TestFamiliesTrainAsTransformersDoes(t *testing.T) {
 	})
 }
 
+// Muon's runs have AdamW's kernels, too, for what is no matrix.
 func TestFamiliesTrainOnADevice(t *testing.T) {
-	eachFamily(t, onDevices(t), func(t *testing.T, f family) {
-		losses := map[string][]float64{"adamw": f.AdamW, "muon": f.Muon}
-		for _, name := range tier.Some(t, []string{"adamw", "muon"}, tier.First[string](1)) {
-			trainFamily(t, f, onDevice, map[string][]float64{name: losses[name]})
-		}
-	})
+	type run struct{ path, optimizer string }
+	runs := []run{{families + "/mixtral/expected.json", "adamw"}}
+	for _, path := range familyFiles(t) {
+		runs = append(runs, run{path, "muon"})
+	}
+	for _, r := range tier.Divide(t, runs, tier.First[run](1)) {
+		eachFamily(t, []string{r.path}, func(t *testing.T, f family) {
+			losses := map[string][]float64{"adamw": f.AdamW, "muon": f.Muon}
+			trainFamily(t, f, onDevice, map[string][]float64{r.optimizer: losses[r.optimizer]})
+		})
+	}
 }
 
 // trainFamily compares the losses of runs by optimizer.
