@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/runtime/cpu"
+	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/runtime/cpu/cc"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
@@ -69,7 +69,7 @@ func open(t *testing.T, b build) *crossDevice {
 	dir, err := os.MkdirTemp("", "gpupipe-cross-")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	like, err := cpu.Open(cpu.Options{Threads: 1})
+	like, err := testdevice.Open("cpu:0/1")
 	require.NoError(t, err)
 	defer like.Close()
 	d := &crossDevice{dir: dir, kernels: map[string]*compiled{}}
