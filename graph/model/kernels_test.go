@@ -52,8 +52,8 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 	return bytes
 }
 
-// Cuts of the model, inside layers too, and of the backward pass change no kernel, and so no bit, and need no copies. Any
-// two options are tried in all ways.
+// Cuts of the model, inside layers too, and of the backward pass change no kernel, and so no bit, and need no copies.
+// Any two options are tried in all ways.
 func TestCutsChangeNoKernel(t *testing.T) {
 	type cut struct{ tied, inputs, accumulate bool }
 	cuts := []cut{{}, {true, true, true}, {tied: true}, {inputs: true}, {accumulate: true}}

@@ -5,8 +5,8 @@
 //   - Logic (engine, optimizers, planning, tuning, profiles, hooks, commands) runs on testdevice.Device, the CPU's
 //     native code.
 //   - What each backend must do runs on all of Backends: the conformance suite of runtime/devicetest/compute, the rules
-//     of runtime/devicetest/contract, a golden run, worker processes that are lost, and in pipeline/runs/verify one case
-//     of each invariant of the pipeline. The adapters divide golden runs of other models; hooks train on one of them.
+//     of runtime/devicetest/contract, a golden run, worker processes that are lost, and in pipeline/runs/verify one
+//     case of each invariant of the pipeline. The adapters divide golden runs of other models; hooks train on one.
 //   - Parity between backends: goldentest trains pipelines of two backends, and pipeline/runs/verify compares kinds.
 //   - Kernels for GPUs and for software adapters (runtime/devicetest/compute, shaders/matmul) run on
 //     testdevice.Translated, which has them as C, because drivers of software adapters take minutes to compile them. A

@@ -37,8 +37,8 @@ func compiling(flags ...string) (*cpu.Device, error) {
 	return cpu.Open(cpu.Options{CacheDir: dir, CFlags: flags})
 }
 
-// Quick opens the device until the test ends. The compiler optimizes nothing, which takes half the time, and changes bits
-// where sums may be formed in another order.
+// Quick opens the device until the test ends. The compiler optimizes nothing, which takes half the time, and changes
+// bits where sums may be formed in another order.
 func Quick(t testing.TB) device.Device {
 	t.Helper()
 	return opened(t, func() (device.Device, error) { return compiling("-O0") })

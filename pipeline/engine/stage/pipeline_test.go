@@ -133,8 +133,8 @@ func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.
 	}
 }
 
-// TestPipelinesCompute runs each schedule with tied and untied parameters, one of them with one replica and the other with
-// two, or one of these in the core of the tests.
+// TestPipelinesCompute runs each schedule with tied and untied parameters, one of them with one replica and the other
+// with two, or one of these in the core of the tests.
 func TestPipelinesCompute(t *testing.T) {
 	ran, all := 0, 0
 	for i, v := range variants() {

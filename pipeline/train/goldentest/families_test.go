@@ -54,8 +54,8 @@ func eachFamily(t *testing.T, paths []string, run func(t *testing.T, f family)) 
 	}
 }
 
-// onDevice computes with kernels. The core of the tests does so for mixtral, the mixture of experts that has the fewest:
-// each family has kernels of its own, which take long to compile.
+// onDevice computes with kernels. The core of the tests does so for mixtral, the mixture of experts that has the
+// fewest: each family has kernels of its own, which take long to compile.
 var onDevice = inference.Target{Device: testdevice.Name, Open: gputest.Open}
 
 // onReference computes with the ops' references.

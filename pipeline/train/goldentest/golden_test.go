@@ -63,8 +63,9 @@ func within(t *testing.T, tolerance float64, c config.Config, want traintest.Gol
 }
 
 // onAdapters names the adapters of golden runs: one run of each model, of three optimizers. The other runs differ from
-// these in the optimizer alone. The core of the tests has untied/adamw on every adapter. tied/muon trains on both at once
-// (TestStagesOnTwoBackendsTrainAsPyTorchDoes), and they divide the others: each adapter's conformance suite has all ops.
+// these in the optimizer alone. The core of the tests has untied/adamw on every adapter. tied/muon trains on both at
+// once (TestStagesOnTwoBackendsTrainAsPyTorchDoes), and they divide the others: each adapter's conformance suite has
+// all ops.
 var onAdapters = map[string][]string{"untied/adamw": {"vulkan:0", "webgpu:0"}, "odd/adamw": {"vulkan:0"}, "gqa/mars": {"webgpu:0"}}
 
 // Runs on a real device in f32 against PyTorch in float64.
@@ -124,8 +125,8 @@ func (g golden) String() string {
 	return fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(g.path, "testdata/golden/"), ".yaml"), g.stages)
 }
 
-// onStages returns each golden run on one stage or on two, in turn, and those named, which are the core of the tests. That
-// a run on two stages has the bits of one on one stage is shown elsewhere: cputest, equaltest.
+// onStages returns each golden run on one stage or on two, in turn, and those named, which are the core of the tests.
+// That a run on two stages has the bits of one on one stage is shown elsewhere: cputest, equaltest.
 func onStages(t *testing.T, paths []string, core ...string) []golden {
 	t.Helper()
 	var all []golden

@@ -17,8 +17,8 @@ const RandomMixedGraphs = 16
 
 // Run checks loops, conversions, every case of every op, and graphs that fuse on a device. Backends have different
 // shares: each has its own random graphs. Shares 0 and 1 are of the backends that run on software adapters, where they
-// divide the suite: see coverage. The core of the tests makes the first run of each claim and kernel variant, and once it
-// has run, the others are made.
+// divide the suite: see coverage. The core of the tests makes the first run of each claim and kernel variant, and once
+// it has run, the others are made.
 func Run(t *testing.T, dev device.Device, share uint32) { RunWith(t, dev, nil, share) }
 
 // RunWith is Run on a device, and on another one, which compiles with less effort: that one makes the runs of ops whose
