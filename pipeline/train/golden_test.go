@@ -11,7 +11,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/testing/tier"
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -145,14 +144,14 @@ func TestReferenceAgreesWithPyTorch(t *testing.T) {
 	assert.Len(t, seen, 4)
 }
 
-// Some steps of every optimizer, in float64 on both sides.
+// The first steps of every optimizer, in float64 on both sides.
 func TestReferenceTrainsAsPyTorchDoes(t *testing.T) {
 	for _, config := range traintest.Goldens(t) {
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			c, want := traintest.ReadGolden(t, config)
 			x := newExact(t, c)
-			for step := range tier.Times(t, 5, 3) {
+			for step := range 3 {
 				assert.InEpsilon(t, want.Losses[step], x.gradients(t, step), 2e-8, "step %d", step) // the rates are sent as f32
 				norm := x.update(t, step)
 				assert.InEpsilon(t, want.GradNorms[step], norm, 1e-6, "step %d", step)

@@ -118,7 +118,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 	whole := traintest.Demo(t, t.TempDir(), overrides...)
 	_, err := train.Run(t.Context(), whole, runtest.Options(clean, &runtest.Notes{}))
 	require.NoError(t, err)
-	postponed, points := 0, int64(tier.Times(t, 10, 5))
+	postponed, points := 0, int64(6)
 	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/points) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
 		if res, postpones := interruptedAt(t, c, n); postpones {
@@ -152,7 +152,7 @@ func TestInterruptedEvaluationOfExperts(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	postponed, points := 0, int64(tier.Times(t, 8, 4))
+	postponed, points := 0, int64(5)
 	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/points) {
 		c := traintest.Demo(t, t.TempDir(), overrides...)
 		if _, postpones := interruptedAt(t, c, n); postpones {
