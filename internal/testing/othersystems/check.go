@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"go/types"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -14,9 +15,10 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// Check type-checks packages and their tests as they are for a system and a processor, and applies analyzers to the
-// packages of the module. It compiles nothing, so that it needs neither the system's C compiler nor minutes: names of C
-// are taken as they come. It returns the faults, and the number of packages of the module.
+// Check type-checks packages and their tests as they are for a system and a processor, and applies analyzers to those
+// packages of the module that have other files here. It compiles nothing, so that it needs neither the system's C
+// compiler nor minutes: names of C are taken as they come. It returns the faults, and the number of packages of the
+// module.
 func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ...string) (wrong []string, checked int, err error) {
 	c := packages.Config{Mode: packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedModule,
 		Tests: true, Env: append(os.Environ(), "GOOS="+system, "GOARCH="+processor, "CGO_ENABLED=1")}
@@ -33,7 +35,12 @@ func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ..
 		l.check(p)
 		own = append(own, p)
 	}
-	graph, err := checker.Analyze(analyzers, own, nil)
+	here, err := files(patterns)
+	if err != nil {
+		return nil, 0, err
+	}
+	others := slices.DeleteFunc(slices.Clone(own), func(p *packages.Package) bool { return slices.Equal(p.GoFiles, here[p.ID]) })
+	graph, err := checker.Analyze(analyzers, others, nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -46,6 +53,16 @@ func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ..
 		}
 	}
 	return l.wrong, len(own), nil
+}
+
+// files returns the files of packages and of their tests on this system, by the packages' identities.
+func files(patterns []string) (map[string][]string, error) {
+	found, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedFiles, Tests: true}, patterns...)
+	all := map[string][]string{}
+	for _, p := range found {
+		all[p.ID] = p.GoFiles
+	}
+	return all, err
 }
 
 // loader type-checks packages after those that they import.
