@@ -9,9 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/examples/browser/trainer"
-	"github.com/gpupipe/gpupipe/internal/testing/gputest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
-	"github.com/gpupipe/gpupipe/internal/testing/tier"
 )
 
 func small() trainer.Config {
@@ -21,17 +19,9 @@ func small() trainer.Config {
 	return c
 }
 
-// A model learns a periodic text and continues it: on native code, and on WebGPU, whose software adapters take long.
+// A model learns a periodic text and continues it, here on native code. examples/browser trains in the page, on WebGPU.
 func TestTrainAndSample(t *testing.T) {
-	for _, device := range tier.Some(t, []string{testdevice.Name, "webgpu:0"}, tier.First[string](1)) {
-		t.Run(device, func(t *testing.T) { trainAndSample(t, device) })
-	}
-}
-
-func trainAndSample(t *testing.T, device string) {
-	dev, err := gputest.Open(device)
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, dev.Close()) }()
+	dev := testdevice.Device(t)
 	text := []byte(strings.Repeat("abcd", 100))
 	run, err := trainer.New(dev, small(), text, trainer.Hooks{})
 	require.NoError(t, err)
