@@ -35,9 +35,13 @@ func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ..
 		l.check(p)
 		own = append(own, p)
 	}
-	here, err := files(patterns)
+	here := map[string][]string{} // files by the packages' identities
+	found, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedFiles, Tests: true}, patterns...)
 	if err != nil {
 		return nil, 0, err
+	}
+	for _, p := range found {
+		here[p.ID] = p.GoFiles
 	}
 	others := slices.DeleteFunc(slices.Clone(own), func(p *packages.Package) bool { return slices.Equal(p.GoFiles, here[p.ID]) })
 	graph, err := checker.Analyze(analyzers, others, nil)
@@ -53,16 +57,6 @@ func Check(system, processor string, analyzers []*analysis.Analyzer, patterns ..
 		}
 	}
 	return l.wrong, len(own), nil
-}
-
-// files returns the files of packages and of their tests on this system, by the packages' identities.
-func files(patterns []string) (map[string][]string, error) {
-	found, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedFiles, Tests: true}, patterns...)
-	all := map[string][]string{}
-	for _, p := range found {
-		all[p.ID] = p.GoFiles
-	}
-	return all, err
 }
 
 // loader type-checks packages after those that they import.

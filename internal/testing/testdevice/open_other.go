@@ -18,7 +18,4 @@ func Open(string) (device.Device, error) { return webgpu.Open(0, webgpu.Options{
 func openTranslated(string) (device.Device, error) { return Open(Name) }
 
 // Quick is Device.
-func Quick(t testing.TB) device.Device {
-	t.Helper()
-	return Device(t)
-}
+func Quick(t testing.TB) device.Device { return Device(t) }
