@@ -287,7 +287,7 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 		members int // besides the coordinator
 		set     []string
 	}
-	for _, c := range tier.Some(t, []layout{
+	for _, c := range tier.Divide(t, []layout{
 		{"2 members, 2bw, muon, untied", 1, []string{"pipeline.schedule=2bw", "optimizer.name=muon"}},
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
 		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline.schedule=2bw", "pipeline.stale_microbatches=all",

@@ -70,7 +70,7 @@ host) # with the member that the README's next command starts on another compute
   wait $host
   exit ;;
 join) exit ;;
-lr-range) set -- "$@" "${sizes[@]}" --steps 12 --set train.batch_size=4 ;;
+lr-range) set -- "$@" "${sizes[@]}" --steps 12 --set train.batch_size=8 ;; # as train, whose kernels it has
 sweep) set -- "$@" --device null ;;
 study) set -- "$@" "${sizes[@]}" --device null --set train.steps=2 --set train.eval_every=2 --set train.batch_size=2 ;;
 esac
