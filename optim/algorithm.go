@@ -34,17 +34,17 @@ type Dependent interface {
 // DefaultWeightDecay is the default weight decay of all optimizers.
 const DefaultWeightDecay = 0.1
 
-// withRest is an Algorithm that chooses AdamW's hyperparameters for the parameters that it does not take.
-type withRest interface {
-	rest() *AdamW
+// withAdamW is an Algorithm among whose Fields are hyperparameters of AdamW, for the parameters that it does not take.
+type withAdamW interface {
+	adamW() *AdamW
 }
 
 // TakesAll reports whether an optimizer updates parameters of all shapes.
 func TakesAll(a Algorithm) bool { return a.takes(Param{Type: graph.T(graph.F32, 1)}) }
 
-// LeavesRest reports whether Config.AdamW updates the parameters that an optimizer does not take.
-func LeavesRest(a Algorithm) bool {
-	_, own := a.(withRest)
+// ReadsAdamW reports whether Config.AdamW has the hyperparameters for the parameters that an optimizer does not take.
+func ReadsAdamW(a Algorithm) bool {
+	_, own := a.(withAdamW)
 	return !own && !TakesAll(a)
 }
 

@@ -246,6 +246,15 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
+// SOAP has AdamW's hyperparameters for the parameters that it does not take, so those of the config are not checked.
+func TestUnusedAdamWIsNotChecked(t *testing.T) {
+	cfg := testConfigs()["soap"]
+	cfg.AdamW = AdamW{}
+	o, err := New(cfg, testParams())
+	require.NoError(t, err)
+	assert.Len(t, o.groups, 2)
+}
+
 func TestSchedules(t *testing.T) {
 	at := func(s Schedule) func(step int) float64 { return s.Factor }
 	cosine := at(Schedule{Name: "cosine", Steps: 110, Warmup: 10, MinRatio: 0.1})

@@ -57,7 +57,7 @@ func (p Param) matrices() (stack graph.Shape, sides [2]int) {
 // Config chooses the optimizer and how its updates are applied.
 type Config struct {
 	Algorithm   Algorithm // of the parameters that it takes
-	AdamW       AdamW     // of the other parameters, if Algorithm LeavesRest
+	AdamW       AdamW     // of the other parameters, if Algorithm ReadsAdamW
 	WeightDecay float64   // λ, decoupled: weights shrink by lr·λ
 	Clip        float64   // largest global norm of the gradient; 0 does not clip
 	// Losses are variables f32 [1] whose sum must be finite for the update to be applied: the loss of each replica, the
@@ -142,8 +142,9 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	}
 	o := &Optimizer{cfg: cfg, params: params, correction: cfg.Correction}
 	own, rest := newGroup(cfg.Algorithm), newGroup(&cfg.AdamW)
-	if a, ok := cfg.Algorithm.(withRest); ok {
-		rest = newGroup(a.rest())
+	algorithm, hasAdamW := cfg.Algorithm.(withAdamW)
+	if hasAdamW {
+		rest = newGroup(algorithm.adamW())
 	}
 	for _, p := range params {
 		if p.BalancingBias {
@@ -157,7 +158,7 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	}
 	o.groups = []group{own}
 	if len(rest.params) > 0 {
-		if err := check(cfg.AdamW.Fields()); err != nil {
+		if err := check(cfg.AdamW.Fields()); err != nil && !hasAdamW {
 			return nil, fielderror.In("AdamW", err)
 		}
 		o.groups = append(o.groups, rest)

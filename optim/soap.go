@@ -56,7 +56,7 @@ func (c *SOAP) Complete(given func(field string) bool) {
 
 // LearningRate is LR.
 func (c *SOAP) LearningRate() float64 { return c.AdamW.LR }
-func (c *SOAP) rest() *AdamW          { return &c.AdamW }
+func (c *SOAP) adamW() *AdamW         { return &c.AdamW }
 
 func (c *SOAP) takes(p Param) bool {
 	if !p.Matrix {

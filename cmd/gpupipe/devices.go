@@ -40,10 +40,8 @@ type deviceLine struct {
 // listDevices lists all devices: GPUs, the CPU, software adapters. errs has the errors of APIs that cannot list their
 // devices.
 func (a *app) listDevices() (lines []deviceLine, errs []error) {
-	infos, err := webgpu.Adapters()
-	errs = append(errs, err)
-	for i, l := range webgpu.AdapterLimits() {
-		lines = append(lines, deviceLine{Info: infos[i], Limits: l})
+	for _, a := range webgpu.Describe() {
+		lines = append(lines, deviceLine{Info: a.Info, Limits: a.Limits})
 	}
 	direct, details, err := vulkanAdapters()
 	errs = append(errs, err)

@@ -36,8 +36,8 @@ type kernelsCommand struct {
 }
 
 func (c *kernelsCommand) Help() string {
-	return `Prints the WGSL of every kernel that training with the config compiles, under the kernel's name. No kernel runs and no data is
-read. Each distinct text is printed once, although many layers use it. Without --device no device is needed: the kernels
+	return `Prints the text of every kernel that training with the config compiles, under the kernel's name: WGSL, or C for cpu:0. No kernel
+runs and no data is read. Each distinct text is printed once, although many layers use it. Without --device no device is needed: the kernels
 are those for a usual discrete GPU. With --device they are made for the limits and the matrix units of that device.
 A run that times its kernels may choose others; to see what a run really compiles, and the SPIR-V that the backend for Vulkan
 makes of it, set ` + dumpVariable + ` to a folder, with any command.

@@ -101,7 +101,7 @@ func (o *Optimizer) Fields() []Field {
 			fs = append(fs, Field{f.Name, f})
 		}
 	}
-	if optim.LeavesRest(o.Algorithm) {
+	if optim.ReadsAdamW(o.Algorithm) {
 		fs = append(fs, restFields(&o.AdamW)...)
 	}
 	return fs

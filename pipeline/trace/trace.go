@@ -97,36 +97,30 @@ const enclosing = "e"
 
 // Tracks sets the order of the tracks. Other tracks follow in the order of first use. A nil Writer writes nothing.
 func (w *Writer) Tracks(names ...string) {
-	if w == nil {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, track := range names {
-		w.track(track)
-	}
+	w.record(func() {
+		for _, track := range names {
+			w.track(track)
+		}
+	})
 }
 
 // Process puts tracks under the title of a process, such as a member of a run over machines. A track that is under
 // another title already gets a new row, for the events that follow. The process "" is the run itself. A nil Writer
 // writes nothing.
 func (w *Writer) Process(process string, tracks ...string) {
-	if w == nil {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	pid, known := w.hosts[process]
-	if !known {
-		pid = processID + len(w.hosts)
-		w.hosts[process] = pid
-		w.describe(place{pid, 0}, "process_name", "name", process)
-	}
-	for _, name := range tracks {
-		if p, ok := w.tracks[name]; !ok || p.process != pid {
-			w.open(name, pid)
+	w.record(func() {
+		pid, known := w.hosts[process]
+		if !known {
+			pid = processID + len(w.hosts)
+			w.hosts[process] = pid
+			w.describe(place{pid, 0}, "process_name", "name", process)
 		}
-	}
+		for _, name := range tracks {
+			if p, ok := w.tracks[name]; !ok || p.process != pid {
+				w.open(name, pid)
+			}
+		}
+	})
 }
 
 // Complete records a slice: name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.

@@ -143,7 +143,12 @@ func TestFullFile(t *testing.T) {
 	for i := range 100 {
 		w.Complete("a", Run, fmt.Sprint("event ", i), time.Now(), time.Microsecond, nil)
 	}
+	w.Tracks("b")
+	w.Process("p", "c")
 	require.NoError(t, w.Close())
+	w.Tracks("d")
+	w.Process("q", "e")
+	assert.Zero(t, w.buf.Len(), "nothing piles up")
 	all := read(t, path)
 	assert.Contains(t, all[len(all)-1].Name, "the trace ends here")
 	info, err := os.Stat(path)

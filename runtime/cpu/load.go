@@ -64,6 +64,7 @@ func (l *libraries) free() {
 	for _, handle := range l.loaded {
 		C.dlclose(handle)
 	}
+	clear(l.loaded)
 }
 
 const mfdExec = 0x10 // MFD_EXEC, since Linux 6.3

@@ -93,6 +93,18 @@ func TestNoMemoryFiles(t *testing.T) {
 	assert.Empty(t, left)
 }
 
+// No handle of an unloaded library stays, which load would return again.
+func TestFreedLibrariesAreForgotten(t *testing.T) {
+	toolchain, err := newToolchain(Options{CacheDir: t.TempDir()})
+	require.NoError(t, err)
+	k, c := newKernels(toolchain.compiler, 1), &compilation{source: trial, done: make(chan struct{})}
+	k.build(t.Context(), []*compilation{c})
+	require.NoError(t, c.err)
+	require.Len(t, k.libraries.loaded, 1)
+	k.libraries.free()
+	assert.Empty(t, k.libraries.loaded)
+}
+
 func TestPathsOfMemoryFilesDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

@@ -131,14 +131,19 @@ func limitsOf(l *C.gp_limits, kind device.Kind) target.Limits {
 	}
 }
 
-// AdapterLimits returns the limits of each adapter, in the order of Adapters.
-func AdapterLimits() []target.Limits {
+// Described is an adapter with the limits of its devices.
+type Described struct {
+	Info   device.Info
+	Limits target.Limits
+}
+
+// Describe lists the adapters that Adapters lists, with their limits.
+func Describe() (all []Described) {
 	instance, found := enumerate()
 	defer releaseAll(instance, found, -1)
-	var all []target.Limits
 	for _, a := range found {
 		l := C.gp_limits_of(handle(a.Adapter))
-		all = append(all, limitsOf(&l, a.info.Kind))
+		all = append(all, Described{a.info, limitsOf(&l, a.info.Kind)})
 	}
 	return all
 }
