@@ -12,8 +12,8 @@ import (
 
 // Moments in bf16. With Config.Moments of graph.BF16 the state of rules and corrections is stored in bf16, except what
 // a rule keeps exact. Updates are computed in f32: from the stored state, which f32 holds, and with the new state
-// before it is rounded. Rounding is stochastic. A second moment moves by at most 1 − β₂ of itself in a step; with β₂
-// above 0.996 rounding to the nearest would keep it where it is for ever.
+// before it is rounded. Rounding is stochastic. A second moment decays by at most 1 − β₂ of itself in a step; with β₂
+// above 0.996 rounding to the nearest would undo that, and it would never decay.
 //
 // The random numbers are a function of Config.Seed, the step, the parameter, the kind of state and the position of the
 // element. So bits do not depend on how parameters are spread over shards, nor on where a run was resumed.
@@ -59,14 +59,13 @@ func (o *Optimizer) correctionState(p Param) []graph.Named {
 	return state
 }
 
-// The hyperparameters that key the rounding of a step. They follow the hyperparameters of the groups. They are integers
-// of keyBits, so that their sums with the numbers of a rounder are exact in f32.
 const (
-	keyBits   = 23
+	keyBits   = 23         // of a word of a step's key: its sum with a number of a rounder is exact in f32
 	keyDomain = 0x6d6f6d65 // distinguishes these keys from others of the seed
 )
 
-// roundingKey returns the two words of the key of a step.
+// roundingKey returns the key of a step, by which its rounding is random: two integers of keyBits. As hyperparameters
+// they follow those of the groups.
 func (o *Optimizer) roundingKey(step int) Hyperparameters {
 	if !o.roundsMoments() {
 		return nil

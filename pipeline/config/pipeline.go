@@ -70,7 +70,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	}
 	if f, ok := schedule.Find(p.Schedule); ok {
 		if !given("delay") {
-			p.Delay = max(0, f.Delay)
+			p.Delay = max(0, f.Delay) // −1 differs by stage: validation refuses such a schedule
 		}
 		if !given("chunks") {
 			p.Chunks = f.Chunks
@@ -78,6 +78,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	}
 	p.completeDepth()
 	p.completeStaleness()
+	// error_feedback and correction say the same. If one of them is given, the other follows; validation compares both.
 	switch {
 	case p.ErrorFeedback && !given("correction"):
 		p.Correct(optim.CorrectionErrorFeedback)
@@ -86,7 +87,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	}
 }
 
-// Correct chooses a correction, of which error_feedback is another name for one.
+// Correct sets pipeline.correction, and pipeline.error_feedback to whether it is error feedback.
 func (p *Pipeline) Correct(correction string) {
 	p.Correction, p.ErrorFeedback = correction, correction == optim.CorrectionErrorFeedback
 }
@@ -219,8 +220,8 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 	return s, nil
 }
 
-// ScheduleProblem returns the error of an impossible schedule. If the number of microbatches makes it impossible, the
-// error names the keys to change.
+// ScheduleProblem returns an error of package schedule as it is, unless the number of microbatches does not fit the
+// schedule: the error that it then returns names the keys to change.
 func (c Config) ScheduleProblem(err error) error {
 	var e *schedule.MicrobatchesError
 	if !errors.As(err, &e) {

@@ -19,7 +19,7 @@ func importing(_ *testing.T, budget int64) device.Device {
 
 func TestImport(t *testing.T) {
 	contract.Import(t, importing)
-	contract.ImportRefused(t, New(Options{}))
+	contract.ImportUnsupported(t, New(Options{}))
 }
 
 // A device that is wrapped imports as it would by itself.
@@ -28,7 +28,7 @@ func TestFaultyImport(t *testing.T) {
 	contract.Import(t, func(t *testing.T, budget int64) device.Device {
 		return &faulty.Device{Device: importing(t, budget), Before: never}
 	})
-	contract.ImportRefused(t, &faulty.Device{Device: New(Options{}), Before: never})
+	contract.ImportUnsupported(t, &faulty.Device{Device: New(Options{}), Before: never})
 }
 
 func TestTransfersCount(t *testing.T) {

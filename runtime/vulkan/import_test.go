@@ -32,7 +32,7 @@ func wantImport(t testing.TB) {
 func TestDriverWithoutImport(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	d.adapter.ImportAlignment = 0
-	contract.ImportRefused(t, d)
+	contract.ImportUnsupported(t, d)
 }
 
 func TestRefusedMemory(t *testing.T) {

@@ -205,7 +205,7 @@ func (m *Member) planned(q protocol.OfEpoch) (*epoch, error) {
 	return e, nil
 }
 
-// release ends the epoch. Another goes on.
+// release ends the epoch that the request names. If another one is planned by now, that goes on.
 func (m *Member) release(_ context.Context, q protocol.OfEpoch) (struct{}, error) {
 	if _, err := m.planned(q); err != nil {
 		return struct{}{}, nil // it has ended
@@ -295,8 +295,8 @@ func (m *Member) Receive(from string, msg transport.Message) {
 	}
 }
 
-// messageError is the error of a message. One of another member is malformed: only a message of the coordinator can
-// fail on this machine's devices.
+// messageError is the error of receiving a message. One from another member was malformed. One from the coordinator may
+// also have failed on this machine's devices.
 type messageError struct {
 	from string
 	error

@@ -188,7 +188,8 @@ func (h Grant) InSegment() uint64 { return h.Segment }
 func (h End) InSegment() uint64   { return h.Segment }
 func (h Stage) InSegment() uint64 { return h.Segment }
 
-// headers are the headers of all kinds of messages. The place of a header is the first byte of its encoding.
+// headers are the headers of all kinds of messages. The place of a header is the first byte of its encoding: append
+// only.
 var headers = []Header{nil, Write{}, Begin{}, Batch{}, Grant{}, End{}, Read{}, Record{}, Result{}, Ended{}, Tensor{}, Fault{}, Events{},
 	LinkReport{}, Stage{}, Filler{}, Move{}, Change{}, Copy{}, Neighbors{}, Relay{}, Piece{}, Missing{}}
 

@@ -47,7 +47,7 @@ const (
 	buffersOfListOrView = 2 // a view's variadic buffers come on top
 )
 
-// field is a field of the schema. Fields are in depth-first order, without the fields within lists.
+// field is a field of the schema. File.fields has those that are in no list, depth first.
 type field struct {
 	path       string
 	kind       byte
@@ -91,7 +91,8 @@ func (f *File) readSchema(t table) error {
 	return err
 }
 
-// addFields adds the fields that a vector of a table lists. Fields in lists take their place, but are not added.
+// addFields adds the children of a field, depth first. Those in a list are not added, but their nodes and buffers count
+// for the places of the fields behind them.
 func (r *schemaReader) addFields(t table, index int, parent field, depth int) error {
 	at, n := t.vector(index, 4)
 	if n > 0 && depth == 0 {

@@ -15,8 +15,8 @@ import (
 
 // Import checks what a device that imports memory must do and refuse, whether it computes or not.
 func Import(t *testing.T, open Open) {
-	t.Run("import", func(t *testing.T) { importRefuses(t, open) })
-	t.Run("transfer", func(t *testing.T) { transferRefuses(t, open) })
+	t.Run("import", func(t *testing.T) { importValidation(t, open) })
+	t.Run("transfer", func(t *testing.T) { transferValidation(t, open) })
 	t.Run("lifetimes", func(t *testing.T) { importedLifetimes(t, open) })
 	t.Run("closed", func(t *testing.T) { importClosed(t, open) })
 }
@@ -95,7 +95,7 @@ func Transfer(t testing.TB, d device.Device, from, to device.Range) {
 
 func whole(b device.Buffer) device.Range { return device.Range{Buffer: b, Size: b.Size()} }
 
-func importRefuses(t *testing.T, open Open) {
+func importValidation(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 0)
 	im, align := importer(t, d), page(t, d)
@@ -122,7 +122,7 @@ func importRefuses(t *testing.T, open Open) {
 	assert.Zero(t, used)
 }
 
-func transferRefuses(t *testing.T, open Open) {
+func transferValidation(t *testing.T, open Open) {
 	l := newLender(t)
 	d, stranger := opened(t, open, 0), opened(t, open, 0)
 	align := page(t, d, stranger)
@@ -167,7 +167,8 @@ func transferRefuses(t *testing.T, open Open) {
 	Transfer(t, d, at(b, 0, 64), at(b, 64, 64))
 }
 
-// The memory is no longer accessed when freed is called. A released buffer, or one that was never imported, is refused.
+// The device reads and writes the host's memory, and does not count it as allocated. When it no longer accesses the
+// memory, it calls freed once: after Release and the work before it, or after Close.
 func importedLifetimes(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 10000)
@@ -214,8 +215,8 @@ func importClosed(t *testing.T, open Open) {
 	assert.ErrorIs(t, err, device.ErrClosed)
 }
 
-// ImportRefused checks that a device that cannot import memory returns device.ErrNoImport.
-func ImportRefused(t *testing.T, d device.Device) {
+// ImportUnsupported checks that a device that cannot import memory returns device.ErrNoImport.
+func ImportUnsupported(t *testing.T, d device.Device) {
 	t.Helper()
 	_, ok := device.AsImporter(d)
 	assert.False(t, ok)

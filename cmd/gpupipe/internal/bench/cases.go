@@ -138,9 +138,9 @@ func rmsNorm(rows, cols int) Case {
 }
 
 // update is an optimizer's whole update of n matrices with the norm of the gradients. It clips by the norm of the
-// previous run, because both programs are one here. AdamW reads a parameter, its gradient and two moments, and writes
-// three of them. Muon computes five Newton–Schulz steps of three products each, if the longer
-// side is less than twice the shorter.
+// previous run, because both programs are one here. Of each element, the norm reads the gradient; AdamW reads the
+// parameter, the gradient and two moments, and writes these but the gradient: eight transfers. Muon computes five
+// Newton–Schulz steps of three products each, if the longer side is less than twice the shorter.
 func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	var params []optim.Param
 	for i := range n {
@@ -171,7 +171,7 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	return update, nil
 }
 
-// optimizer is the demo's config with an optimizer of a name.
+// optimizer is the config of an optimizer with its default hyperparameters, clipping and a constant learning rate.
 func optimizer(name string) (optim.Config, error) {
 	a, err := optim.NewAlgorithm(name)
 	return optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Clip: 1,

@@ -65,7 +65,8 @@ func (r Runner) run(ctx context.Context, task Task, limit time.Duration) Section
 	return s
 }
 
-// asJSON returns JSON as it is and JSON lines as an array; of other text it returns nothing.
+// asJSON returns JSON as it is, and of other text an array of the lines that are JSON, without the others. If none is
+// JSON, it returns nothing.
 func asJSON(text []byte) json.RawMessage {
 	if json.Valid(text) {
 		return text
