@@ -149,7 +149,7 @@ func (u *update) gate() {
 	}
 	// Outputs are in memory: no kernel that reads them computes them again.
 	u.b.Output(NormOutput, u.norm)
-	u.b.Output(RefusedOutput, refused)
+	u.b.Output(StatusOutput, refused)
 	u.ok = op.Not(refused)
 	if u.o.TracksInitialization() && u.variant == u.o.Variant(0, false) {
 		u.b.Assign(u.b.Variable(InitializedVariable, graph.T(graph.U32, 1)), u.ok)

@@ -102,7 +102,7 @@ func (h *host) update(o *Optimizer, step int) (float64, bool) {
 	var err error
 	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step, initialized))], in, h.vars)
 	require.NoError(h.t, err)
-	return h.output(NormOutput), h.output(RefusedOutput) == 0
+	return h.output(NormOutput), h.output(StatusOutput) == 0
 }
 
 func (h *host) output(name string) float64 { return h.out[name].Data[0] }
@@ -155,12 +155,12 @@ func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
 	m.last = updateProgram(o.Variant(step, initialized))
 	require.NoError(m.t, m.s.SetInput(m.last, HyperparametersInput, exec.F32Bytes(o.Hyperparameters(step, initialized).Float32s())))
 	require.NoError(m.t, m.s.Run(m.last))
-	return m.output(NormOutput), m.output(RefusedOutput) == 0
+	return m.output(NormOutput), m.output(StatusOutput) == 0
 }
 
 func (m *gpu) output(name string) float64 {
 	d := graph.F32
-	if name == RefusedOutput {
+	if name == StatusOutput {
 		d = graph.U32
 	}
 	return exec.Decode(d, m.wait(m.s.Output(m.last, name)))[0]

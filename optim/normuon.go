@@ -48,7 +48,7 @@ func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
 		us[i].State = make([]*graph.Value, 2)
 		us[i].State[0], ns[i] = n.averaged(t)
 	}
-	seconds := func(mean *graph.Value, b batch) *graph.Value {
+	secondMoments := func(mean *graph.Value, b batch) *graph.Value {
 		vs := make([]*graph.Value, len(ts))
 		for i, rows := range b.entries(mean) {
 			us[i].State[1] = lerp(ts[i].State[1], rows, 1-n.beta2)
@@ -56,7 +56,7 @@ func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
 		}
 		return b.gather(vs)
 	}
-	for i, u := range n.normalized(ns, h.Get("lr"), seconds) {
+	for i, u := range n.normalized(ns, h.Get("lr"), secondMoments) {
 		us[i].U = u
 	}
 	return us
@@ -71,13 +71,14 @@ func (n *norMuon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 	return n.normalized(ms, h.Get("lr"), func(_ *graph.Value, b batch) *graph.Value { return b.gather(vs) })
 }
 
-// normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. seconds returns the second
-// moments [n, rows] of a batch, given the mean squares [n, rows] of its rows.
-func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, b batch) *graph.Value) []*graph.Value {
+// normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. secondMoments returns
+// those of a batch, [n, rows], given the mean squares [n, rows] of its rows.
+func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value,
+	secondMoments func(mean *graph.Value, b batch) *graph.Value) []*graph.Value {
 	return batched(xs, n.maxBatch, func(x *graph.Value, b batch) *graph.Value {
 		o := newtonSchulz(x, n.coefficients)
 		mean := op.Mean(op.Square(o), []int{2}, false)
-		r := op.Reciprocal(op.Shift(op.Sqrt(seconds(mean, b)), 1e-10))
+		r := op.Reciprocal(op.Shift(op.Sqrt(secondMoments(mean, b)), 1e-10))
 		// The norms of o and of o·r follow from the norms of the rows.
 		cols := float64(o.Shape[2])
 		norm := op.Sqrt(op.Scale(op.Sum(mean, []int{1}, true), cols))

@@ -13,7 +13,7 @@ import (
 const (
 	HyperparametersInput = "hyper"        // f32 [n], Optimizer.Hyperparameters of the step
 	NormOutput           = "grad_norm"    // f32 [1], global, before clipping
-	RefusedOutput        = "refused"      // u32 [1]: Applied, Refused or Overflowed
+	StatusOutput         = "refused"      // u32 [1]: Applied, Refused or Overflowed
 	HaltedVariable       = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
 	// InitializedVariable is u32 [1]: 1 once an update was applied. It exists where Optimizer.TracksInitialization.
 	InitializedVariable = "optim/begun"

@@ -35,7 +35,7 @@ const (
 	ScaleOutput = "loss_scale"
 )
 
-// The values of RefusedOutput.
+// The values of StatusOutput.
 const (
 	Applied    = 0
 	Refused    = 1

@@ -125,7 +125,7 @@ func TestLossScaleEndsAtOne(t *testing.T) {
 				m.set("grad/scale", []float64{g})
 				m.set("loss", []float64{loss})
 				run(m, o, 0)
-				return m.output(RefusedOutput)
+				return m.output(StatusOutput)
 			}
 			m.set(ScaleVariable, []float64{2, 0.5, 0})
 			require.EqualValues(t, Applied, batch(1, 1))

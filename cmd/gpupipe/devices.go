@@ -89,10 +89,10 @@ func (c *devicesCommand) Run(a *app) error {
 }
 
 func printDevices(a *app, lines []deviceLine) {
-	var undirected []device.Info // those among which the default is
+	var candidates []device.Info // for the default device
 	for _, d := range lines {
 		if d.Details == nil {
-			undirected = append(undirected, d.Info)
+			candidates = append(candidates, d.Info)
 		}
 	}
 	rows := [][]string{{"NAME", "ADAPTER", "KIND", "API", "DRIVER", ""}}
@@ -101,7 +101,7 @@ func printDevices(a *app, lines []deviceLine) {
 		if d.Kind == device.Software {
 			marks = append(marks, "computes on the CPU")
 		}
-		if len(undirected) > 0 && d.Name == undirected[preferred(undirected)].Name {
+		if len(candidates) > 0 && d.Name == candidates[preferred(candidates)].Name {
 			marks = append(marks, "used by default")
 		}
 		rows = append(rows, []string{d.Name, d.Hardware(), string(d.Kind), d.API, d.Driver, strings.Join(marks, "; ")})

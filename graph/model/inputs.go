@@ -13,8 +13,8 @@ type Inputs struct {
 	Segments     bool // a number of each token: it attends to earlier tokens of the same number only
 	EvalSegments bool // evaluation reads segments, too
 	Weights      bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
-	// Padding marks tokens of documents, as opposed to padding, which mixtures of experts do not count.
-	Padding bool
+	// Real is 1 for each token of a document and 0 for padding, which mixtures of experts do not count.
+	Real bool
 	// Aligned are tensors with a value for each token that the loss may read. Type is the type of one token's value:
 	// f32, i32 or u32.
 	Aligned []graph.Named
@@ -35,7 +35,7 @@ func (z Size) Variables(in Inputs, batch int) []graph.Named {
 	if in.Weights {
 		vs = append(vs, graph.Named{ID: WeightsInput, Type: z.perToken(batch, graph.T(graph.F32))})
 	}
-	if in.Padding {
+	if in.Real {
 		vs = append(vs, graph.Named{ID: RealInput, Type: ids})
 	}
 	for _, a := range in.Aligned {

@@ -15,7 +15,7 @@ import (
 )
 
 func allInputs() model.Inputs {
-	return model.Inputs{Segments: true, Weights: true, Padding: true, Scalars: 2, Aligned: []graph.Named{
+	return model.Inputs{Segments: true, Weights: true, Real: true, Scalars: 2, Aligned: []graph.Named{
 		{ID: "teacher", Type: graph.T(graph.F32, small().VocabSize)}, {ID: "counts", Type: graph.T(graph.U32)},
 		{ID: "unread", Type: graph.T(graph.I32, 2)}}}
 }

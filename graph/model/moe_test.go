@@ -189,7 +189,7 @@ func TestExpertsInBF16(t *testing.T) {
 
 // padded is a microbatch of two sequences whose last tokens are padding, and the same sequences without it, alone.
 func padded(c model.Config, filled []int) (whole map[string]*graph.Tensor, alone []map[string]*graph.Tensor) {
-	in := model.Inputs{Weights: true, Padding: true}
+	in := model.Inputs{Weights: true, Real: true}
 	whole = microbatch(c, in, len(filled), 0)
 	total := 0
 	for _, n := range filled {
@@ -221,7 +221,7 @@ func TestPaddingDoesNotCount(t *testing.T) {
 		"all": features()["all"]} {
 		const filled = 4
 		data, alone := padded(c, []int{filled})
-		o := model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1, Inputs: model.Inputs{Weights: true, Padding: true}}
+		o := model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1, Inputs: model.Inputs{Weights: true, Real: true}}
 		g, err := c.Training(o, false)
 		require.NoError(t, err)
 		got := initial(c, g)
@@ -248,7 +248,7 @@ func TestRoutingOfPaddedSequences(t *testing.T) {
 	filled := []int{5, 2}
 	data, alone := padded(c, filled)
 	g, err := c.Training(model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 1,
-		Inputs: model.Inputs{Weights: true, Padding: true}}, false)
+		Inputs: model.Inputs{Weights: true, Real: true}}, false)
 	require.NoError(t, err)
 	row := run(t, g, data, initial(c, g))["routing"].Data
 	want := make([]float64, len(row))
@@ -274,7 +274,7 @@ func TestRoutingOfPaddedSequences(t *testing.T) {
 // bits.
 func TestPaddingInChunks(t *testing.T) {
 	c := features()["experts"] // layer 1 is the mixture
-	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{Weights: true, Padding: true}}
+	o := model.StageOptions{Batch: 2, Microbatches: 2, Inputs: model.Inputs{Weights: true, Real: true}}
 	first, _ := padded(c, []int{5, 2})
 	second, _ := padded(c, []int{1, 6})
 	data := []map[string]*graph.Tensor{first, second}

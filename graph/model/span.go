@@ -114,7 +114,7 @@ func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 
 // read returns the tokens, the segments or the marks of padding of a microbatch; nil: there are none.
 func (s *span) read(name string) *graph.Value {
-	if name == SegmentsInput && !s.inputs.Segments || name == RealInput && !s.inputs.Padding {
+	if name == SegmentsInput && !s.inputs.Segments || name == RealInput && !s.inputs.Real {
 		return nil
 	}
 	return s.source(name, s.ids())

@@ -34,7 +34,7 @@ type StageOptions struct {
 //	targets            u32 [B, T]           read by the last chunk
 //	segments           u32 [B, T]           read by chunks with attention, if Inputs has them; by Eval with EvalSegments
 //	weights            f32 [B, T]           read by the last chunk, if Inputs has them
-//	real               u32 [B, T]           read by chunks with mixtures of experts, if Inputs has Padding
+//	real               u32 [B, T]           read by chunks with mixtures of experts, if Inputs has it
 //	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does
 //	scalars            f32 [n]              read by the last chunk, if its loss does
 //	Scale              f32 [n]              read by the last chunk and by chunks with side losses, if StageOptions has it

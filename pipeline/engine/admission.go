@@ -7,16 +7,16 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
-// check checks a message from another process before anything of it is kept: its rank sends such messages to this one,
+// admit checks a message from another process before anything of it is kept: its rank sends such messages to this one,
 // its tensors have the right sizes, and it is not earlier than it can be. So a peer can make this process keep no more
 // than the messages of a few batches of training, or of the batches of an evaluation.
-func (w *worker) check(m stage.Message, payload [][]byte) error {
+func (w *worker) admit(m stage.Message, payload [][]byte) error {
 	if !w.machine.Expects(m) {
 		return fmt.Errorf("unexpected message: %v to %s", m, w.rank.name())
 	}
-	if finished := int(w.finished.Load()); !w.segment.task.evaluates && m.Batch > finished+w.rank.engine.mostAhead() {
-		return fmt.Errorf("message %v: %s has finished the batches before %d, expected a batch up to %d", m, w.rank.name(), finished,
-			finished+w.rank.engine.mostAhead())
+	if first := int(w.firstUnfinished.Load()); !w.segment.task.evaluates && m.Batch > first+w.rank.engine.mostAhead() {
+		return fmt.Errorf("message %v: %s has finished the batches before %d, expected a batch up to %d", m, w.rank.name(), first,
+			first+w.rank.engine.mostAhead())
 	}
 	sizes := w.expectedSizes(m)
 	if len(payload) != len(sizes) {

@@ -81,7 +81,7 @@ func (w *worker) measure(a schedule.Action, program string) error {
 	case a.Kind == schedule.Evaluate && last:
 		name = model.LossesOutput
 	case a.Kind == schedule.Update && w.rank.index == engine.owners[0]:
-		names := []string{optim.NormOutput, optim.RefusedOutput}
+		names := []string{optim.NormOutput, optim.StatusOutput}
 		if engine.options.Optimizer.Scaled() {
 			names = append(names, optim.ScaleOutput)
 		}

@@ -78,7 +78,7 @@ func (p *Part) Deliver(to int, m stage.Message, payload [][]byte, sent time.Time
 	if m.Batch < p.work.From || m.Batch >= p.work.To {
 		return fmt.Errorf("message %v: expected a batch from %d to %d", m, p.work.From, p.work.To-1)
 	}
-	if err := p.seg.workers[to].check(m, payload); err != nil {
+	if err := p.seg.workers[to].admit(m, payload); err != nil {
 		return err
 	}
 	p.seg.post(to, event{transfer: &transfer{message: m, state: inFlight, payload: payload, began: sent}})

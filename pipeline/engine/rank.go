@@ -202,7 +202,7 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 		evaluated := r.version(e.Evaluated())[weightsClass]
 		c.Delay, c.Roles.Older, c.Roles.Newest, c.FeedAll = 0, evaluated, evaluated, e.options.Inputs.EvaluationReads(model.SegmentsInput)
 	} else {
-		c.FeedAll = e.options.Inputs.Segments || e.options.Inputs.Padding
+		c.FeedAll = e.options.Inputs.Segments || e.options.Inputs.Real
 	}
 	if r.optimizer != nil && len(e.owners) > 1 {
 		c.Peers.Owners = e.owners

@@ -29,7 +29,7 @@ type Result struct {
 	Batch, Microbatch int       // of all replicas; no microbatch of an update
 	Losses            []float32 // of the microbatch: the mean of each sequence; nil: routing or an update
 	Norm, Scale       float64   // of the update: the norm of the gradient, and the loss scale, 0 if there is none
-	Status            uint32    // of the update, see optim.RefusedOutput
+	Status            uint32    // of the update, see optim.StatusOutput
 	Routing           []float32 // of the microbatch: see model.RoutingOutput; nil: losses or an update
 	VirtualStage      int       // of the routing
 }

@@ -18,16 +18,16 @@ import (
 // not wait for the device, except for the initialization of an optimizer; the other ranks do not wait then, because
 // events holds all that they may send. A second goroutine completes the operations in flight.
 type worker struct {
-	rank        *rank
-	segment     *segment
-	machine     *stage.Machine
-	events      chan event
-	operations  operationQueue
-	received    map[stage.Message]*transfer // whose Store effect is still to come
-	finished    atomic.Int64                // the first batch that is not
-	feeder      feeder
-	timeline    timeline
-	normSquares []float32 // of all parameters and the loss, as far as they are received
+	rank            *rank
+	segment         *segment
+	machine         *stage.Machine
+	events          chan event
+	operations      operationQueue
+	received        map[stage.Message]*transfer // whose Store effect is still to come
+	firstUnfinished atomic.Int64                // batch
+	feeder          feeder
+	timeline        timeline
+	normSquares     []float32 // of all parameters and the loss, as far as they are received
 }
 
 // event reaches a worker from another rank or from its own device: a transfer that is in flight, the end of a run, or
@@ -47,7 +47,7 @@ func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
 		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, inputs: e.options.Inputs, replica: r.replica()},
 		timeline: newTimeline(e.tracer, r.name())}
-	w.finished.Store(int64(seg.gate.begun + 1))
+	w.firstUnfinished.Store(int64(seg.gate.begun + 1))
 	if r.optimizer != nil {
 		w.normSquares = make([]float32, len(e.options.Model.Parameters())+1)
 	}
@@ -147,7 +147,7 @@ func (w *worker) execute(e stage.Effect) error {
 	case stage.Send:
 		return w.send(e)
 	case stage.Ready:
-		w.finished.Store(int64(e.Action.Batch + 1))
+		w.firstUnfinished.Store(int64(e.Action.Batch + 1))
 	}
 	return nil
 }

@@ -263,7 +263,7 @@ func TestSorted(t *testing.T) {
 	logits := []float32{0, -1, negative, 3, 0, float32(math.Inf(-1)), 3, -1e-30, 1e-30, -3e38, 3e38, negative}
 	var ids []uint32
 	for _, c := range sorted(logits) {
-		assert.Equal(t, float64(logits[c.id]), c.weight)
+		assert.Equal(t, float64(logits[c.id]), c.logit)
 		ids = append(ids, c.id)
 	}
 	assert.Equal(t, []uint32{10, 3, 6, 8, 0, 2, 4, 11, 7, 1, 9, 5}, ids)

@@ -46,9 +46,11 @@ func NewSampler(s Sampling) *Sampler {
 	return &Sampler{Sampling: s, rng: rand.New(rand.NewPCG(s.Seed, 0))}
 }
 
+// choice is a token that may be drawn.
 type choice struct {
 	id     uint32
-	weight float64
+	logit  float64
+	weight float64 // proportional to its probability; set by draw
 }
 
 // Next draws a token. Ties go to the lower id.
@@ -94,7 +96,7 @@ func sorted(logits []float32) []choice {
 	slices.Sort(keys)
 	choices := make([]choice, len(keys))
 	for i, k := range keys {
-		choices[i] = choice{uint32(k), float64(logits[uint32(k)])}
+		choices[i] = choice{id: uint32(k), logit: float64(logits[uint32(k)])}
 	}
 	return choices
 }
@@ -104,9 +106,9 @@ func (s *Sampler) draw(choices []choice) uint32 {
 	if s.TopK > 0 && s.TopK < len(choices) {
 		choices = choices[:s.TopK]
 	}
-	best, sum := choices[0].weight, 0.0
+	best, sum := choices[0].logit, 0.0
 	for i := range choices {
-		weight := math.Exp((choices[i].weight - best) / s.Temperature)
+		weight := math.Exp((choices[i].logit - best) / s.Temperature)
 		if weight < s.MinP {
 			choices = choices[:i]
 			break

@@ -138,7 +138,7 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 
 // addReal adds the marks of tokens that are not padding, if the model reads them.
 func (b *batches) addReal(out engine.Batch, number int64) {
-	if b.inputs.Padding {
+	if b.inputs.Real {
 		out[model.RealInput] = exec.IntBytes(b.corpus.Real(number))
 	}
 }

@@ -5,10 +5,10 @@
 //
 //	folder    finds runs below a folder; all access goes through os.Root, so no link leads out of it
 //	lines     follows one file: complete new lines, from the beginning again if the file was replaced
-//	table     the measurements of a run by step, from metrics.jsonl and system.jsonl; thinned for the page
+//	series    the measurements of a run by step, from metrics.jsonl and system.jsonl; thinned for the page
 //	timeline  the newest events of trace.json, for the drawing of the pipeline
 //	experts   the newest loads of experts.jsonl
-//	run       the files of one run together: its table, timeline, experts, events and samples
+//	run       the files of one run together: its series, timeline, experts, events and samples
 //	Watcher   polls the runs that pages show, and wakes up the streams
 //	stream    sends one page what it does not have yet, as server-sent events
 //

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"strconv"
@@ -67,15 +66,15 @@ type run struct {
 type contents struct {
 	files    []*lines
 	parser   metrics.Parser
-	table    *table
+	series   *series
 	timeline *timeline
 	events   []Event
 	start    start
 	experts  experts
 	badLines int
 
-	generation int // of the table: rows that a stream has sent have changed
-	revision   int // of all but the table, the timeline and the experts
+	generation int // of the series: rows that a stream has sent have changed
+	revision   int // of all but the series, the timeline and the experts
 	drawn      int // of the timeline
 	loaded     int // of the experts
 }
@@ -143,7 +142,7 @@ func (r *run) load() {
 // forget drops all contents, so that the next poll reads all files from the beginning.
 func (r *run) forget() {
 	was := r.contents
-	r.contents = contents{table: newTable(), timeline: &timeline{tracks: map[int]*track{}, processes: map[int]string{}},
+	r.contents = contents{series: newSeries(), timeline: &timeline{tracks: map[int]*track{}, processes: map[int]string{}},
 		generation: was.generation + 1, revision: was.revision + 1, drawn: was.drawn + 1, loaded: was.loaded + 1}
 	for _, name := range []string{metricsFile, systemFile, trace.FileName, eventsFile, expertsFile} {
 		r.contents.files = append(r.contents.files, &lines{root: r.root, name: r.path(name)})
@@ -187,7 +186,7 @@ func (r *run) poll() (changed bool) {
 		return true
 	}
 	if changed {
-		r.contents.table.elapse()
+		r.contents.series.elapse()
 		r.readExperts()
 	}
 	if problem != r.problem {
@@ -203,8 +202,8 @@ func (r *run) takeMetrics(line []byte) {
 		r.contents.badLines++
 		return
 	}
-	before := len(r.contents.table.steps)
-	if row := r.contents.table.set(step, values); row < before-lateRows || len(r.contents.table.steps) < before {
+	before := len(r.contents.series.steps)
+	if row := r.contents.series.set(step, values); row < before-lateRows || len(r.contents.series.steps) < before {
 		r.contents.generation++
 	}
 }
@@ -325,111 +324,4 @@ func (r *run) readTail(info fs.FileInfo) {
 		}
 		text = text[:len(text)-len(line)]
 	}
-}
-
-// State is whether a run goes on.
-type State string
-
-const (
-	Running  State = "running"
-	Finished State = "finished"
-	Stopped  State = "stopped" // before its last step
-)
-
-// Summary is a run in the list.
-type Summary struct {
-	Name    string          `json:"name"`
-	State   State           `json:"state"`
-	Step    int             `json:"step"`
-	Steps   int             `json:"steps"` // 0: not known
-	Loss    *metrics.Number `json:"loss"`  // nil: none
-	ValLoss *metrics.Number `json:"val_loss"`
-	Rate    *float64        `json:"tokens_per_s"`
-	Left    *float64        `json:"left_s"`
-	Written float64         `json:"written"` // seconds since 1970
-	Problem string          `json:"problem,omitempty"`
-}
-
-// summary describes the run at a time.
-func (r *run) summary(now time.Time) Summary {
-	step, loss, rate, val := r.tail.step, r.tail.loss, r.tail.rate, missing
-	if r.loaded {
-		step = 0
-		if n := len(r.contents.table.steps); n > 0 {
-			step = r.contents.table.steps[n-1]
-		}
-		loss, rate, val = r.contents.table.last("loss"), r.contents.table.last("tokens_per_s"), r.contents.table.last("val_loss")
-	}
-	s := Summary{Name: r.name, Step: int(step), Steps: max(r.config.Steps, r.contents.start.Steps), Loss: measured(loss),
-		ValLoss: measured(val), Rate: finite(rate), Written: float64(r.active.UnixMilli()) / 1e3, Problem: r.trouble()}
-	s.State = r.state(s, now)
-	if tokens := r.contents.table.tokensPerStep(); s.State == Running && tokens > 0 && rate > 0 && s.Steps > s.Step {
-		s.Left = finite(float64(s.Steps-s.Step) * tokens / rate)
-	}
-	return s
-}
-
-// trouble describes the parts of the run's files that cannot be read.
-func (r *run) trouble() string {
-	bad := r.contents.badLines
-	for _, f := range r.contents.files {
-		bad += f.skipped
-	}
-	switch {
-	case r.problem != "":
-		return r.problem
-	case bad == 1:
-		return "1 line cannot be read"
-	case bad > 1:
-		return strconv.Itoa(bad) + " lines cannot be read"
-	}
-	return ""
-}
-
-// state follows from the steps of the run, else from its last event, else from the time of its newest line.
-func (r *run) state(s Summary, now time.Time) State {
-	if s.Steps > 0 && s.Step >= s.Steps || s.Steps == 0 && r.ended {
-		return Finished
-	}
-	for i := len(r.contents.events) - 1; i >= 0; i-- {
-		switch r.contents.events[i].Kind {
-		case "end":
-			return Stopped
-		case "start", "restart":
-			i = 0
-		}
-	}
-	if now.Sub(r.active) > restsAfter {
-		return Stopped
-	}
-	return Running
-}
-
-// measured is a value for JSON; nil if it is missing.
-func measured(x float64) *metrics.Number {
-	if isMissing(x) {
-		return nil
-	}
-	n := metrics.Number(x)
-	return &n
-}
-
-// finite is a number for JSON; nil if it is not finite.
-func finite(x float64) *float64 {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return nil
-	}
-	return &x
-}
-
-// tokensPerStep is the number of tokens of the last step; 0 if it is not known.
-func (t *table) tokensPerStep() float64 {
-	if t == nil || len(t.steps) < 2 {
-		return 0
-	}
-	n := len(t.steps)
-	if d := (t.get("tokens", n-1) - t.get("tokens", n-2)) / (t.steps[n-1] - t.steps[n-2]); d > 0 {
-		return d
-	}
-	return 0
 }

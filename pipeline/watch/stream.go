@@ -70,14 +70,14 @@ type stream struct {
 type cursor struct {
 	run        *run
 	generation int
-	rows       int // of the table
+	rows       int // of the series
 	appended   int // rows behind the last sample
-	changes    int // of the table
+	changes    int // of the series
 	columns    int
 	revision   int
 	drawn      int
 	loaded     int // of the experts
-	newest     int // changes of the table when the newest values were sent
+	newest     int // changes of the series when the newest values were sent
 }
 
 // message is a server-sent event.
@@ -189,8 +189,8 @@ func (c *cursor) news(v view) (messages []message) {
 	if m, ok := c.rowsSince(v); ok {
 		messages = append(messages, m)
 	}
-	if t := r.contents.table; v.focus == r.name && c.newest != t.changes {
-		c.newest = t.changes
+	if s := r.contents.series; v.focus == r.name && c.newest != s.changes {
+		c.newest = s.changes
 		messages = append(messages, encode("newest", r.newest()))
 	}
 	if v.focus == r.name && c.drawn != r.contents.drawn {
@@ -212,13 +212,13 @@ type newest struct {
 }
 
 func (r *run) newest() newest {
-	t := r.contents.table
+	s := r.contents.series
 	n := newest{Name: r.name, Values: map[string]metrics.Number{}}
-	if len(t.steps) > 0 {
-		n.Step = t.steps[len(t.steps)-1]
+	if len(s.steps) > 0 {
+		n.Step = s.steps[len(s.steps)-1]
 	}
-	for _, name := range t.names {
-		if x := t.last(name); !isMissing(x) {
+	for _, name := range s.names {
+		if x := s.last(name); !isMissing(x) {
 			n.Values[name] = metrics.Number(x)
 		}
 	}
@@ -238,36 +238,36 @@ type about struct {
 // rowsSince are the rows that a page does not have: all rows, thinned, or the added rows. After maxPoints added rows
 // all are sent again, so that a page does not grow.
 func (c *cursor) rowsSince(v view) (message, bool) {
-	t := c.run.contents.table
-	n := len(t.steps)
-	points := min(maxPoints, max(minPoints, sentCells/(len(t.columns)+1)))
-	if c.generation == c.run.contents.generation && n >= c.rows && c.columns == len(t.columns) && c.appended < points {
-		if c.changes == t.changes {
+	s := c.run.contents.series
+	n := len(s.steps)
+	points := min(maxPoints, max(minPoints, sentCells/(len(s.columns)+1)))
+	if c.generation == c.run.contents.generation && n >= c.rows && c.columns == len(s.columns) && c.appended < points {
+		if c.changes == s.changes {
 			return message{}, false
 		}
-		lo, hi := t.within(v, max(0, c.rows-lateRows), n)
+		lo, hi := s.within(v, max(0, c.rows-lateRows), n)
 		c.appended += n - c.rows
-		c.rows, c.changes = n, t.changes
+		c.rows, c.changes = n, s.changes
 		if hi <= lo {
 			return message{}, false
 		}
-		steps, columns := t.sample(lo, hi, points)
-		return encodeRows(c.run.name, false, t.names, steps, columns, n), true
+		steps, columns := s.sample(lo, hi, points)
+		return encodeRows(c.run.name, false, s.names, steps, columns, n), true
 	}
-	c.generation, c.rows, c.appended, c.columns, c.changes = c.run.contents.generation, n, 0, len(t.columns), t.changes
-	lo, hi := t.within(v, 0, n)
-	steps, columns := t.sample(lo, hi, points)
-	return encodeRows(c.run.name, true, t.names, steps, columns, n), true
+	c.generation, c.rows, c.appended, c.columns, c.changes = c.run.contents.generation, n, 0, len(s.columns), s.changes
+	lo, hi := s.within(v, 0, n)
+	steps, columns := s.sample(lo, hi, points)
+	return encodeRows(c.run.name, true, s.names, steps, columns, n), true
 }
 
 // within is the range of rows between lo and hi that the view shows, with one row more on each side.
-func (t *table) within(v view, lo, hi int) (int, int) {
+func (s *series) within(v view, lo, hi int) (int, int) {
 	if !v.zoomed {
 		return lo, hi
 	}
-	x := t.steps
-	if i, ok := t.index[v.axis]; ok && v.axis != "step" {
-		x = t.columns[i]
+	x := s.steps
+	if i, ok := s.index[v.axis]; ok && v.axis != "step" {
+		x = s.columns[i]
 	}
 	first := lo + sort.Search(hi-lo, func(i int) bool { return x[lo+i] >= v.from })
 	last := lo + sort.Search(hi-lo, func(i int) bool { return x[lo+i] > v.to })

@@ -28,18 +28,6 @@ type target struct {
 
 const rustTarget = "wasm32-unknown-unknown"
 
-var toolchains = map[string]Toolchain{
-	"c": {Programs: []string{"make", "clang", "wasm-ld"}, Debian: "clang lld make", MacOS: "llvm lld",
-		targets: []target{{"clang's target wasm32", "clang", clangTarget}}},
-	"rust": {Programs: []string{"make", "cargo", "rustc"}, Debian: "cargo rustc libstd-rust-dev-wasm32 lld make",
-		Other: "rustup target add " + rustTarget, targets: []target{{"rustc's target " + rustTarget, "rustc", rustLibrary}}},
-	"assemblyscript": {Programs: []string{"make", "node", "npm"}, Debian: "nodejs npm make", MacOS: "node"},
-	"tinygo": {Programs: []string{"make", "go", "wasm-opt", "wasm-ld-19"},
-		Debian: "g++ llvm-19-dev libclang-19-dev lld-19 binaryen wasi-libc make", Other: "Go 1.26 or later from go.dev/dl",
-		targets: []target{file("/usr/lib/wasm32-wasi/libc.a"), file("/usr/lib/llvm-19/include/clang-c")}},
-	"go": {Programs: []string{"make", "go"}, Debian: "make", MacOS: "go", Other: "Go 1.24 or later from go.dev/dl"},
-}
-
 // clangTarget reports whether clang compiles to WebAssembly. Xcode's clang does not.
 func clangTarget() bool {
 	out, err := exec.Command("clang", "--print-targets").Output()
@@ -59,7 +47,10 @@ func file(path string) target {
 }
 
 // ToolchainOf returns the toolchain of a language that Languages lists.
-func ToolchainOf(language string) Toolchain { return toolchains[language] }
+func ToolchainOf(language string) Toolchain {
+	l, _ := find(language)
+	return l.toolchain
+}
 
 // Missing lists the programs that are not on the path, and the targets that the others lack.
 func (t Toolchain) Missing() (names []string) {

@@ -11,7 +11,6 @@ import (
 )
 
 func TestEveryLanguageHasAToolchain(t *testing.T) {
-	require.Len(t, toolchains, len(Languages()))
 	for _, l := range Languages() {
 		c := ToolchainOf(l)
 		assert.NotEmpty(t, c.Programs, l)

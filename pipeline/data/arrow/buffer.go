@@ -78,11 +78,11 @@ type batch struct {
 }
 
 // rows is the number of rows that the batch declares.
-func (b *batch) rows() int64 { return b.header.i64(0) }
+func (b *batch) rows() int64 { return b.header.i64(recordBatchLength) }
 
 // node returns the declared rows and nulls of a field.
 func (b *batch) node(index int) (rows, nulls int64, err error) {
-	at, n := b.header.vector(1, 16)
+	at, n := b.header.vector(recordBatchNodes, 16)
 	if index >= n {
 		return 0, 0, fmt.Errorf("%d nodes, expected at least %d", n, index+1)
 	}
@@ -104,11 +104,11 @@ func (b *batch) first(at place) (int, error) {
 
 // variadic is the number of variadic buffers of a view.
 func (b *batch) variadic(view int) (int, error) {
-	counts, n := b.header.vector(4, 8)
+	counts, n := b.header.vector(recordBatchVariadicBufferCounts, 8)
 	if view >= n {
 		return 0, fmt.Errorf("%d counts of buffers, expected at least %d", n, view+1)
 	}
-	_, buffers := b.header.vector(2, 16)
+	_, buffers := b.header.vector(recordBatchBuffers, 16)
 	count := b.message.metadata.i64(counts + 8*view)
 	if count < 0 || count > int64(buffers) {
 		return 0, fmt.Errorf("%d buffers of a view", count)
@@ -118,7 +118,7 @@ func (b *batch) variadic(view int) (int, error) {
 
 // place returns where a buffer lies in the file.
 func (b *batch) place(index int) (at, length int64, err error) {
-	vector, n := b.header.vector(2, 16)
+	vector, n := b.header.vector(recordBatchBuffers, 16)
 	if index >= n {
 		return 0, 0, fmt.Errorf("%d buffers, expected at least %d", n, index+1)
 	}
@@ -139,7 +139,7 @@ func (b *batch) buffer(index int) (*buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	compression := b.header.table(3)
+	compression := b.header.table(recordBatchCompression)
 	if compression.at == 0 || length == 0 {
 		return &buffer{file: b.file.r, at: at, size: length}, nil
 	}
@@ -164,7 +164,7 @@ func (b *batch) buffer(index int) (*buffer, error) {
 	if err := column.ReadAt(b.file.r, raw, at); err != nil {
 		return nil, err
 	}
-	content, err := b.unzip.decompress(compression.byte(0), raw, size)
+	content, err := b.unzip.decompress(compression.byte(bodyCompressionCodec), raw, size)
 	return &buffer{window: content, size: size}, err
 }
 

@@ -93,8 +93,8 @@ func (c *Column) nextBatch() (*message, error) {
 
 // readDictionary reads a dictionary batch, if it is of the column.
 func (c *Column) readDictionary(m *message) error {
-	id, delta := m.header.i64(0), m.header.byte(2) != 0
-	b := &batch{c.file, m, m.header.table(1), &c.unzip}
+	id, delta := m.header.i64(dictionaryBatchID), m.header.byte(dictionaryBatchIsDelta) != 0
+	b := &batch{c.file, m, m.header.table(dictionaryBatchData), &c.unzip}
 	rows := b.rows()
 	switch {
 	case m.metadata.err != nil:
@@ -122,7 +122,7 @@ func (c *Column) SkipBatches(row int64) (next int64, err error) {
 		if err != nil || m == nil {
 			return c.row + 1, err
 		}
-		n := m.header.i64(0)
+		n := m.header.i64(recordBatchLength)
 		if m.metadata.err != nil || n < 0 || n > row-c.row-1 {
 			c.pending = m
 			return c.row + 1, m.metadata.err

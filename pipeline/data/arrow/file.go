@@ -18,7 +18,7 @@ const (
 	maxFields   = 1 << 16
 )
 
-// Messages.
+// Values of Message.header_type.
 const (
 	schemaMessage      = 1
 	dictionaryMessage  = 2
@@ -98,14 +98,14 @@ func (f *File) readFooter() error {
 		return err
 	}
 	root := fb.root()
-	f.footer, f.dictionaries, f.batches = true, blocks(root, 2), blocks(root, 3)
-	return f.readSchema(root.table(1))
+	f.footer, f.dictionaries, f.batches = true, blocks(root, footerDictionaries), blocks(root, footerRecordBatches)
+	return f.readSchema(root.table(footerSchema))
 }
 
 // blocks returns the offsets of the messages that a vector of a footer lists.
-func blocks(footer table, index int) (offsets []int64) {
+func blocks(footer table, slot int) (offsets []int64) {
 	const size = 24 // offset, length of the metadata, length of the body
-	at, n := footer.vector(index, size)
+	at, n := footer.vector(slot, size)
 	for i := range n {
 		offsets = append(offsets, footer.f.i64(at+size*i))
 	}
@@ -143,7 +143,8 @@ func (f *File) message(at int64) (*message, error) {
 		return nil, err
 	}
 	root := fb.root()
-	m := &message{kind: root.byte(1), header: root.table(2), body: at + int64(length), length: root.i64(3), metadata: fb}
+	m := &message{kind: root.byte(messageHeaderType), header: root.table(messageHeader), body: at + int64(length),
+		length: root.i64(messageBodyLength), metadata: fb}
 	switch {
 	case fb.err != nil:
 		return nil, fb.err

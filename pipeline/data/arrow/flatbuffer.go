@@ -39,58 +39,58 @@ func (f *flatbuffer) follow(at int) int { return at + f.u32(at) }
 
 func (f *flatbuffer) root() table { return table{f, f.follow(0)} }
 
-// field returns where a field of a table lies; 0: it is absent.
-func (t table) field(index int) int {
+// field returns where the field with a slot lies in a table; 0: it is absent.
+func (t table) field(slot int) int {
 	if t.at == 0 {
 		return 0
 	}
 	vtable := t.at - int(int32(t.f.u32(t.at)))
-	if slot := 4 + 2*index; slot+2 <= t.f.u16(vtable) {
-		if offset := t.f.u16(vtable + slot); offset > 0 {
+	if entry := 4 + 2*slot; entry+2 <= t.f.u16(vtable) {
+		if offset := t.f.u16(vtable + entry); offset > 0 {
 			return t.at + offset
 		}
 	}
 	return 0
 }
 
-func (t table) byte(index int) byte {
-	if at := t.field(index); at > 0 {
+func (t table) byte(slot int) byte {
+	if at := t.field(slot); at > 0 {
 		return t.f.bytes(at, 1)[0]
 	}
 	return 0
 }
 
-func (t table) i16(index int) int {
-	if at := t.field(index); at > 0 {
+func (t table) i16(slot int) int {
+	if at := t.field(slot); at > 0 {
 		return t.f.u16(at)
 	}
 	return 0
 }
 
-func (t table) i32(index int) int {
-	if at := t.field(index); at > 0 {
+func (t table) i32(slot int) int {
+	if at := t.field(slot); at > 0 {
 		return int(int32(t.f.u32(at)))
 	}
 	return 0
 }
 
-func (t table) i64(index int) int64 {
-	if at := t.field(index); at > 0 {
+func (t table) i64(slot int) int64 {
+	if at := t.field(slot); at > 0 {
 		return t.f.i64(at)
 	}
 	return 0
 }
 
-func (t table) table(index int) table {
-	if at := t.field(index); at > 0 {
+func (t table) table(slot int) table {
+	if at := t.field(slot); at > 0 {
 		return table{t.f, t.f.follow(at)}
 	}
 	return table{f: t.f}
 }
 
 // vector returns where the elements of a vector begin, and their number: each of size bytes lies in the buffer.
-func (t table) vector(index, size int) (at, n int) {
-	field := t.field(index)
+func (t table) vector(slot, size int) (at, n int) {
+	field := t.field(slot)
 	if field == 0 {
 		return 0, 0
 	}
@@ -104,7 +104,7 @@ func (t table) vector(index, size int) (at, n int) {
 	return at + 4, n
 }
 
-func (t table) text(index int) string {
-	at, n := t.vector(index, 1)
+func (t table) text(slot int) string {
+	at, n := t.vector(slot, 1)
 	return string(t.f.bytes(at, n))
 }

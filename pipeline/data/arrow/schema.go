@@ -9,7 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data/column"
 )
 
-// Types.
+// Values of Field.type_type.
 const (
 	typeNull          = 1
 	typeInt           = 2
@@ -51,6 +51,7 @@ const (
 type field struct {
 	path       string
 	kind       byte
+	inList     bool   // in a list, a map or a union, at any depth
 	name       string // of the type
 	dictionary *dictionaryType
 	structs    []place // places of the structs around it
@@ -80,11 +81,11 @@ func (f *File) readSchema(t table) error {
 	switch {
 	case t.f.err == nil && t.at == 0:
 		return errors.New("it has no schema")
-	case t.i16(0) != littleEndian:
+	case t.i16(schemaEndianness) != littleEndian:
 		return errors.New("numbers are big-endian, expected little-endian")
 	}
 	r := schemaReader{file: f}
-	err := r.addFields(t, 1, field{kind: typeStruct}, maxDepth)
+	err := r.addFields(t, schemaFields, field{kind: typeStruct}, maxDepth)
 	if t.f.err != nil {
 		return fmt.Errorf("schema: %w", t.f.err)
 	}
@@ -93,8 +94,8 @@ func (f *File) readSchema(t table) error {
 
 // addFields adds the children of a field, depth first. Those in a list are not added, but their nodes and buffers count
 // for the places of the fields behind them.
-func (r *schemaReader) addFields(t table, index int, parent field, depth int) error {
-	at, n := t.vector(index, 4)
+func (r *schemaReader) addFields(t table, slot int, parent field, depth int) error {
+	at, n := t.vector(slot, 4)
 	if n > 0 && depth == 0 {
 		return fmt.Errorf("the schema nests deeper than %d", maxDepth)
 	}
@@ -107,22 +108,20 @@ func (r *schemaReader) addFields(t table, index int, parent field, depth int) er
 		}
 		element := table{t.f, t.f.follow(at + 4*i)}
 		e := readField(element, parent, r.at)
-		if parent.kind == typeStruct {
+		if !e.inList {
 			if r.paths += len(e.path); r.paths > maxMetadata {
 				return fmt.Errorf("the names of fields have more than %d bytes", maxMetadata)
 			}
 			r.file.fields = append(r.file.fields, e)
-		} else {
-			e.kind = parent.kind // whatever it is, it is in a list
 		}
 		r.at.nodes++
 		if e.dictionary != nil { // indexes stand for the values
 			r.at.buffers += buffersOfFixedSize
 			continue
 		}
-		r.at.add(element.byte(2), element.table(3))
+		r.at.add(e.kind, element.table(fieldType))
 		e.structs = append(e.structs[:len(e.structs):len(e.structs)], e.place)
-		if err := r.addFields(element, 5, e, depth-1); err != nil {
+		if err := r.addFields(element, fieldChildren, e, depth-1); err != nil {
 			return err
 		}
 	}
@@ -130,7 +129,8 @@ func (r *schemaReader) addFields(t table, index int, parent field, depth int) er
 }
 
 func readField(t table, parent field, at place) field {
-	e := field{path: t.text(0), kind: t.byte(2), structs: parent.structs, place: at}
+	e := field{path: t.text(fieldName), kind: t.byte(fieldTypeType), inList: parent.inList || parent.kind != typeStruct,
+		structs: parent.structs, place: at}
 	if parent.path != "" {
 		e.path = parent.path + "." + e.path
 	}
@@ -138,15 +138,15 @@ func readField(t table, parent field, at place) field {
 	if int(e.kind) < len(typeNames) {
 		e.name = typeNames[e.kind]
 	}
-	if precision := t.table(3).i16(0); e.kind == typeFloat && precision < len(floatNames) {
+	if precision := t.table(fieldType).i16(floatingPointPrecision); e.kind == typeFloat && precision < len(floatNames) {
 		e.name = floatNames[precision]
 	}
-	if d := t.table(4); d.at > 0 {
-		e.dictionary = &dictionaryType{id: d.i64(0), bytes: 4, signed: true}
-		if index := d.table(1); index.at > 0 {
-			e.dictionary.bytes, e.dictionary.signed = int64(index.i32(0)/8), index.byte(1) != 0
+	if d := t.table(fieldDictionary); d.at > 0 {
+		e.dictionary = &dictionaryType{id: d.i64(dictionaryEncodingID), bytes: 4, signed: true}
+		if index := d.table(dictionaryEncodingIndexType); index.at > 0 {
+			e.dictionary.bytes, e.dictionary.signed = int64(index.i32(intBitWidth)/8), index.byte(intIsSigned) != 0
 		}
-		_, inside := t.vector(5, 4)
+		_, inside := t.vector(fieldChildren, 4)
 		e.dictionary.nested = inside > 0
 		e.name = "dictionary of " + e.name
 	}
@@ -161,7 +161,7 @@ func (l *place) add(kind byte, t table) {
 		l.buffers++
 	case typeUnion:
 		l.buffers++
-		if t.i16(0) == denseUnion {
+		if t.i16(unionMode) == denseUnion {
 			l.buffers++
 		}
 	case typeList, typeLargeList, typeMap:

@@ -27,7 +27,7 @@ type Task struct {
 // BatchInputs are what the config's data and the modules that change batches add to tokens and targets.
 func (s *Set) BatchInputs(d config.Data) model.Inputs {
 	return model.Inputs{Segments: s.Batches.mapsBatches() || d.DocumentMask, EvalSegments: d.DocumentMask, Weights: !s.Batches.None() ||
-		d.Documents(), Padding: d.Pack == data.PackBestFit}
+		d.Documents(), Real: d.Pack == data.PackBestFit}
 }
 
 // NewTask builds the loss of the set's modules for a model, given the tensors of data.aligned and what modules add to
@@ -41,7 +41,7 @@ func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligne
 		return t, err
 	}
 	t.Inputs = added
-	t.Inputs.Padding = added.Padding && m.Experts() > 0
+	t.Inputs.Real = added.Real && m.Experts() > 0
 	in := graphhook.Inputs{Rows: c.Rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
 	for _, a := range all {
 		in.More = append(in.More, graph.Named{ID: a.ID,

@@ -14,12 +14,12 @@ import (
 )
 
 // put sets a column in a row.
-func put(t *table, step float64, name string, number float64) int {
-	return t.set(step, []metrics.Parsed{{Name: []byte(name), Value: number}})
+func put(s *series, step float64, name string, number float64) int {
+	return s.set(step, []metrics.Parsed{{Name: []byte(name), Value: number}})
 }
 
-func TestTableJoinsFilesByStep(t *testing.T) {
-	x := newTable()
+func TestSeriesJoinsFilesByStep(t *testing.T) {
+	x := newSeries()
 	for step := range 5 {
 		put(x, float64(step+1), "loss", 5-float64(step))
 	}
@@ -33,9 +33,9 @@ func TestTableJoinsFilesByStep(t *testing.T) {
 	assert.Equal(t, []float64{1, 2, 2.5}, x.steps, "a step in between begins a part of the run again")
 }
 
-// A thinned table has the extremes of each column, in the order in which they come.
+// A thinned series has the extremes of each column, in the order in which they come.
 func TestSampleKeepsExtremes(t *testing.T) {
-	x := newTable()
+	x := newSeries()
 	const rows = 100_000
 	for i := range rows {
 		put(x, float64(i+1), "loss", 2+math.Sin(float64(i)/1000))
@@ -70,14 +70,14 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-func TestTableIsBounded(t *testing.T) {
-	x := newTable()
+func TestSeriesIsBounded(t *testing.T) {
+	x := newSeries()
 	for i := range maxColumns + 10 {
 		put(x, 1, fmt.Sprint("column", i), 1)
 	}
 	assert.Len(t, x.columns, maxColumns)
 
-	x = newTable()
+	x = newSeries()
 	x.cells = 1000
 	for i := range 5000 {
 		put(x, float64(i+1), "loss", float64(i%1234))
@@ -89,7 +89,7 @@ func TestTableIsBounded(t *testing.T) {
 }
 
 func TestElapsed(t *testing.T) {
-	x := newTable()
+	x := newSeries()
 	for i := range 4 {
 		x.set(float64(i+1), []metrics.Parsed{{Name: []byte("tokens"), Value: float64(100 * (i + 1))},
 			{Name: []byte("tokens_per_s"), Value: 50}})
@@ -119,7 +119,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	for b.Loop() {
-		x, p := newTable(), metrics.Parser{}
+		x, p := newSeries(), metrics.Parser{}
 		for _, line := range lines {
 			step, values, err := p.Parse([]byte(line))
 			if err != nil {

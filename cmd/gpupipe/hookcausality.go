@@ -29,15 +29,15 @@ func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
 		return v, nil
 	}
 	v.Found = "it is causal: no logits depend on later tokens"
-	return v, causal(w)
+	return v, checkCausal(w)
 }
 
 // mostToTry bounds the product of parameters and tokens of a model that the host computes, which takes some seconds.
 const mostToTry = 1 << 32
 
-// causal compares the predictions of a model in the middle of two texts that differ only after that. Its weights differ
-// from the initial ones, which may be zero.
-func causal(w *model.Written) error {
+// checkCausal compares the predictions of a model in the middle of two texts that differ only after that. Its weights
+// differ from the initial ones, which may be zero.
+func checkCausal(w *model.Written) error {
 	g, err := w.Predict()
 	if err != nil {
 		return err

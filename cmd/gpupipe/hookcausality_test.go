@@ -36,9 +36,9 @@ func TestCausal(t *testing.T) {
 		})
 		require.NoError(t, err)
 		if leaks {
-			assert.ErrorContains(t, causal(w), "it is not causal")
+			assert.ErrorContains(t, checkCausal(w), "it is not causal")
 		} else {
-			assert.NoError(t, causal(w))
+			assert.NoError(t, checkCausal(w))
 		}
 	}
 }

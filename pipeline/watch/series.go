@@ -8,15 +8,15 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-// maxCells bounds the values of a table: 64 MiB.
+// maxCells bounds the values of a series: 64 MiB.
 const maxCells = 8 << 20
 
-// maxColumns bounds the columns of a table. Others are ignored.
+// maxColumns bounds the columns of a series. Others are ignored.
 const maxColumns = 4096
 
-// table has a row for each step and a column for each measurement. Steps ascend. A value that was not measured is
-// missing; one that was measured may be NaN or infinite.
-type table struct {
+// series is the measurements of a run: a row for each step, in ascending order, and a column for each measurement. A
+// value that was not measured is missing; one that was measured may be NaN or infinite.
+type series struct {
 	steps   []float64
 	columns [][]float64
 	names   []string
@@ -24,7 +24,7 @@ type table struct {
 	thinned bool // rows were dropped; the extremes are still there
 	changes int  // grows with every value
 	timed   int  // rows whose elapsed time is final
-	cells   int  // a table with more values is thinned
+	cells   int  // a series with more values is thinned
 }
 
 // missing stands for a value that was not measured: a NaN that no computation returns.
@@ -32,70 +32,70 @@ var missing = math.Float64frombits(0x7ff8_0000_6a70_1d1e)
 
 func isMissing(x float64) bool { return math.Float64bits(x) == math.Float64bits(missing) }
 
-func newTable() *table { return &table{index: map[string]int{}, cells: maxCells} }
+func newSeries() *series { return &series{index: map[string]int{}, cells: maxCells} }
 
 // set adds measurements of a step, and returns its row. A step that is below the last one and has no row begins a later
 // part of the run again: the rows from there on are dropped.
-func (t *table) set(step float64, values []metrics.Parsed) (row int) {
-	t.changes++
-	row = len(t.steps)
-	if row > 0 && step <= t.steps[row-1] {
+func (s *series) set(step float64, values []metrics.Parsed) (row int) {
+	s.changes++
+	row = len(s.steps)
+	if row > 0 && step <= s.steps[row-1] {
 		var found bool
-		if row, found = slices.BinarySearch(t.steps, step); !found && !t.thinned {
-			t.truncate(row)
-		} else if row == len(t.steps) {
+		if row, found = slices.BinarySearch(s.steps, step); !found && !s.thinned {
+			s.truncate(row)
+		} else if row == len(s.steps) {
 			row--
 		}
 	}
-	if row == len(t.steps) {
-		t.steps = append(t.steps, step)
-		for i := range t.columns {
-			t.columns[i] = append(t.columns[i], missing)
+	if row == len(s.steps) {
+		s.steps = append(s.steps, step)
+		for i := range s.columns {
+			s.columns[i] = append(s.columns[i], missing)
 		}
 	}
 	for _, v := range values {
-		if c := t.column(v.Name); c != nil {
+		if c := s.column(v.Name); c != nil {
 			c[row] = v.Value
 		}
 	}
-	if len(t.steps)*(len(t.columns)+1) > t.cells {
-		t.thin()
+	if len(s.steps)*(len(s.columns)+1) > s.cells {
+		s.thin()
 	}
 	return row
 }
 
 // truncate drops the rows from one on.
-func (t *table) truncate(row int) {
-	t.timed = min(t.timed, row)
-	t.steps = t.steps[:row]
-	for i := range t.columns {
-		t.columns[i] = t.columns[i][:row]
+func (s *series) truncate(row int) {
+	s.timed = min(s.timed, row)
+	s.steps = s.steps[:row]
+	for i := range s.columns {
+		s.columns[i] = s.columns[i][:row]
 	}
 }
 
 // column is a column by its name, which is added if needed; nil if there are too many.
-func (t *table) column(name []byte) []float64 {
-	i, ok := t.index[string(name)]
+func (s *series) column(name []byte) []float64 {
+	i, ok := s.index[string(name)]
 	if !ok {
-		if len(t.columns) == maxColumns {
+		if len(s.columns) == maxColumns {
 			return nil
 		}
-		i = len(t.columns)
-		t.index[string(name)] = i
-		t.names = append(t.names, string(name))
-		fresh := make([]float64, len(t.steps), max(cap(t.steps), 1))
+		i = len(s.columns)
+		s.index[string(name)] = i
+		s.names = append(s.names, string(name))
+		fresh := make([]float64, len(s.steps), max(cap(s.steps), 1))
 		for j := range fresh {
 			fresh[j] = missing
 		}
-		t.columns = append(t.columns, fresh)
+		s.columns = append(s.columns, fresh)
 	}
-	return t.columns[i]
+	return s.columns[i]
 }
 
 // last is the newest value of a column; missing without one.
-func (t *table) last(name string) float64 {
-	if i, ok := t.index[name]; ok {
-		for _, v := range slices.Backward(t.columns[i]) {
+func (s *series) last(name string) float64 {
+	if i, ok := s.index[name]; ok {
+		for _, v := range slices.Backward(s.columns[i]) {
 			if !isMissing(v) {
 				return v
 			}
@@ -105,29 +105,41 @@ func (t *table) last(name string) float64 {
 }
 
 // get is the value of a column in a row; missing without one.
-func (t *table) get(name string, row int) float64 {
-	if i, ok := t.index[name]; ok {
-		return t.columns[i][row]
+func (s *series) get(name string, row int) float64 {
+	if i, ok := s.index[name]; ok {
+		return s.columns[i][row]
 	}
 	return missing
 }
 
+// tokensPerStep is the number of tokens of the last step; 0 if it is not known.
+func (s *series) tokensPerStep() float64 {
+	if s == nil || len(s.steps) < 2 {
+		return 0
+	}
+	n := len(s.steps)
+	if d := (s.get("tokens", n-1) - s.get("tokens", n-2)) / (s.steps[n-1] - s.steps[n-2]); d > 0 {
+		return d
+	}
+	return 0
+}
+
 // thin halves the rows. The smallest and the largest value of each column among four rows stay.
-func (t *table) thin() {
-	steps, columns := t.sample(0, len(t.steps), len(t.steps)/2)
-	t.steps, t.columns, t.thinned, t.timed = steps, columns, true, 0
+func (s *series) thin() {
+	steps, columns := s.sample(0, len(s.steps), len(s.steps)/2)
+	s.steps, s.columns, s.thinned, s.timed = steps, columns, true, 0
 }
 
 // elapse fills in the column of the elapsed time: the seconds since the first step. Without clock times, it adds up the
 // times that the steps took at their speed.
-func (t *table) elapse() {
-	clock, rate, tokens := t.column([]byte("time")), t.column([]byte("tokens_per_s")), t.column([]byte("tokens"))
-	elapsed := t.column([]byte(elapsedColumn))
+func (s *series) elapse() {
+	clock, rate, tokens := s.column([]byte("time")), s.column([]byte("tokens_per_s")), s.column([]byte("tokens"))
+	elapsed := s.column([]byte(elapsedColumn))
 	if clock == nil || rate == nil || tokens == nil || elapsed == nil {
 		return
 	}
 	began := slices.IndexFunc(clock, func(x float64) bool { return !math.IsNaN(x) })
-	for i := t.timed; i < len(t.steps); i++ {
+	for i := s.timed; i < len(s.steps); i++ {
 		before, done := 0.0, 0.0
 		if i > 0 {
 			before, done = elapsed[i-1], tokens[i-1]
@@ -140,7 +152,7 @@ func (t *table) elapse() {
 			elapsed[i] = max(before, x-clock[began])
 		}
 	}
-	t.timed = max(0, len(t.steps)-lateRows)
+	s.timed = max(0, len(s.steps)-lateRows)
 }
 
 // elapsedColumn is the column of the time since the first step, in seconds.
@@ -153,20 +165,20 @@ const lateRows = 2
 // consecutive rows, and each bucket becomes two rows: of each column, the smallest and the largest finite value in the
 // order in which they come. So no extreme is lost, and a value is shown at most a bucket beside its step. A value that
 // is not finite takes the place of the smallest.
-func (t *table) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
-	columns = make([][]float64, len(t.columns))
+func (s *series) sample(lo, hi, n int) (steps []float64, columns [][]float64) {
+	columns = make([][]float64, len(s.columns))
 	if hi-lo <= n {
-		for i, c := range t.columns {
+		for i, c := range s.columns {
 			columns[i] = slices.Clone(c[lo:hi])
 		}
-		return slices.Clone(t.steps[lo:hi]), columns
+		return slices.Clone(s.steps[lo:hi]), columns
 	}
 	buckets := max(1, n/2)
 	edge := func(b int) int { return lo + int(int64(hi-lo)*int64(b)/int64(buckets)) }
 	for b := range buckets {
-		steps = append(steps, t.steps[edge(b)], t.steps[edge(b+1)-1])
+		steps = append(steps, s.steps[edge(b)], s.steps[edge(b+1)-1])
 	}
-	for i, c := range t.columns {
+	for i, c := range s.columns {
 		columns[i] = make([]float64, 0, 2*buckets)
 		for b := range buckets {
 			first, second := extremes(c[edge(b):edge(b+1)])
