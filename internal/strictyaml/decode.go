@@ -104,7 +104,7 @@ func (d *Document) mapping(n *yaml.Node, v reflect.Value, key string) error {
 		f, ok := field(v, label.Value)
 		switch {
 		case label.Kind != yaml.ScalarNode || !ok:
-			return d.Errorf(label, name, "unknown key, expected one of %s%s", strings.Join(keys(v), ", "), d.meant(label.Value, v))
+			return d.Errorf(label, name, "%s", unknownKey(keys(v), d.meant(label.Value, v)))
 		case seen[label.Value]:
 			return d.Errorf(label, name, "the key is given twice")
 		}
@@ -239,20 +239,28 @@ func field(v reflect.Value, key string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// meant asks whether an unknown key of a section is a misspelled one, or one of another section.
-func (d *Document) meant(key string, section reflect.Value) string {
-	if names := suggest.Closest(key, keys(section)); len(names) > 0 {
-		return suggest.Question(names)
+// UnknownKey complains about a key that is none of a section's.
+func UnknownKey(key string, section []string) string {
+	return unknownKey(section, suggest.Closest(key, section))
+}
+
+func unknownKey(section, meant []string) string {
+	return "unknown key, expected one of " + strings.Join(section, ", ") + suggest.Question(meant)
+}
+
+// meant lists the keys that an unknown key of a section may stand for: close ones, or else those of other sections.
+func (d *Document) meant(key string, section reflect.Value) (names []string) {
+	if names = suggest.Closest(key, keys(section)); len(names) > 0 {
+		return names
 	}
-	var elsewhere []string
 	if d.into.IsValid() {
 		for _, name := range paths(d.into, "") {
 			if strings.HasSuffix(name, "."+key) {
-				elsewhere = append(elsewhere, name)
+				names = append(names, name)
 			}
 		}
 	}
-	return suggest.Question(elsewhere)
+	return names
 }
 
 // paths lists the dotted keys of a struct and of the structs in it.

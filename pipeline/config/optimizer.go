@@ -10,7 +10,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
-	"github.com/gpupipe/gpupipe/internal/suggest"
 	"github.com/gpupipe/gpupipe/optim"
 	"go.yaml.in/yaml/v3"
 )
@@ -195,8 +194,7 @@ func (o *Optimizer) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string)
 			err = o.decodeForeign(d, e, foreign[e.Key], key)
 		case hasKeys(e.Key) && (empty(e.Value) || e.Value.Kind == yaml.MappingNode): // without a key
 		default:
-			err = fmt.Errorf("%s: %s.%s: unknown key, expected one of %s%s", e.Where, key, e.Key, strings.Join(optimizerKeyNames(), ", "),
-				suggest.DidYouMean(e.Key, optimizerKeyNames()))
+			err = fmt.Errorf("%s: %s.%s: %s", e.Where, key, e.Key, strictyaml.UnknownKey(e.Key, optimizerKeyNames()))
 		}
 		if err != nil {
 			return err

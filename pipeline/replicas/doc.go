@@ -17,6 +17,10 @@
 // replica is a Course in the processes of its members, and exchanges travel as messages; package coordinator has the
 // Owner. The bits are the same.
 //
+// A replica whose change has not arrived when it lands waits (Course.await). After each ChangeTimeout it calls Overdue:
+// its member requests the change again, unless it is on its way. If a replica does not send its move and shows no
+// progress for pipeline.watchdog, the coordinator goes on without it (Replicas.loseHung).
+//
 // Evaluations and checkpoints have the outer weights, with all exchanges that were sent so far, also those that have
 // not landed. With a delay an exchange reads and moves the newest weights only, as the update of the step before does:
 // stale microbatches of the next batch lack both.
