@@ -1,8 +1,11 @@
 package member
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpupipe/gpupipe/internal/testing/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -39,4 +42,25 @@ func TestRequestsAreInterrupted(t *testing.T) {
 	assert.Equal(t, 1, opened)
 	_, err = m.Request(t.Context(), protocol.Release, []byte("{}"))
 	require.NoError(t, err)
+}
+
+// A certificate that is due when a computer has slept is renewed at once.
+func TestRenewalAfterSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		due, renewed := time.Now().Add(16*time.Hour), 0
+		o := ProcessOptions{Renew: func(context.Context) error {
+			renewed, due = renewed+1, time.Now().Add(16*time.Hour)
+			return nil
+		}}
+		go renew(ctx, func() time.Time { return due }, o)
+		time.Sleep(15 * time.Hour)
+		synctest.Wait()
+		assert.Zero(t, renewed)
+		due = time.Now() // an hour of sleep, in which timers stand still
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		assert.Equal(t, 1, renewed)
+		cancel()
+	})
 }

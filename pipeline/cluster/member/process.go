@@ -84,7 +84,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	serving, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	if o.Renew != nil {
-		go renew(serving, o)
+		go renew(serving, o.Credentials.RenewBefore, o)
 	}
 	return p, nil
 }
@@ -143,16 +143,19 @@ func (p *Process) Close() error {
 	return errors.Join(p.client.Close(), p.member.Close(), p.node.Close())
 }
 
-// renew renews the member's certificate before it expires.
-func renew(ctx context.Context, o ProcessOptions) {
+// renew renews the member's certificate when it is due. It looks often: a timer stands still while the computer sleeps.
+func renew(ctx context.Context, due func() time.Time, o ProcessOptions) {
 	for {
 		select {
-		case <-time.After(max(time.Until(o.Credentials.RenewBefore()), time.Minute)):
-			if err := o.Renew(ctx); err != nil && ctx.Err() == nil {
-				o.Note("the certificate could not be renewed: %v", err)
-			}
+		case <-time.After(time.Minute):
 		case <-ctx.Done():
 			return
+		}
+		if time.Now().Before(due()) {
+			continue
+		}
+		if err := o.Renew(ctx); err != nil && ctx.Err() == nil {
+			o.Note("the certificate could not be renewed: %v", err)
 		}
 	}
 }
