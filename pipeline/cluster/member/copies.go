@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -79,6 +80,11 @@ func (c *copies) take(from string, h protocol.Copy, payload [][]byte) error {
 		return fmt.Errorf("a copy of parameter %q, which it does not own or no rank here holds", h.Param)
 	case h.Version != engine.Older && h.Version != engine.Newest || len(payload) != 1:
 		return fmt.Errorf("a copy of parameter %q in version %d and %d tensors", h.Param, h.Version, len(payload))
+	}
+	params := c.epoch.work.task.Model.Parameters()
+	p := params[slices.IndexFunc(params, func(p model.Parameter) bool { return p.Name == h.Param })]
+	if int64(len(payload[0])) != p.Type.Bytes() {
+		return fmt.Errorf("a copy of %s has %d bytes, expected %d", h.Param, len(payload[0]), p.Type.Bytes())
 	}
 	select {
 	case c.queue(h) <- payload[0]:

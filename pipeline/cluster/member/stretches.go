@@ -21,12 +21,13 @@ type stretches struct {
 	end   int
 	err   error
 
-	mu      sync.Mutex
-	current *engine.Part
-	until   int // the first batch after the current stretch
-	granted int // the first batch that must not begin yet
-	limit   int // the first batch that must not begin
-	early   []delivery
+	mu         sync.Mutex
+	current    *engine.Part
+	until      int // the first batch after the current stretch
+	granted    int // the first batch that must not begin yet
+	limit      int // the first batch that must not begin
+	early      []delivery
+	earlyBytes int64 // of their payloads
 }
 
 // delivery is a message for a later stretch.
@@ -93,7 +94,7 @@ func (s *stretches) next(from int) (*engine.Part, error) {
 	}
 	s.current, s.until = p, w.To
 	early := s.early
-	s.early = nil
+	s.early, s.earlyBytes = nil, 0
 	for _, d := range early {
 		if err := s.deliver(d); err != nil {
 			return nil, err
@@ -145,8 +146,12 @@ func (s *stretches) deliver(d delivery) error {
 	if d.message.Batch < s.until {
 		return s.current.Deliver(d.to, d.message, d.payload, d.sent)
 	}
-	if len(s.early) >= mostEarly {
-		return fmt.Errorf("%d messages before their batches have begun, expected at most %d", len(s.early)+1, mostEarly)
+	for _, tensor := range d.payload {
+		s.earlyBytes += int64(len(tensor))
+	}
+	if len(s.early) >= mostEarly || s.earlyBytes > mostEarlyBytes {
+		return fmt.Errorf("%d messages of %d bytes before their batches have begun, expected at most %d of %d", len(s.early)+1,
+			s.earlyBytes, mostEarly, mostEarlyBytes)
 	}
 	s.early = append(s.early, d)
 	return nil
