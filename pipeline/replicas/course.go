@@ -172,6 +172,9 @@ func (c *Course) depart(f, step int, send func(fragment int, payload [][]byte)) 
 	if err != nil {
 		return err
 	}
+	if err := m.check(c.fragments[f].name); err != nil {
+		return fmt.Errorf("the weights have moved too far: %w; a smaller learning rate may help", err)
+	}
 	x := &c.changes[f]
 	x.mu.Lock()
 	x.awaited = step

@@ -91,6 +91,18 @@ func (m Message) visit(f fragment, do func(piece tensors, from, to int)) {
 	}
 }
 
+// check refuses what others would refuse.
+func (m Message) check(fragment string) error {
+	for _, piece := range m.pieces {
+		for tensor, data := range piece {
+			if err := checkNumbers(tensor, fragment, data); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // largest is the magnitude above which no number of an honest message lies: weights do not move that far in a period.
 const largest = 1 << 16
 
