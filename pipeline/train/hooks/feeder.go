@@ -59,6 +59,7 @@ type Feeder struct {
 
 	mu        sync.Mutex
 	requested int // one more than the largest step requested
+	released  int // the first step that is not released
 	slots     map[int]*slot
 	after     map[int]cursor // by number of steps
 }
@@ -121,6 +122,9 @@ func (d *Feeder) Prepare(step int64) error {
 // Await is Batch until ctx ends.
 func (d *Feeder) Await(ctx context.Context, step int) (engine.Batch, error) {
 	s, first := d.request(step)
+	if s == nil {
+		return nil, fmt.Errorf("batch %d is released", step) // a replica that is lost has asked for it
+	}
 	began := time.Now()
 	select {
 	case <-s.ready:
@@ -145,10 +149,13 @@ func (d *Feeder) Await(ctx context.Context, step int) (engine.Batch, error) {
 	return s.batch, nil
 }
 
-// request returns a step's slot, and whether this is its first request.
+// request returns a step's slot, nil if it is released, and whether this is its first request.
 func (d *Feeder) request(step int) (s *slot, first bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if step < d.released {
+		return nil, false
+	}
 	s = d.slot(step)
 	first, s.requested = !s.requested, true
 	if step >= d.requested {
@@ -177,6 +184,7 @@ func (d *Feeder) Release(step int) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.released = max(d.released, step)
 	maps.DeleteFunc(d.slots, func(s int, _ *slot) bool { return s < step })
 	maps.DeleteFunc(d.after, func(s int, _ cursor) bool { return s < step })
 }

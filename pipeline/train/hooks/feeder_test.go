@@ -48,6 +48,8 @@ func TestFeederRunsAhead(t *testing.T) {
 			assert.EqualValues(t, step+3, next)
 		}
 		assert.LessOrEqual(t, len(d.slots), 1+instances, "released steps are forgotten")
+		_, err := d.Batch(3)
+		assert.EqualError(t, err, "batch 3 is released")
 		d.Close()
 	}
 	assertNoFeeders(t)
