@@ -232,17 +232,17 @@ func (s *Store) write(dir string, c Contents) (map[string]FileInfo, error) {
 	return files, s.fs.SyncDir(dir)
 }
 
-// outputs lists the files to write, small ones first: an encoding error comes before gigabytes are written.
+// outputs lists the files to write. An encoding error comes before gigabytes are written. The state is encoded again when
+// the tensors are written: by then it may say what they lack.
 func (s *Store) outputs(c Contents) ([]safetensors.Output, error) {
 	config, err := jsonOutput(configFile, c.Config)
 	if err != nil {
 		return nil, err
 	}
-	state, err := jsonOutput(stateFile, c.State)
-	if err != nil {
+	if _, err := jsonOutput(stateFile, c.State); err != nil {
 		return nil, err
 	}
-	out := []safetensors.Output{config, state}
+	out := []safetensors.Output{config}
 	for _, name := range slices.Sorted(maps.Keys(c.Files)) {
 		out = append(out, raw(name, c.Files[name]))
 	}
@@ -256,6 +256,13 @@ func (s *Store) outputs(c Contents) ([]safetensors.Output, error) {
 		}
 		out = append(out, layout...)
 	}
+	out = append(out, safetensors.Output{Name: stateFile, Encode: func(w io.Writer) error {
+		state, err := jsonOutput(stateFile, c.State)
+		if err != nil {
+			return err
+		}
+		return state.Encode(w)
+	}})
 	seen := map[string]bool{manifestFile: true}
 	for _, o := range out {
 		if seen[o.Name] || !userpath.IsName(o.Name) {

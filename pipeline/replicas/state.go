@@ -58,10 +58,11 @@ type Variable struct {
 	write func(data []byte) error
 	// A restored checkpoint may lack the variable, which is zero then.
 	optional bool
-	replica  int // that has it; shared: the outer optimizer
+	Replica  int // that has it; Shared: the outer optimizer
 }
 
-const shared = -1
+// Shared is the Replica of the variables of the outer optimizer.
+const Shared = -1
 
 // The names of tensors in checkpoints never change.
 func ofReplica(replica int, name string) string { return fmt.Sprintf("replicas/%d/%s", replica, name) }
@@ -113,7 +114,7 @@ func (o *Owner) stateOf(i int, h Holder) (vs []Variable) {
 		}
 	}
 	for _, v := range o.settings.Optimizer.State() {
-		vs = append(vs, Variable{Name: ofReplica(i, v.ID), Type: v.Type, replica: i, optional: v.ID == optim.HaltedVariable,
+		vs = append(vs, Variable{Name: ofReplica(i, v.ID), Type: v.Type, Replica: i, optional: v.ID == optim.HaltedVariable,
 			Read:  func() (device.Pending, error) { return h.ReadState(v.ID) },
 			write: func(data []byte) error { return h.WriteState(v.ID, data) }})
 	}
@@ -123,7 +124,7 @@ func (o *Owner) stateOf(i int, h Holder) (vs []Variable) {
 // inHost is a parameter's place in a matrix of the owner, as a variable.
 func (s span) inHost(prefix string, matrix []byte) Variable {
 	data := matrix[s.from:s.to]
-	return Variable{Name: prefix + s.param.Name, Type: s.param.Type, replica: shared,
+	return Variable{Name: prefix + s.param.Name, Type: s.param.Type, Replica: Shared,
 		Read:  func() (device.Pending, error) { return hostData(data), nil },
 		write: func(x []byte) error { copy(data, x); return nil }}
 }
@@ -131,7 +132,7 @@ func (s span) inHost(prefix string, matrix []byte) Variable {
 // exchanged is a parameter in a variable for exchanges of a replica.
 func (s span) exchanged(i int, h Holder, k Kind) Variable {
 	name := s.param.Name
-	return Variable{Name: ofReplica(i, string(k)+"/"+name), Type: s.param.Type, replica: i,
+	return Variable{Name: ofReplica(i, string(k)+"/"+name), Type: s.param.Type, Replica: i,
 		Read:  func() (device.Pending, error) { return h.ReadExchange(k, name) },
 		write: func(data []byte) error { return h.WriteExchange(k, name, data) }}
 }
@@ -139,7 +140,7 @@ func (s span) exchanged(i int, h Holder, k Kind) Variable {
 // weights is a version of a parameter of a replica, as a variable.
 func (s span) weights(i int, prefix string, h Holder, v engine.Version) Variable {
 	name := s.param.Name
-	return Variable{Name: ofReplica(i, prefix+name), Type: s.param.Type, replica: i,
+	return Variable{Name: ofReplica(i, prefix+name), Type: s.param.Type, Replica: i,
 		Read:  func() (device.Pending, error) { return h.ReadWeights(name, v) },
 		write: func(data []byte) error { return h.WriteWeights(name, v, data) }}
 }

@@ -157,13 +157,11 @@ func (t *trainer) save(ctx context.Context) error {
 			variables = s.Snapshot
 		}
 	}
-	for saved := false; !saved; saved = t.checkpoints.saved == t.step || t.job.options.Unsaved {
-		if err := t.beginSave(ctx, variables); err != nil {
-			return err
-		}
-		if err := t.awaitSave(); err != nil {
-			return err
-		}
+	if err := t.beginSave(ctx, variables); err != nil {
+		return err
+	}
+	if err := t.awaitSave(); err != nil {
+		return err
 	}
 	t.recorder.paused(trace.SaveEvent, began)
 	return nil
@@ -207,12 +205,11 @@ func (t *trainer) beginSave(ctx context.Context, variables func() Variables) err
 // awaitSave waits for the checkpoint that is being written, if there is one.
 func (t *trainer) awaitSave() error {
 	w := t.checkpoints.await()
+	if w == nil {
+		return nil
+	}
+	t.deployment.record()
 	switch {
-	case w == nil:
-		return nil
-	case w.saved == nil && t.deployment.outlives(w.err):
-		t.job.journal.noteEvent(eventNote, w.state.Step, "the checkpoint of step %d is not written: %v", w.state.Step, w.err)
-		return nil
 	case w.saved == nil:
 		return t.saveError(w.state.Step, w.err)
 	case w.err != nil:

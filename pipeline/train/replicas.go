@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -112,11 +111,11 @@ func (d *deployment) upload(w *weights.Source, at *replicas.Position) error {
 	return nil
 }
 
-// outlives reports whether the pipeline goes on in spite of an error: replicas that train on their own outlive the loss
-// of one of them.
-func (d *deployment) outlives(err error) bool {
-	p, ok := d.engine.(interface{ Failed() error })
-	return ok && errors.Is(err, device.ErrLost) && p.Failed() == nil
+// record records what has happened to replicas that train on their own while a checkpoint was written.
+func (d *deployment) record() {
+	if r, ok := d.engine.(interface{ Record() }); ok {
+		r.Record()
+	}
 }
 
 // savedReplicas is the state in a checkpoint of replicas.

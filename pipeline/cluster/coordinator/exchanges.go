@@ -15,6 +15,7 @@ import (
 // exchanges tracks the messages and the steps of the exchanges of replicas.
 type exchanges struct {
 	arrivals map[replicas.Exchange]map[*slot]*arrival
+	settling map[int]int   // by step: how many wait until the exchanges up to it are done
 	taken    map[int]int   // by fragment: the step of its newest exchange that is complete
 	stepped  map[int]int   // by fragment: the step of its newest exchange that is done
 	progress chan struct{} // closed and replaced when that changes
@@ -22,8 +23,8 @@ type exchanges struct {
 }
 
 func newExchanges() exchanges {
-	return exchanges{arrivals: map[replicas.Exchange]map[*slot]*arrival{}, taken: map[int]int{}, stepped: map[int]int{},
-		progress: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return exchanges{arrivals: map[replicas.Exchange]map[*slot]*arrival{}, settling: map[int]int{}, taken: map[int]int{},
+		stepped: map[int]int{}, progress: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // arrival is what a replica has sent for an exchange.
@@ -32,10 +33,10 @@ type arrival struct {
 	complete bool
 }
 
-// forget drops what a replica that is lost has sent a part of.
-func (e *exchanges) forget(s *slot) {
+// forget drops what a replica that is lost has sent a part of; all that it has sent, if a member of it is expelled.
+func (e *exchanges) forget(s *slot, all bool) {
 	for x, arrived := range e.arrivals {
-		if a := arrived[s]; a != nil && !a.complete {
+		if all || !arrived[s].done() {
 			delete(arrived, s)
 		}
 		if len(arrived) == 0 {
@@ -83,7 +84,10 @@ func (r *Replicas) moved(s *slot, from string, h protocol.Move, payload [][]byte
 		r.exchanges.arrivals[x] = map[*slot]*arrival{}
 	}
 	r.exchanges.arrivals[x][s] = a
-	if s.heard = time.Now(); a.complete {
+	if s.heard = time.Now(); a.complete && s.last.Before(x) {
+		if s.last == (replicas.Exchange{}) {
+			r.filler.took()
+		}
 		s.last = x
 	}
 	signal(r.exchanges.wake)
@@ -176,11 +180,18 @@ func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replic
 		}
 		messages, all = slices.Delete(messages, i, i+1), slices.Delete(all, i, i+1)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range all {
+		if s.counted.Before(x) {
+			s.counted = x
+		}
+	}
 	return messages
 }
 
-// loseHung goes on without replicas for which others wait, and that have shown no progress for pipeline.watchdog:
-// others have sent for an exchange, or have ended the round.
+// loseHung goes on without replicas that are waited for, and that have shown no progress for pipeline.watchdog
+// meanwhile.
 func (r *Replicas) loseHung() {
 	timeout, err := r.options.Task.Config.Pipeline.Processes.WatchdogTimeout()
 	if err != nil {
@@ -190,13 +201,15 @@ func (r *Replicas) loseHung() {
 	r.mu.Lock()
 	var hung []*slot
 	for _, s := range r.places.slots {
-		if s == nil || !r.rounds.current.waitsFor(s) && !r.exchanges.waitFor(s) {
+		if s == nil {
 			continue
 		}
-		if now := s.carriedOf(carried); now < s.carried || now-s.carried >= leastCarried {
+		before := s.awaited
+		s.awaited = r.waitedFor(s)
+		if now := s.carriedOf(carried); s.awaited && !before || now < s.carried || now-s.carried >= leastCarried {
 			s.carried, s.heard = now, time.Now()
 		}
-		if time.Since(s.heard) > timeout {
+		if s.hangs = s.awaited && time.Since(s.heard) > timeout; s.hangs {
 			hung = append(hung, s)
 		}
 	}
@@ -206,14 +219,29 @@ func (r *Replicas) loseHung() {
 	}
 }
 
-// waitFor reports whether others have sent for an exchange that a replica takes part in.
-func (e *exchanges) waitFor(s *slot) bool {
+// waitedFor reports whether others wait for a replica, for an exchange or for the end of the round, or the run itself
+// does. The caller holds the lock.
+func (r *Replicas) waitedFor(s *slot) bool {
+	e := &r.exchanges
+	lacks := func(x replicas.Exchange) bool {
+		return s.from < x.Step && e.taken[x.Fragment] < x.Step && !e.arrivals[x][s].done()
+	}
+	if s.settles {
+		return false // others are
+	}
+	waits := false // for others
 	for x, arrived := range e.arrivals {
-		if s.from < x.Step && !arrived[s].done() {
+		if lacks(x) {
+			return true
+		}
+		waits = waits || arrived[s].done()
+	}
+	for step := range e.settling {
+		if !waits && slices.ContainsFunc(r.owner.outer.Planned(0, step), lacks) {
 			return true
 		}
 	}
-	return false
+	return s.measures || r.rounds.current.waitsFor(s) || s.pipeline.variables.reading()
 }
 
 // leastCarried is how many bytes show progress: members that hang still report their links, in some hundred bytes.
@@ -277,7 +305,17 @@ func (r *Replicas) step(x replicas.Exchange, messages []replicas.Message) error 
 
 // settle waits until all exchanges up to a step are done.
 func (r *Replicas) settle(step int) error {
-	planned := r.owner.outer.Planned(0, step)
+	planned, settling := r.owner.outer.Planned(0, step), r.exchanges.settling
+	r.mu.Lock()
+	settling[step]++
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if settling[step]--; settling[step] == 0 {
+			delete(settling, step)
+		}
+	}()
 	for {
 		r.mu.Lock()
 		progress, err := r.exchanges.progress, r.failure.get()

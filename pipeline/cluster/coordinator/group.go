@@ -127,8 +127,13 @@ func (g *group) malformed(member string, err error) error {
 	if g.expel != nil {
 		g.expel(member, "it sent a malformed message: "+printable.Text(err.Error()))
 	}
-	return fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)
+	return &malformedError{fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost)}
 }
+
+// malformedError is the loss of a member that is expelled.
+type malformedError struct{ error }
+
+func (m *malformedError) Unwrap() error { return m.error }
 
 // failure is an error that ends all work.
 type failure struct {

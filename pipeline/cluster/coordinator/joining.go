@@ -102,6 +102,13 @@ func (f *filler) backOff(ctx context.Context) bool {
 	return sleep.For(wait, ctx.Done())
 }
 
+// took notes that a replica takes part in its first exchange.
+func (f *filler) took() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed = 0
+}
+
 // noteJoin records why a replica could not join, once for each cause.
 func (f *filler) noteJoin(number int, err error) {
 	text := fmt.Sprintf("%s could not join %v", name(number), err)
@@ -120,13 +127,13 @@ func (f *filler) end(s *slot) {
 	barren := s.last == replicas.Exchange{}
 	f.mu.Lock()
 	f.ending[s.number] = true
-	if f.failed = 0; barren {
+	if barren {
 		f.failed++
 	}
 	f.mu.Unlock()
 	f.closing.Go(func() {
 		_ = s.pipeline.Close() // it always succeeds
-		if failed := f.replicas.options.Failed; barren && failed != nil {
+		if failed := f.replicas.options.Failed; (barren || s.hangs) && failed != nil {
 			failed(s.number)
 		}
 		f.mu.Lock()

@@ -207,6 +207,9 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 		}
 		return p.replica.missing(from, h)
 	case protocol.Result:
+		if p.replica != nil {
+			p.replica.progressed()
+		}
 		if s := p.inProgress(h.Segment); s != nil {
 			return s.receive(from, h, payload)
 		}

@@ -19,8 +19,9 @@ type ofReplica struct {
 	// moved takes a message for an exchange. An error means that it is malformed.
 	moved func(from string, h protocol.Move, payload [][]byte) error
 	// missing takes a member's request for a change. An error means that the message is malformed.
-	missing  func(from string, h protocol.Missing) error
-	neighbor func(member string) bool // reports whether a member may have neighbors
+	missing    func(from string, h protocol.Missing) error
+	progressed func()                   // notes that the replica has measured something
+	neighbor   func(member string) bool // reports whether a member may have neighbors
 }
 
 // kinds are the variables for exchanges that a replica has of a parameter.

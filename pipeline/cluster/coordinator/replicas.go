@@ -68,8 +68,8 @@ type ReplicaOptions struct {
 	Device func() (device.Device, error)
 	// Offer waits for members that can be one of some replicas that are away; nil: there will be none.
 	Offer func(ctx context.Context, away []int) (replica int, err error)
-	// Failed is called when a replica has failed before it took part in an exchange, so that other members are offered
-	// before the replica's own. It may be nil.
+	// Failed is called when a replica has hung, or has failed before it took part in an exchange, so that other members
+	// are offered before the replica's own. It may be nil.
 	Failed func(replica int)
 	// OpenTimeout is how long members of a replica that joins may take to plan and load it; 0: 10 minutes and
 	// pipeline.watchdog.
@@ -84,11 +84,16 @@ type slot struct {
 	pipeline *Pipeline
 	from     int                // the step after which it has begun: it is in the exchanges after later ones
 	last     replicas.Exchange  // the newest that it has sent all of
+	counted  replicas.Exchange  // the newest that it was a part of
 	heard    time.Time          // when it has last measured something, or bytes went to or came from it
+	awaited  bool               // somebody waits for it, as loseHung has last found
 	carried  int64              // see carriedOf
 	flights  *[]replicas.Flight // for its first segment; nil: it has begun that
 	follows  bool               // it gets changes of the base, though it has not begun
 	waits    bool               // it begins with the next round
+	settles  bool               // it waits for the exchanges before its beginning
+	measures bool               // it evaluates
+	hangs    bool               // it was waited for in vain
 }
 
 // OpenReplicas plans the replicas of a task.
@@ -128,7 +133,10 @@ func (r *Replicas) planned(ctx context.Context, errs []error) error {
 
 // open opens a replica, if there are members for it.
 func (r *Replicas) open(ctx context.Context, number int) error {
-	return r.openSlot(ctx, &slot{number: number}, func(s *slot) { r.places.slots[number] = s })
+	s := &slot{number: number}
+	ctx, opened := r.filler.within(ctx, s, r.filler.openTimeout(), "to plan it")
+	defer opened()
+	return r.openSlot(ctx, s, func(s *slot) { r.places.slots[number] = s })
 }
 
 // openSlot opens the pipeline of a replica. keep is called with the lock, before any member may speak to it.
@@ -138,6 +146,7 @@ func (r *Replicas) openSlot(ctx context.Context, s *slot, keep func(*slot)) erro
 	t.Config, t.RankPrefix = t.Config.OfReplica(), replicas.RankPrefix(s.number)
 	of.moved = func(from string, h protocol.Move, payload [][]byte) error { return r.moved(s, from, h, payload) }
 	of.missing = func(from string, h protocol.Missing) error { return r.relay.request(s, from, h) }
+	of.progressed = func() { r.progressed(s) }
 	of.neighbor = r.relay.neighbors.recent.has
 	_, err := r.options.Open(ctx, t, of, func(p *Pipeline) {
 		r.mu.Lock()
@@ -212,7 +221,12 @@ func (r *Replicas) Load() (err error) {
 	if err := r.owner.outer.Load(r.owner.device, r.options.Execute); err != nil {
 		return fmt.Errorf("the outer optimizer: %w", err)
 	}
-	if err := r.each(func(s *slot) error { return s.pipeline.Load() }); err != nil {
+	err = r.each(func(s *slot) error {
+		_, loaded := r.filler.within(context.Background(), s, r.filler.openTimeout(), "to load it")
+		defer loaded()
+		return s.pipeline.Load()
+	})
+	if err != nil {
 		return err
 	}
 	for _, s := range r.present() {
@@ -251,8 +265,11 @@ func (r *Replicas) lose(s *slot, err error) {
 	} else {
 		r.failure.set(err)
 	}
-	last := s.last
-	r.exchanges.forget(s)
+	last, distrusted := s.last, errors.As(err, new(*malformedError))
+	if distrusted {
+		last = s.counted
+	}
+	r.exchanges.forget(s, distrusted)
 	r.exchanges.advance()
 	r.mu.Unlock()
 	if others {
@@ -289,8 +306,8 @@ func (e *events) take() []event {
 	return all
 }
 
-// record records the events so far. The goroutine of the run calls it.
-func (r *Replicas) record() {
+// Record records the events so far. The goroutine of the run calls it.
+func (r *Replicas) Record() {
 	for _, e := range r.events.take() {
 		r.options.Task.Event(train.EventReplica, e.step, "%s", e.text)
 	}
@@ -366,9 +383,15 @@ func (r *Replicas) Abort(cause error) {
 // Close implements train.Pipeline.
 func (r *Replicas) Close() error {
 	r.Abort(device.ErrClosed)
-	r.filler.filling.Wait()
-	for _, s := range r.known() {
+	for _, s := range r.present() {
 		r.filler.closing.Go(func() { _ = s.pipeline.Close() }) // it always succeeds
+	}
+	r.filler.filling.Wait()
+	r.mu.Lock()
+	joining := r.places.joining
+	r.mu.Unlock()
+	if joining != nil { // it waits for the next round
+		_ = joining.pipeline.Close()
 	}
 	r.stepping.Wait()
 	r.filler.closing.Wait()

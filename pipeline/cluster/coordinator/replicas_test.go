@@ -326,6 +326,7 @@ func TestForgedMovesExpel(t *testing.T) {
 		events, err := os.ReadFile(dir + "/run/events.jsonl")
 		require.NoError(t, err)
 		assert.Contains(t, string(events), text)
+		assert.Contains(t, string(events), "it took part in no exchange")
 		assert.NotContains(t, string(events), `"event":"restart"`)
 		assert.Contains(t, n.expels, "b")
 		assert.NotContains(t, n.expels, "a")
@@ -370,9 +371,13 @@ func TestExchangesAreOfReplicasNotOfNumbers(t *testing.T) {
 	arrived := map[*slot]*arrival{before: {message: &replicas.Message{}}, other: {message: &replicas.Message{}, complete: true}}
 	r.exchanges.arrivals[x] = arrived
 	assert.Nil(t, r.complete(x, arrived))
-	r.exchanges.forget(before)
+	r.exchanges.forget(before, false)
 	assert.Nil(t, r.complete(x, arrived), "the other replica 1 is yet to send")
+	expelled := &slot{number: 2}
 	arrived[after] = &arrival{message: &replicas.Message{}, complete: true}
+	arrived[expelled] = &arrival{message: &replicas.Message{}, complete: true}
+	assert.Len(t, r.complete(x, arrived), 3)
+	r.exchanges.forget(expelled, true)
 	all := r.complete(x, arrived)
 	require.Len(t, all, 2)
 	assert.Same(t, other, all[0].slot)
@@ -429,7 +434,7 @@ func TestReplicasGoOnWithoutOneThatHangs(t *testing.T) {
 		n.add(t, "b")
 		n.forge = func(from, _ string, h protocol.Header, m *transport.Message) {
 			if from == "b" && silent(h)[kind] {
-				m.Epoch, m.Header = 0, protocol.Encode(protocol.Filler{}) // it does not arrive
+				swallow(m)
 			}
 		}
 		o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"})},

@@ -1,6 +1,10 @@
 package coordinator
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -78,23 +82,60 @@ func (r *Replicas) Snapshot() train.Variables {
 	r.owner.mu.Lock()
 	defer r.owner.mu.Unlock()
 	copies := r.holders(func(p *Pipeline) replicas.Holder { return copied{snapshot: snapshot{p, p.ask()}, holder: holder{p}} })
-	return &replicasSnapshot{r.owner.outer.Snapshot(), copies}
+	return &replicasSnapshot{r.owner.outer.Snapshot(), copies, r.owner.outer.Position(copies), r}
 }
 
 // replicasSnapshot is a copy of the state of all replicas.
 type replicasSnapshot struct {
 	*replicas.Owner
-	copies []replicas.Holder
+	copies   []replicas.Holder
+	position *replicas.Position
+	live     *Replicas
 }
 
 // Evaluated implements train.Variables.
 func (s *replicasSnapshot) Evaluated() engine.Version { return engine.Newest }
 
-// State lists the state beside the outer weights.
-func (s *replicasSnapshot) State() []replicas.Variable { return s.Owner.State(s.copies) }
+// State lists the state beside the outer weights. Who reads the variables of a replica that is lost gets zeros.
+func (s *replicasSnapshot) State() []replicas.Variable {
+	all := s.Owner.State(s.copies)
+	for i, v := range all {
+		if v.Replica != replicas.Shared {
+			all[i].Read = func() (device.Pending, error) {
+				p, err := v.Read()
+				return copiedVariable{p, v, s}, err
+			}
+		}
+	}
+	return all
+}
 
-// Position is where the replicas are after their last step.
-func (s *replicasSnapshot) Position() *replicas.Position { return s.Owner.Position(s.copies) }
+// Position is where the replicas are after their last step. A replica that is lost before it has sent all of its state
+// becomes one that is away.
+func (s *replicasSnapshot) Position() *replicas.Position { return s.position }
+
+// copiedVariable is a variable of a replica in a copy, on its way.
+type copiedVariable struct {
+	device.Pending
+	replicas.Variable
+	of *replicasSnapshot
+}
+
+// Wait implements device.Pending.
+func (v copiedVariable) Wait() ([]byte, error) {
+	s, none := v.of, make([]byte, v.Type.Bytes())
+	if slices.Contains(s.position.Without, v.Replica) {
+		return none, nil
+	}
+	data, err := v.Pending.Wait()
+	if !errors.Is(err, device.ErrLost) || s.live.Failed() != nil {
+		return data, err
+	}
+	s.live.events.add(s.live.begun(), fmt.Sprintf("%s was lost while a checkpoint was written: that is without its state", name(v.Replica)))
+	s.position.Without = append(s.position.Without, v.Replica)
+	slices.Sort(s.position.Without)
+	return none, nil
+}
 
 // writeOuter writes the outer weights to a replica, for an evaluation.
 func (r *Replicas) writeOuter(p *Pipeline) error {

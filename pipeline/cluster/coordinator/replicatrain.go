@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
@@ -23,7 +22,7 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	var declined error
 	for over := false; !over; {
 		<-round.changed // all replicas end some time
-		r.record()
+		r.Record()
 		var complete []engine.Measured
 		complete, over = round.take()
 		for _, m := range complete {
@@ -42,7 +41,7 @@ func (r *Replicas) Train(stop context.Context, source engine.Source, from, to in
 	r.owner.mu.Lock()
 	r.owner.outer.Landed(reached)
 	r.owner.mu.Unlock()
-	r.record()
+	r.Record()
 	return reached, err
 }
 
@@ -94,7 +93,7 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 	if p == nil {
 		return false
 	}
-	s.from, s.waits, s.heard = from, false, time.Now()
+	s.from, s.waits, s.settles = from, false, true
 	r.places.joining, r.places.slots[s.number] = nil, s
 	r.events.add(from, fmt.Sprintf("%s begins after step %d on %s, at the shared weights, with a fresh optimizer",
 		name(s.number), from, strings.Join(s.pipeline.group.members, ", ")))
@@ -110,7 +109,9 @@ func (r *Replicas) enter(round *round, s *slot, from int) bool {
 		flights := r.owner.outer.Flights(from)
 		s.flights, s.follows = &flights, false
 		r.owner.mu.Unlock()
-		r.progressed(s)
+		r.mu.Lock()
+		s.settles = false
+		r.mu.Unlock()
 		r.train(p, work{from: from})
 	}()
 	return true
@@ -157,6 +158,7 @@ func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches 
 			return err
 		}
 		s := r.present()[0]
+		r.measures(s, true)
 		var all []engine.Measured
 		err := s.pipeline.lent(func() error {
 			if err := r.writeOuter(s.pipeline); err != nil {
@@ -167,9 +169,10 @@ func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches 
 				return nil
 			})
 		})
+		r.measures(s, false)
 		if failed := s.failing(); failed != nil {
 			r.lose(s, failed)
-			r.record()
+			r.Record()
 			continue
 		}
 		for _, m := range all {
@@ -179,4 +182,11 @@ func (r *Replicas) Evaluate(stop context.Context, source engine.Source, batches 
 		}
 		return err
 	}
+}
+
+// measures notes whether the run waits for what a replica evaluates.
+func (r *Replicas) measures(s *slot, now bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.measures = now
 }

@@ -168,6 +168,13 @@ func (p *Pipeline) owned() (all []owned) {
 	return all
 }
 
+// reading reports whether variables are on their way from members.
+func (v *variables) reading() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.pending) > 0
+}
+
 // received keeps a variable that its owner has sent.
 func (v *variables) received(from string, h protocol.Tensor, payload [][]byte) error {
 	v.mu.Lock()
