@@ -232,8 +232,8 @@ func (s *Store) write(dir string, c Contents) (map[string]FileInfo, error) {
 	return files, s.fs.SyncDir(dir)
 }
 
-// outputs lists the files to write. An encoding error comes before gigabytes are written. The state is encoded again when
-// the tensors are written: by then it may say what they lack.
+// outputs lists the files to write. An encoding error comes before gigabytes are written. The state is encoded again
+// when the tensors are written: by then it may say what they lack.
 func (s *Store) outputs(c Contents) ([]safetensors.Output, error) {
 	config, err := jsonOutput(configFile, c.Config)
 	if err != nil {
