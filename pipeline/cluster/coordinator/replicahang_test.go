@@ -240,7 +240,8 @@ func TestReplicasThatHangAreClosed(t *testing.T) {
 			return &slot{pipeline: &Pipeline{group: &group{control: unanswered{}, members: []string{"a"}, failure: newFailure()}}}
 		}
 		joins := hangs()
-		r := &Replicas{failure: newFailure(), owner: owner{outer: &replicas.Owner{}}, places: places{slots: []*slot{hangs()}, joining: joins}}
+		r := &Replicas{failure: newFailure(), owner: owner{outer: &replicas.Owner{}}}
+		r.places = places{slots: []*slot{hangs()}, joining: joins}
 		r.filler = newFiller(r)
 		r.filler.filling.Go(func() {
 			<-r.failure.happened
