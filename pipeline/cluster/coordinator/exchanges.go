@@ -126,6 +126,7 @@ func (r *Replicas) stepAll() {
 type sent struct {
 	*slot
 	message replicas.Message
+	before  replicas.Exchange // slot.counted without this one
 }
 
 // due returns the first exchange that is complete: all replicas that were there have sent. nil: there is none.
@@ -145,6 +146,11 @@ func (r *Replicas) due() (x replicas.Exchange, all []sent) {
 		delete(e.arrivals, x)
 		e.taken[x.Fragment] = x.Step
 	}
+	for i, s := range all {
+		if all[i].before = s.counted; s.counted.Before(x) {
+			s.counted = x
+		}
+	}
 	return x, all
 }
 
@@ -157,7 +163,7 @@ func (r *Replicas) complete(x replicas.Exchange, arrived map[*slot]*arrival) (al
 	}
 	for s, a := range arrived {
 		if a.complete {
-			all = append(all, sent{s, *a.message})
+			all = append(all, sent{slot: s, message: *a.message})
 		}
 	}
 	slices.SortFunc(all, func(a, b sent) int { return cmp.Compare(a.number, b.number) })
@@ -178,14 +184,11 @@ func (r *Replicas) plausible(x replicas.Exchange, all []sent) (messages []replic
 		for _, member := range p.group.members {
 			p.Abort(p.group.malformed(member, err))
 		}
+		r.mu.Lock()
+		all[i].counted = all[i].before
+		r.mu.Unlock()
+		r.lose(all[i].slot, all[i].failing()) // before the next exchange is due
 		messages, all = slices.Delete(messages, i, i+1), slices.Delete(all, i, i+1)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, s := range all {
-		if s.counted.Before(x) {
-			s.counted = x
-		}
 	}
 	return messages
 }
@@ -227,7 +230,7 @@ func (r *Replicas) waitedFor(s *slot) bool {
 		return s.from < x.Step && e.taken[x.Fragment] < x.Step && !e.arrivals[x][s].done()
 	}
 	if s.settles {
-		return false // others are
+		return false // it waits for others itself
 	}
 	waits := false // for others
 	for x, arrived := range e.arrivals {

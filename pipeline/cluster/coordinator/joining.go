@@ -223,7 +223,7 @@ func (f *filler) openTimeout() time.Duration {
 	return openTimeout + watchdog
 }
 
-// within bounds the time of something that a replica joins by: it fails then. The function that it returns ends that.
+// within aborts a replica's pipeline if a step of its start takes longer than limit. The returned function ends that.
 func (f *filler) within(ctx context.Context, s *slot, limit time.Duration, what string) (context.Context, func()) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its members took more than %v %s (%w)", limit, what, device.ErrLost))
 	stop := context.AfterFunc(ctx, func() {

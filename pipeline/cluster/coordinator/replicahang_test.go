@@ -22,6 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/replicas"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // swallow makes a message one that does not arrive.
@@ -170,6 +171,33 @@ func TestReplicaIsLostWhileACheckpointIsWritten(t *testing.T) {
 		assert.Equal(t, 12, res.Step)
 		assert.Contains(t, notes.Text, "1 of 2 replicas have no state in the checkpoint: they begin at the shared weights with a fresh optimizer")
 	}
+}
+
+// Replicas that are all lost while a checkpoint is written leave none without anybody's state.
+func TestAllReplicasAreLostWhileACheckpointIsWritten(t *testing.T) {
+	n, saves, gone := newPair(t), atomic.Int64{}, atomic.Bool{}
+	n.forge = func(from, to string, h protocol.Header, m *transport.Message) {
+		if _, ok := h.(protocol.Read); ok && to == "b" {
+			saves.Add(3)
+		}
+		if _, ok := h.(protocol.Tensor); ok && saves.Load() == 6 {
+			swallow(m)
+			if gone.CompareAndSwap(false, true) {
+				go func() {
+					n.vanish("a")
+					n.vanish("b")
+				}()
+			}
+		}
+	}
+	dir := t.TempDir()
+	c := independent(t, dir, "run", "train.keep=0", "train.eval_every=0")
+	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"})},
+		Report: &runtest.Notes{}}
+	_, err := train.Run(t.Context(), c, o)
+	require.ErrorIs(t, err, device.ErrLost)
+	assert.FileExists(t, traintest.StepDir(dir+"/run", 3)+"/state.json")
+	assert.NoFileExists(t, traintest.StepDir(dir+"/run", 6)+"/state.json")
 }
 
 // A learning rate that is too large ends the run, and expels nobody.

@@ -96,7 +96,7 @@ type replicasSnapshot struct {
 // Evaluated implements train.Variables.
 func (s *replicasSnapshot) Evaluated() engine.Version { return engine.Newest }
 
-// State lists the state beside the outer weights. Who reads the variables of a replica that is lost gets zeros.
+// State lists the state beside the outer weights. The variables of a lost replica read as zeros.
 func (s *replicasSnapshot) State() []replicas.Variable {
 	all := s.Owner.State(s.copies)
 	for i, v := range all {
@@ -117,24 +117,33 @@ func (s *replicasSnapshot) Position() *replicas.Position { return s.position }
 // copiedVariable is a variable of a replica in a copy, on its way.
 type copiedVariable struct {
 	device.Pending
-	replicas.Variable
-	of *replicasSnapshot
+	variable replicas.Variable
+	of       *replicasSnapshot
 }
 
-// Wait implements device.Pending.
+// Wait implements device.Pending. Without any replica left there is no checkpoint.
 func (v copiedVariable) Wait() ([]byte, error) {
-	s, none := v.of, make([]byte, v.Type.Bytes())
-	if slices.Contains(s.position.Without, v.Replica) {
-		return none, nil
+	s, replica := v.of, v.variable.Replica
+	zeros := func() []byte { return make([]byte, v.variable.Type.Bytes()) }
+	if slices.Contains(s.position.Without, replica) {
+		return zeros(), nil
 	}
 	data, err := v.Pending.Wait()
-	if !errors.Is(err, device.ErrLost) || s.live.Failed() != nil {
+	if !errors.Is(err, device.ErrLost) {
 		return data, err
 	}
-	s.live.events.add(s.live.begun(), fmt.Sprintf("%s was lost while a checkpoint was written: that is without its state", name(v.Replica)))
-	s.position.Without = append(s.position.Without, v.Replica)
+	for _, r := range s.live.present() { // Failed knows of their losses only after lose
+		if lost := r.failing(); lost != nil {
+			s.live.lose(r, lost)
+		}
+	}
+	if s.live.Failed() != nil {
+		return nil, err
+	}
+	s.live.events.add(s.live.begun(), fmt.Sprintf("%s was lost while a checkpoint was written; the checkpoint lacks its state", name(replica)))
+	s.position.Without = append(s.position.Without, replica)
 	slices.Sort(s.position.Without)
-	return none, nil
+	return zeros(), nil
 }
 
 // writeOuter writes the outer weights to a replica, for an evaluation.
