@@ -214,7 +214,7 @@ func (d *Device) Sync() error {
 
 // wait sleeps until a moment, or until the device is closed.
 func (d *Device) wait(op string, at time.Time) error {
-	if at.IsZero() || sleep.For(time.Until(at), d.closed) {
+	if at.IsZero() || !time.Now().Before(at) || sleep.For(time.Until(at), d.closed) {
 		return nil
 	}
 	return d.owner.Named(op, "", device.ErrClosed)

@@ -27,7 +27,11 @@ func TestRefusalsOfAWorker(t *testing.T) {
 }
 
 // A worker executes what its device does. Devices themselves have this test, too.
-func TestExecutionInAWorker(t *testing.T) { contract.Execute(t, opens(backends()[0])) }
+func TestExecutionInAWorker(t *testing.T) {
+	for _, name := range tier.Divide(t, backends(), tier.First[string](1)) {
+		t.Run(name, func(t *testing.T) { contract.Execute(t, opens(name)) })
+	}
+}
 
 // Both rings are filled many times, with ranges of all sizes.
 func TestRingsGoRound(t *testing.T) {
@@ -52,7 +56,9 @@ func TestRingsGoRound(t *testing.T) {
 
 // A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimerOfAWorker(t *testing.T) {
-	contract.Timer(t, opens(backends()[0]))
+	for _, name := range tier.Divide(t, backends(), tier.First[string](1)) {
+		contract.Timer(t, opens(name))
+	}
 	d := opens("untimed")(t, 0)
 	defer d.Close()
 	b, err := d.Alloc("b", 256)

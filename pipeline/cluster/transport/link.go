@@ -292,6 +292,12 @@ func (l *link) failOn(err error) {
 		}
 	}
 	if errors.As(err, &v) || errors.As(err, &r) && slices.Contains(final, r.Code) {
+		l.mu.Lock()
+		first := l.session == nil && l.state.connections == 0
+		l.mu.Unlock()
+		if first && r != nil && r.Code == codeAbort { // the peer's grace period has ended
+			err = fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
 		l.fail(err)
 	}
 }

@@ -139,6 +139,10 @@ func TestPeerThatNeverConnectsIsLost(t *testing.T) {
 	require.ErrorIs(t, a.Flush(now, "b"), ErrUnreachable)
 	require.ErrorContains(t, a.awaitLost(), "no connection for 100ms: it has not dialed")
 	require.ErrorIs(t, a.Flush(t.Context(), "b"), ErrUnreachable)
+
+	b := start(t, ca, "b", "127.0.0.1:0")
+	require.NoError(t, b.Connect(1, []Peer{{ID: "a", Addresses: []string{a.address()}}}))
+	require.ErrorIs(t, b.awaitLost(), ErrUnreachable, "the other side has given up")
 }
 
 func TestNewEpochDropsTheMessagesOfTheOneBefore(t *testing.T) {
