@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/testing/runtest"
 	"github.com/gpupipe/gpupipe/internal/testing/testdevice"
 	"github.com/gpupipe/gpupipe/internal/testing/tier"
@@ -173,31 +174,27 @@ func TestReplicaIsLostWhileACheckpointIsWritten(t *testing.T) {
 	}
 }
 
-// Replicas that are all lost while a checkpoint is written leave none without anybody's state.
-func TestAllReplicasAreLostWhileACheckpointIsWritten(t *testing.T) {
-	n, saves, gone := newPair(t), atomic.Int64{}, atomic.Bool{}
-	n.forge = func(from, to string, h protocol.Header, m *transport.Message) {
-		if _, ok := h.(protocol.Read); ok && to == "b" {
-			saves.Add(3)
-		}
-		if _, ok := h.(protocol.Tensor); ok && saves.Load() == 6 {
-			swallow(m)
-			if gone.CompareAndSwap(false, true) {
-				go func() {
-					n.vanish("a")
-					n.vanish("b")
-				}()
-			}
-		}
+// lostRead is a read that no member answers.
+type lostRead struct{}
+
+func (lostRead) Wait() ([]byte, error) { return nil, device.ErrLost }
+
+// A save fails if all replicas have failed, although no other goroutine has noticed that yet: a checkpoint without
+// anybody's state would be the newest.
+func TestNoCheckpointWithoutReplicas(t *testing.T) {
+	failed := func(number int) *slot {
+		s := &slot{number: number, pipeline: &Pipeline{group: &group{failure: newFailure()}}}
+		s.pipeline.group.failure.set(device.ErrLost)
+		return s
 	}
-	dir := t.TempDir()
-	c := independent(t, dir, "run", "train.keep=0", "train.eval_every=0")
-	o := train.Options{Devices: train.DeviceOptions{Open: testdevice.Open, Remote: n.replicas([]string{"a"}, []string{"b"})},
-		Report: &runtest.Notes{}}
-	_, err := train.Run(t.Context(), c, o)
+	r := &Replicas{failure: newFailure(), exchanges: newExchanges(), places: places{slots: []*slot{failed(0), failed(1)}}}
+	r.filler = newFiller(r)
+	v := copiedVariable{lostRead{}, replicas.Variable{Type: graph.T(graph.F32, 1), Replica: 1},
+		&replicasSnapshot{position: &replicas.Position{}, live: r}}
+	_, err := v.Wait()
 	require.ErrorIs(t, err, device.ErrLost)
-	assert.FileExists(t, traintest.StepDir(dir+"/run", 3)+"/state.json")
-	assert.NoFileExists(t, traintest.StepDir(dir+"/run", 6)+"/state.json")
+	assert.Empty(t, v.of.position.Without)
+	r.filler.closing.Wait()
 }
 
 // A learning rate that is too large ends the run, and expels nobody.
