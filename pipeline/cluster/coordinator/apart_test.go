@@ -103,7 +103,7 @@ func TestReplicaJoinsWhenItsMembersReachEachOther(t *testing.T) {
 	for _, m := range members {
 		assert.Len(t, m.Ranks, 1)
 	}
-	assert.Equal(t, 1, strings.Count(events, "two members have no connection"), events)
+	assert.Equal(t, 1, strings.Count(events, "no connection for 20s"), events)
 	assert.Contains(t, events, "replica 1 begins after step ")
 	assert.NotContains(t, events, `"event":"restart"`)
 }
