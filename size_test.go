@@ -39,7 +39,7 @@ var budgets = map[string]int{
 	"pipeline/engine":     4170,
 	"pipeline/replicas":   2100,
 	"pipeline/wire":       500,
-	"pipeline/cluster":    16070,
+	"pipeline/cluster":    16090,
 	"pipeline/checkpoint": 3650,
 	"pipeline/metrics":    1200,
 	"pipeline/trace":      1400,

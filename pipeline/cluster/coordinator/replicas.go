@@ -71,8 +71,8 @@ type ReplicaOptions struct {
 	// Failed is called when a replica has hung, or has failed before it took part in an exchange, so that other members
 	// are offered before the replica's own. It may be nil.
 	Failed func(replica int)
-	// OpenTimeout is how long members may take to plan a replica, and to load it; of one that joins, both together. 0: 10
-	// minutes and pipeline.watchdog.
+	// OpenTimeout is how long members may take to plan a replica, and to load it; of one that joins, both together.
+	// 0: 10 minutes and pipeline.watchdog.
 	OpenTimeout time.Duration
 	Execute     engine.Executor // of the outer optimizer; nil: runtime/exec
 	Direct      *Direct         // nil: members have no neighbors
