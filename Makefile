@@ -27,7 +27,7 @@ demo: setup-build ## train a small model on real text, then sample from it (with
 # link in half the time without tables for debuggers. What takes longest begins first.
 TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -ldflags=-w -timeout 2h
 LONG := cmd/tab runtime/sidecar runtime/devicetest/compute runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe \
-	shaders/matmul pipeline/runs/verify pipeline/train/... runtime/cpu/crosstest
+	shaders/matmul pipeline/runs/verify pipeline/cluster/coordinator pipeline/train/... runtime/cpu/crosstest
 
 # make test-pipeline/engine tests one package. Rules with % do not match names with a slash.
 ONE := $(filter-out test-all test-rest,$(filter test-%,$(MAKECMDGOALS)))

@@ -40,7 +40,7 @@ func Make(dir string) error {
 	if foreign(info, os.Getuid()) {
 		return fmt.Errorf("%s belongs to another user, and what lies in it is run as machine code", dir)
 	}
-	Sweep(dir, temporary)
+	sweep(dir)
 	return nil
 }
 

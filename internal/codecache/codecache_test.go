@@ -98,10 +98,17 @@ func TestLeftFilesAreSweptAway(t *testing.T) {
 	assert.Equal(t, []string{"ab.4.tmp"}, names(t, filepath.Join(dir, "below")))
 
 	dir = t.TempDir()
-	made(25*time.Hour, ".new-1", ".newer")
+	made(25*time.Hour, ".new-1", LockPrefix+"kernel-1", ".newer")
 	made(23*time.Hour, ".new-2")
 	require.NoError(t, Make(dir))
-	assert.Equal(t, []string{".new-2", ".newer"}, names(t, dir))
+	assert.Equal(t, []string{".new-2", ".newer", sweepMark}, names(t, dir))
+
+	made(25*time.Hour, ".new-3")
+	require.NoError(t, Make(dir))
+	assert.Contains(t, names(t, dir), ".new-3", "within the hour")
+	made(2*time.Hour, sweepMark)
+	require.NoError(t, Make(dir))
+	assert.NotContains(t, names(t, dir), ".new-3")
 }
 
 func names(t *testing.T, dir string) (out []string) {

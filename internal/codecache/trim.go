@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	trimMark     = ".trimmed" // the file whose time is the time of the last trim
-	trimInterval = time.Hour
-	useInterval  = time.Hour // how exactly the time of the last use is known
-	blockBytes   = 4 << 10   // a file takes a multiple of it on disk
+	trimMark    = ".trimmed" // the file whose time is the time of the last trim
+	useInterval = time.Hour  // how exactly the time of the last use is known
+	blockBytes  = 4 << 10    // a file takes a multiple of it on disk
 )
 
 // Use is Read, and marks the file as used for Trim.
@@ -32,16 +31,9 @@ func Use(path string) []byte {
 // used for the longest time, until they have three quarters. It does so at most once an hour, in all processes
 // together. A process that looks for a removed file does not find it, as if it had never been written.
 func Trim(dir string, limit int64) {
-	mark := filepath.Join(dir, trimMark)
-	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < trimInterval {
-		return
+	if due(filepath.Join(dir, trimMark)) {
+		trim(dir, limit)
 	}
-	if os.WriteFile(mark, nil, 0o600) != nil {
-		return // a full disk, or a folder that may only be read
-	}
-	now := time.Now()
-	_ = os.Chtimes(mark, now, now)
-	trim(dir, limit)
 }
 
 func trim(dir string, limit int64) {

@@ -155,7 +155,7 @@ func TestHomesTrainAtTheSumOfTheirSpeeds(t *testing.T) {
 		least  float64
 		period int // at most: all exchanges through the coordinator would need 35, 105 and 245 local steps
 	}
-	for _, x := range tier.Divide(t, []homeCase{{homes{2, 6}, 1.95, 35}, {homes{8, 3}, 7.7, 62}}, tier.First[homeCase](1)) {
+	for _, x := range tier.Divide(t, []homeCase{{homes{2, 6}, 1.95, 35}, {homes{8, 6}, 7.7, 62}}, tier.First[homeCase](1)) {
 		t.Run(fmt.Sprint(x.machines), func(t *testing.T) {
 			dir := t.TempDir()
 			plan := x.plan(t, dir)

@@ -16,7 +16,6 @@ import (
 
 const (
 	libraryPrefix = "library-" // of the names of libraries' files
-	lockPrefix    = ".lock-"   // of the names of files that are locked while a unit is compiled
 	lockPause     = 2 * time.Millisecond
 	maxCache      = 128 << 20 // bytes: the code of some ten thousand units
 )
@@ -27,7 +26,6 @@ func MakeCache(dir string) error {
 	if err := codecache.Make(dir); err != nil {
 		return err
 	}
-	codecache.Sweep(dir, lockPrefix)
 	codecache.Trim(dir, maxCache)
 	return nil
 }
@@ -210,7 +208,7 @@ func tryHold(path string) (release func(), ok bool) {
 }
 
 func lock(path string) *flock.Flock {
-	return flock.New(filepath.Join(filepath.Dir(path), lockPrefix+filepath.Base(path)))
+	return flock.New(filepath.Join(filepath.Dir(path), codecache.LockPrefix+filepath.Base(path)))
 }
 
 func releasing(l *flock.Flock) func() {
