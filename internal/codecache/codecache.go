@@ -88,7 +88,7 @@ func (c Dir) walk(visit func(path string) error) error {
 	}
 	return filepath.WalkDir(string(c), func(path string, d fs.DirEntry, err error) error {
 		switch {
-		case err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, SumSuffix):
+		case err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, SumSuffix) || d.Name() == sweepMark:
 		case !strings.HasSuffix(path, wazerosTemporary):
 			err = visit(path)
 		case abandoned(d):

@@ -76,7 +76,7 @@ func TestWrongSumsAreNotKept(t *testing.T) {
 		require.NoError(t, c.Seal())
 		_, err = Open(dir)
 		require.NoError(t, err)
-		assert.FileExists(t, module)
+		assert.Equal(t, []string{sweepMark, "module", "module" + SumSuffix}, names(t, dir))
 	}
 }
 
