@@ -1,6 +1,7 @@
 package codecache
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -76,7 +77,7 @@ func TestWrongSumsAreNotKept(t *testing.T) {
 		require.NoError(t, c.Seal())
 		_, err = Open(dir)
 		require.NoError(t, err)
-		assert.Equal(t, []string{sweepMark, "module", "module" + SumSuffix}, names(t, dir))
+		assert.FileExists(t, module)
 	}
 }
 
@@ -101,8 +102,15 @@ func TestLeftFilesAreSweptAway(t *testing.T) {
 	made(25*time.Hour, ".new-1", LockPrefix+"kernel-1", ".newer")
 	made(23*time.Hour, ".new-2")
 	require.NoError(t, Make(dir))
-	assert.Equal(t, []string{".new-2", ".newer", sweepMark}, names(t, dir))
+	assert.Equal(t, []string{".new-2", ".newer"}, names(t, dir))
 
+	for i := range manyFiles {
+		made(0, fmt.Sprint("without a sum", i))
+	}
+	c, err := Open(dir) // it sweeps the many files before it throws them away
+	require.NoError(t, err)
+	require.NoError(t, c.Seal())
+	assert.Equal(t, []string{sweepMark}, names(t, dir), "the mark is no module")
 	made(25*time.Hour, ".new-3")
 	require.NoError(t, Make(dir))
 	assert.Contains(t, names(t, dir), ".new-3", "within the hour")

@@ -11,11 +11,16 @@ import (
 // LockPrefix begins the names of files that processes lock while they compile.
 const LockPrefix = ".lock-"
 
-const sweepMark = ".swept" // the file whose time is the time of the last sweep
+const (
+	sweepMark = ".swept" // the file whose time is the time of the last sweep of a folder of many files
+	manyFiles = 1000     // take a millisecond to read, and each device that is opened sweeps a cache
+)
 
-// sweep removes the temporary files and the locks in a folder that killed processes left, at most once an hour.
+// sweep removes the temporary files and the locks in a folder that killed processes left. In a folder of many files it
+// does so at most once an hour, in all processes together.
 func sweep(dir string) {
-	if !due(filepath.Join(dir, sweepMark)) {
+	mark := filepath.Join(dir, sweepMark)
+	if marked(mark) {
 		return
 	}
 	entries, _ := os.ReadDir(dir)
@@ -24,16 +29,21 @@ func sweep(dir string) {
 			os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
+	if len(entries) > manyFiles {
+		setMark(mark)
+	}
 }
 
-// due reports whether an hour has passed since it last reported so for a mark, in all processes together. A folder
-// with ten thousand files takes long to read, and processes open caches often.
-func due(mark string) bool {
-	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < time.Hour {
-		return false
-	}
+// marked reports whether setMark was called within the last hour.
+func marked(mark string) bool {
+	info, err := os.Stat(mark)
+	return err == nil && time.Since(info.ModTime()) < time.Hour
+}
+
+// setMark reports whether it could: a disk may be full, or a folder only be read.
+func setMark(mark string) bool {
 	if os.WriteFile(mark, nil, 0o600) != nil {
-		return false // a full disk, or a folder that may only be read
+		return false
 	}
 	now := time.Now()
 	_ = os.Chtimes(mark, now, now)

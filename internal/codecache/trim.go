@@ -31,7 +31,7 @@ func Use(path string) []byte {
 // used for the longest time, until they have three quarters. It does so at most once an hour, in all processes
 // together. A process that looks for a removed file does not find it, as if it had never been written.
 func Trim(dir string, limit int64) {
-	if due(filepath.Join(dir, trimMark)) {
+	if mark := filepath.Join(dir, trimMark); !marked(mark) && setMark(mark) {
 		trim(dir, limit)
 	}
 }

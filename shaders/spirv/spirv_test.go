@@ -186,7 +186,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func files(t *testing.T, dir string) []string {
-	names, err := filepath.Glob(filepath.Join(dir, "modules", "[^.]*"))
+	names, err := filepath.Glob(filepath.Join(dir, "modules", "*"))
 	require.NoError(t, err)
 	return names
 }

@@ -382,6 +382,11 @@ func TestConcurrentUse(t *testing.T) {
 func TestMakeCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	require.NoError(t, MakeCache(dir))
+	left := filepath.Join(dir, codecache.LockPrefix+"kernel-1")
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	require.NoError(t, os.Chtimes(left, time.Time{}, time.Now().Add(-48*time.Hour)))
+	require.NoError(t, MakeCache(dir))
+	assert.NoFileExists(t, left)
 	require.NoError(t, os.Chmod(dir, 0o770))
 	require.ErrorContains(t, MakeCache(dir), "may be written to by others")
 }
