@@ -18,7 +18,7 @@ export XDG_RUNTIME_DIR ?= $(or $(TMPDIR),/tmp)
 
 # The page takes a third of the time of a cold build, and the demo does without. One that is there is kept up to date.
 demo: setup-build ## train a small model on real text, then sample from it (without a GPU it runs on the CPU)
-	@[ ! -e pipeline/cluster/tab/page/program.wasm.gz ] || $(PAGE)
+	@[ ! -e pipeline/cluster/tab/page/program.wasm.gz ] || { $(PAGE); }
 	$(PROGRAM)
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
