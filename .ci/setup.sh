@@ -291,7 +291,6 @@ ensure_browser() {
 
 ensure_text() {
   [ -s $TEXT ] && return
-  fetch_modules &
   if ! have bible && have apt-get; then
     (apt_update bible-kjv && apt_install "the King James Bible" bible-kjv bible-kjv-text) ||
       say "the demo will train on Go's sources instead"
@@ -303,11 +302,17 @@ ensure_text() {
   fi
   [ "$(wc -c <$TEXT.part)" -ge 1000000 ] || die "the demo's text has only $(wc -c <$TEXT.part) bytes: $TEXT.part"
   mv $TEXT.part $TEXT
-  wait
 }
 
-# The build fetches what this could not, and reports errors.
-fetch_modules() { GOTOOLCHAIN=auto "$(find_go)" list -deps ./cmd/gpupipe >/dev/null 2>&1 || true; }
+# begin_build fetches modules and compiles most of Go's own library, while apt fetches and installs. The build itself
+# does what this could not, and reports errors.
+begin_build() {
+  local go
+  go=$(find_go)
+  GOTOOLCHAIN=auto "$go" build net/http >/dev/null 2>&1 &
+  GOTOOLCHAIN=auto "$go" list -deps ./cmd/gpupipe >/dev/null 2>&1 || true
+  wait
+}
 
 [ "$FOR" != windows ] || { ensure_wine; exit; }
 [ "$FOR" != cross ] || { ensure_cross; ensure_hooks; ensure_zig; exit; }
@@ -316,6 +321,7 @@ case $(uname -s) in
   Linux)
     ensure_tools
     ensure_go
+    [ -s $TEXT ] || begin_build &
     ensure_loader
     if [ "$FOR" != build ]; then
       ensure_vulkan
@@ -334,3 +340,4 @@ case $(uname -s) in
     ;;
 esac
 ensure_text
+wait
