@@ -62,8 +62,7 @@ func Find() (string, error) {
 }
 
 // flags make a browser without window, sandbox (containers rarely allow it; the page is ours), profile or use of the
-// network, with WebGPU, in software where there is no GPU. The program of a page runs for seconds, and optimizing it
-// would take longer than that saves.
+// network, with WebGPU, in software where there is no GPU. Optimizing a page's program would take longer than it saves.
 func flags(profile string) []string {
 	return []string{"--headless=new", "--no-sandbox", "--js-flags=--liftoff-only", "--enable-unsafe-webgpu", "--disable-dev-shm-usage", "--user-data-dir=" + profile,
 		"--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync",
