@@ -64,9 +64,9 @@ func Find() (string, error) {
 // flags make a browser without window, sandbox (containers rarely allow it; the page is ours), profile or use of the
 // network, with WebGPU, in software where there is no GPU. Optimizing a page's program would take longer than it saves.
 func flags(profile string) []string {
-	return []string{"--headless=new", "--no-sandbox", "--js-flags=--liftoff-only", "--enable-unsafe-webgpu", "--disable-dev-shm-usage", "--user-data-dir=" + profile,
-		"--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync",
-		"--disable-breakpad",
+	return []string{"--headless=new", "--no-sandbox", "--js-flags=--liftoff-only", "--enable-unsafe-webgpu", "--disable-dev-shm-usage",
+		"--user-data-dir=" + profile, "--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions",
+		"--disable-sync", "--disable-breakpad",
 		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
 		"--no-pings",
 		"--disable-features=Translate,OptimizationHints,MediaRouter", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
