@@ -319,6 +319,6 @@ type lostError struct {
 	error
 }
 
-func (l *lostError) Error() string { return fmt.Sprintf("no connection to %s: %v", l.peer, l.error) }
+func (l *lostError) Error() string { return fmt.Sprintf("%s: %v", l.peer, l.error) }
 
 func (l *lostError) Unwrap() error { return l.error }
