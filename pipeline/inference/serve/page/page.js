@@ -61,6 +61,9 @@ async function asked(chat, text) {
   return request;
 }
 
+// speed describes a number of tokens that were made in a number of milliseconds.
+const speed = (tokens, milliseconds) => `${(1000 * tokens / milliseconds).toFixed(1)} tokens/s`;
+
 async function generate() {
   const chat = at("chat").checked && model.chat_template, text = at("prompt").value;
   running = new AbortController();
@@ -69,24 +72,23 @@ async function generate() {
   const question = chat ? entry("asked", text) : null;
   const made = entry("made", chat ? "" : text);
   if (chat) at("prompt").value = "";
-  let answer = "", request, tokens = 0;
+  let answer = "", request;
   try {
     request = await asked(chat, text);
     const response = await post(chat ? "v1/chat/completions" : "v1/completions", request);
     const answered = performance.now();
-    let began, first;
+    let began, first, tokens = 0;
     for await (const e of events(response.body)) {
       if (e.error) throw new Error(e.error.message);
       for (const c of e.choices) answer += c.text ?? c.delta.content ?? "";
       made.textContent = answer;
       tokens = e.usage.completion_tokens;
       if (began === undefined && tokens > 0) [began, first] = [performance.now(), tokens];
-      const seconds = (performance.now() - began) / 1000;
-      if (tokens > first && seconds > 0) at("state").textContent = `${((tokens - first) / seconds).toFixed(1)} tokens/s`;
+      const passed = performance.now() - began;
+      if (tokens > first && passed > 0) at("state").textContent = speed(tokens - first, passed);
     }
     // All tokens may arrive at once.
-    const all = Math.max(performance.now() - answered, 1) / 1000;
-    if (tokens > 0) at("state").textContent ||= `${(tokens / all).toFixed(1)} tokens/s`;
+    if (tokens > 0) at("state").textContent ||= speed(tokens, Math.max(performance.now() - answered, 1));
   } catch (e) {
     if (e.name !== "AbortError") entry("error", e.message);
     if (answer === "") { // the message is not lost: it can be changed and sent again
